@@ -27,9 +27,9 @@ from helpers.process import Peer
 from helpers.report import hardware, print_table, read_results, write_results
 from helpers.shapes import flops_per_token, shape_of
 
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 
-throughput = Later("bert_gpu.monitor.throughput")
+throughput = LazyModule("bert_gpu.monitor.throughput")
 
 BANDWIDTH = 4.8e12  # bytes/s of an H200's memory, by NVIDIA's data sheet
 TOKENS = dict(base=32768, large=16384)  # of a step

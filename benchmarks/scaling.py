@@ -46,9 +46,9 @@ from helpers.scaling_model import (
 )
 from helpers.shapes import SHAPES, shape_of
 
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 
-throughput = Later("bert_gpu.monitor.throughput")
+throughput = LazyModule("bert_gpu.monitor.throughput")
 
 GPU = "NVIDIA H200"
 PRODUCTS_REACHED, OTHERS_REACHED = 0.75, 0.85  # of the data sheet's rates

@@ -50,18 +50,18 @@ LIGHT = [
 
 
 def imports(text):
-    """Names of the modules that Python code imports, at once, in a function or by Later("name")."""
+    """Names of the modules that Python code imports, at once, in a function or by a LazyModule."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Later":
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "LazyModule":
             yield ast.literal_eval(node.args[0])
 
 
 def test_a_late_import_is_one():
-    text = 'from a import b\nimport c\nd = Later("bert_gpu.cli")\ndef e():\n    import f\n'
+    text = 'from a import b\nimport c\nd = LazyModule("bert_gpu.cli")\ndef e():\n    import f\n'
     assert sorted(imports(text)) == ["a.b", "bert_gpu.cli", "c", "f"]
 
 

@@ -99,11 +99,11 @@ class Bar:
     def update(self, done, text=""):
         if text:
             self.bar.set_postfix_str(text, refresh=False)
-        with lasting(sys.stderr):
+        with tolerate_lost_stream(sys.stderr):
             self.bar.update(done - self.bar.n)
 
     def close(self):
-        with lasting(sys.stderr):
+        with tolerate_lost_stream(sys.stderr):
             self.bar.close()
 
 
@@ -143,11 +143,11 @@ class ShareBar:
         fields = fitting(self.fields, (columns_of(sys.stderr) or 80) - taken)
         text = "".join(f", {field}" for field in fields)
         self.bar.bar_format = f"{{l_bar}}{{bar}}| {start}{escaped(text)}]"
-        with lasting(sys.stderr):
+        with tolerate_lost_stream(sys.stderr):
             self.bar.refresh()
 
     def close(self):
-        with lasting(sys.stderr):
+        with tolerate_lost_stream(sys.stderr):
             self.bar.close()
 
 
@@ -230,7 +230,7 @@ def tell(stream, text):
     """Prints text to a standard stream, if anybody is there to read it. Control characters, which
     could steer a terminal, are shown as escapes.
     """
-    with lasting(stream):
+    with tolerate_lost_stream(stream):
         write_line(printable(text), stream)
 
 
@@ -280,7 +280,7 @@ def answer(text):
 
 
 @contextlib.contextmanager
-def lasting(stream):
+def tolerate_lost_stream(stream):
     """Writes inside go to a stream that may be lost: then they, and all later ones, are dropped."""
     try:
         yield

@@ -12,26 +12,17 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
-import subprocess
 import sys
 import tempfile
 import warnings
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.signals import quiet_interrupts
 
 # By default XLA removes a conversion to bfloat16 and back, also between two passes, so that float32
 # is written between them: on GPUs 1.4 times the bytes outside matrix products, and more memory. XLA
 # reads its flags when it first compiles.
 ROUNDING_FLAG = "--xla_allow_excess_precision"
 OUR_FLAGS = f"{ROUNDING_FLAG}=false"  # the value of XLA_FLAGS where the user has set none
-
-# TensorFlow ends the process at once (abort) when it cannot read one of these.
-FLAG_VARIABLES = ("XLA_FLAGS", "TF_XLA_FLAGS")
-COMPILE = """
-import tensorflow as tf
-tf.function(lambda: tf.constant(1.0) * 2.0, jit_compile=True)()
-"""
 
 
 def prepare(environ=os.environ, arguments=None):
@@ -116,9 +107,9 @@ class PartsLater(importlib.abc.Loader):
         module.__getattr__ = part
 
 
-class Later:
+class LazyModule:
     """A module that is imported when one of its attributes is first used: `tf =
-    Later("tensorflow")`.
+    LazyModule("tensorflow")`.
 
     For modules that rarely need it, so that importing them is quick.
     """
@@ -130,69 +121,11 @@ class Later:
         return getattr(importlib.import_module(self._name), attribute)
 
 
-def check_flags(environ=os.environ):
-    """UserError when TensorFlow cannot read the flags that the user has set in the environment.
-
-    It would abort, so another process tries them, which takes a few seconds; only where some are
-    set. What it could read is noted in the user's cache, and not tried again.
-    """
-    given = {name: environ[name] for name in FLAG_VARIABLES if environ.get(name, "").strip()}
-    if given.get("XLA_FLAGS") == OUR_FLAGS:
-        del given["XLA_FLAGS"]
-    note = given and note_of(given, environ)
-    if not given or (note and os.path.exists(note)):
-        return
-    quiet = dict(environ, CUDA_VISIBLE_DEVICES="-1", TF_CPP_MIN_LOG_LEVEL="0")
-    result = subprocess.run(
-        [sys.executable, "-c", COMPILE],
-        env=quiet,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-    )
-    if result.returncode >= 0:  # other errors show when the work begins
-        if result.returncode == 0 and note:
-            with contextlib.suppress(OSError), open(note, "x"):
-                pass
-        return
-    fatal = [line for line in result.stderr.splitlines() if ": F " in line] or [""]
-    reason = fatal[-1].rpartition("] ")[2]
-    name = next((name for name in given if f" {name}" in reason), next(iter(given)))
-    value = given[name].removesuffix(OUR_FLAGS).strip()
-    raise UserError(
-        f"TensorFlow cannot read it ({reason[:120]})",
-        "correct or unset the environment variable",
-        where=f"{name}={value[:80]}",
-    )
-
-
-def note_of(given, environ):
-    """The file whose presence says that this TensorFlow can read the flags {name: value}; None
-    where a value names a file, which may change.
-    """
-    import hashlib
-    import importlib.metadata
-    import json
-
-    if not all(value.strip().startswith("-") for value in given.values()):
-        return None
-    known = json.dumps([importlib.metadata.version("tensorflow"), sorted(given.items())])
-    folder = cache_folder("flags", environ)
-    with contextlib.suppress(OSError):
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-    return os.path.join(folder, hashlib.sha256(known.encode()).hexdigest())
-
-
 @contextlib.contextmanager
 def quick_imports():
     """Runs imports inside without garbage collection, also of their objects later on: for scripts,
     whose modules stay loaded. Ctrl-C ends the process quietly.
-
-    Raises UserError for an environment that TensorFlow would abort on.
     """
-    check_flags()
     gc.disable()
     try:
         with quiet_interrupts():

@@ -47,6 +47,12 @@ def check_local(path: str, setting: str):
         )
 
 
+def is_inside(path: str, folder: str) -> bool:
+    """Return whether a path is a folder or lies in it, at any depth."""
+    path, folder = os.path.realpath(path), os.path.realpath(folder)
+    return os.path.commonpath([path, folder]) == folder
+
+
 LEFT_FREE_BYTES = 256 << 20  # on a disk, or a twentieth of a small one
 LOOK_AGAIN_BYTES = 64 << 20  # written, after which free space is asked for again
 
@@ -154,11 +160,16 @@ def publish(partial, path):
     os.replace(partial, path)
     # Some file systems cannot sync a folder; the file is whole all the same.
     with contextlib.suppress(OSError):
-        descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(os.path.dirname(path) or ".")
+
+
+def sync(path: str) -> None:
+    """Write what is buffered of a file or a folder to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_text(path, text):
@@ -207,8 +218,7 @@ def read_json(path, what, fields=None, keys=()):
     missing = [key for key in keys if key not in content]
     if missing:
         raise UserError(f"should be {what}, but has no {missing[0]!r}", where=path)
-    if error := stored_complaint(content, fields or {}):
-        raise error.within(path)
+    check_values(path, content, fields or {})
     checksum = content.pop(CHECKSUM, None)
     is_ours = SAVED_ANEW.isdisjoint(content)
     if checksum is not None and is_ours and checksum != json_checksum(content):
@@ -218,6 +228,14 @@ def read_json(path, what, fields=None, keys=()):
             where=path,
         )
     return content
+
+
+def check_values(path: str, content: dict, fields: dict) -> None:
+    """Raise UserError for a value in the JSON object of a file that its field does not allow;
+    fields as for `read_json`.
+    """
+    if problem := stored_complaint(content, fields):
+        raise UserError(problem, where=path)
 
 
 def parse_json(text):

@@ -15,7 +15,8 @@ import sys
 
 import tensorflow as tf
 
-from bert_gpu.base.console import lasting
+from bert_gpu.base.console import tolerate_lost_stream
+from bert_gpu.base.environment import OUR_FLAGS
 
 
 def fused(function, reduce_retracing=True):
@@ -123,17 +124,20 @@ def column_sums(x, dtype=tf.float32):
 @functools.cache
 def compile_silently_once():
     """Compiles a trivial function with stderr discarded. XLA logs its first compilation regardless
-    of TensorFlow's log level, and this hides that line. Call it once the devices are set up; later
-    calls do nothing.
+    of TensorFlow's log level, and this hides that line. Where the user has set XLA_FLAGS, it shows:
+    XLA reads them now, and says what is wrong with them before it aborts. Call it once the devices
+    are set up; later calls do nothing.
     """
-    with stderr_discarded(), tf.device("CPU:0"):
+    are_ours = os.environ.get("XLA_FLAGS") == OUR_FLAGS
+    hiding = stderr_discarded() if are_ours else contextlib.nullcontext()
+    with hiding, tf.device("CPU:0"):
         fused(lambda x: x + 1.0)(tf.constant(0.0))
 
 
 @contextlib.contextmanager
 def stderr_discarded():
     """Discards what is written to standard error inside, by libraries in C++ as well."""
-    with lasting(sys.stderr):
+    with tolerate_lost_stream(sys.stderr):
         sys.stderr.flush()
     stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

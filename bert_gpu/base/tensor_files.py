@@ -1,7 +1,7 @@
 """safetensors files with a checksum of their tensors, which is verified when they are read.
 
 The checksum is the CRC-32C of every tensor's name, dtype, shape and bytes, in the metadata of the
-file's header. Files without one, of older versions or other tools, are read as they are.
+file's header. Files without one, of other tools, are read as they are.
 """
 
 import json
@@ -34,14 +34,11 @@ def flat_bytes(array):
 
 
 def check(path, tensors, metadata):
-    """UserError when the tensors are not those that were written. metadata: of the file's header,
-    or None. Returns whether it has a checksum.
+    """UserError when the tensors do not match the checksum in the metadata of the file's header, if
+    there is one. metadata: None where the file has none.
     """
-    if not metadata or KEY not in metadata:
-        return False
-    if metadata[KEY] != checksum(tensors):
+    if metadata and KEY in metadata and metadata[KEY] != checksum(tensors):
         raise UserError("is damaged: its tensors do not match their checksum", where=path)
-    return True
 
 
 def metadata_of(content):
@@ -80,13 +77,12 @@ def save_file(tensors, path):
 
 
 def load_file(path):
-    """({name: array}, whether the file has a checksum). UserError when it is damaged or cannot be
-    read.
-    """
+    """{name: array}. UserError when the file is damaged or cannot be read."""
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = file.metadata()
             tensors = {name: file.get_tensor(name) for name in file.keys()}
     except Exception as error:  # safetensors raises several kinds for corrupt files
         raise UserError(f"cannot be read ({error})", where=path) from error
-    return tensors, check(path, tensors, metadata)
+    check(path, tensors, metadata)
+    return tensors

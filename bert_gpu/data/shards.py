@@ -429,7 +429,7 @@ def rarity(tokens, frequencies):
 def read_scores(shard):
     """What the rows of a shard are sorted by, (rows,). UserError when the file is damaged."""
     try:
-        return load_file(scores_path(shard))[0]["scores"]
+        return load_file(scores_path(shard))["scores"]
     except UserError as error:
         raise UserError(str(error), "write the data again with --overwrite") from error
 

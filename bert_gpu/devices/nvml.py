@@ -7,6 +7,26 @@ import psutil
 import pynvml
 
 
+@contextlib.contextmanager
+def session():
+    """Start NVML for what is inside. Raises NVMLError when it does not start; errors at its end,
+    such as that of a lost GPU, do not matter.
+    """
+    pynvml.nvmlInit()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def handle_of(gpu: int | str):
+    """Return NVML's handle of one of the `visible_gpus`, inside a session."""
+    if isinstance(gpu, int):
+        return pynvml.nvmlDeviceGetHandleByIndex(gpu)
+    return pynvml.nvmlDeviceGetHandleByUUID(gpu)
+
+
 def visible_gpus(indices, environ=os.environ):
     """NVML's indices of the GPUs with these TensorFlow indices, or their UUIDs where
     CUDA_VISIBLE_DEVICES has UUIDs.
@@ -39,10 +59,13 @@ def handle_of(gpu: int | str):
 
 def count_gpus():
     """How many GPUs CUDA would find, from NVML, without starting CUDA; 0 when NVML fails."""
-    num_gpus, visible = 0, os.environ.get("CUDA_VISIBLE_DEVICES")
-    with contextlib.suppress(pynvml.NVMLError), nvml_session():
-        num_gpus = pynvml.nvmlDeviceGetCount()
-    if visible is None or not num_gpus:
+    try:
+        with session():
+            num_gpus = pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError:
+        return 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
         return num_gpus
     names = [name.strip() for name in visible.split(",")]
     is_there = [not name.lstrip("-").isdecimal() or 0 <= int(name) < num_gpus for name in names]
@@ -70,8 +93,9 @@ def gpu_bytes(gpus, limit):
     limit: megabytes that may be used, or None.
     """
     found = []
-    with contextlib.suppress(pynvml.NVMLError), nvml_session():
-        found = [pynvml.nvmlDeviceGetMemoryInfo(handle_of(gpu)).total for gpu in gpus]
+    with contextlib.suppress(pynvml.NVMLError), session():
+        for gpu in gpus:
+            found.append(pynvml.nvmlDeviceGetMemoryInfo(handle_of(gpu)).total)
     if limit is not None:
         found.append(limit << 20)
     return min(found, default=None)

@@ -19,7 +19,7 @@ from bert_gpu.base.errors import printable
 from bert_gpu.doctor import machine, probes
 from bert_gpu.doctor import processor as processors
 from bert_gpu.runs.provenance import git_commit
-from bert_gpu.train.memory_check import in_words
+from bert_gpu.train.memory_check import format_size
 
 PACKAGES = ("tensorflow", "tensorflow-text", "tf-models-official", "numpy", "numba", "keras")
 # of the environment: what changes how TensorFlow runs; none of them holds a secret
@@ -134,14 +134,16 @@ def processor():
 
 def memory():
     found = machine.memory()
-    total, available = (in_words(found[f"{name}_bytes"]) for name in ("total", "available"))
+    total, available = (format_size(found[f"{name}_bytes"]) for name in ("total", "available"))
     return Finding("memory", OK, f"{total}, {available} of it available", details=found)
 
 
 def disks():
     found = machine.disks()
     full = [disk for disk in found if disk["free_bytes"] < LEAST_FREE_BYTES]
-    shown = [f"{in_words(disk['free_bytes'])} in {disk['path']} ({disk['what']})" for disk in found]
+    shown = [
+        f"{format_size(disk['free_bytes'])} in {disk['path']} ({disk['what']})" for disk in found
+    ]
     remedy = "make room: checkpoints of BERT base take 1.3 GB each" if full else ""
     return Finding("free disk", NOTE if full else OK, "; ".join(shown), remedy, dict(disks=found))
 
@@ -160,8 +162,8 @@ def driver_finding(found):
         return Finding("GPUs", OK, f"none ({found['problem']})", details=found)
     shown = [
         f"{gpu['index']}: {gpu['name']}"
-        + (f", {in_words(gpu['memory_bytes'])}" if gpu["memory_bytes"] else "")
-        + (f" ({in_words(gpu['used_bytes'])} in use)" if gpu["used_bytes"] else "")
+        + (f", {format_size(gpu['memory_bytes'])}" if gpu["memory_bytes"] else "")
+        + (f" ({format_size(gpu['used_bytes'])} in use)" if gpu["used_bytes"] else "")
         + (f", compute capability {gpu['capability']}" if gpu["capability"] else "")
         for gpu in found["gpus"]
     ]

@@ -15,7 +15,7 @@ import psutil
 import pynvml
 
 from bert_gpu.base.environment import cache_folder
-from bert_gpu.devices.nvml import machine_bytes, nvml_session
+from bert_gpu.devices.nvml import handle_of, machine_bytes, session
 
 # {CUDA's major version: {library that TensorFlow opens: pip package that has it}}
 LIBRARIES = {
@@ -64,8 +64,8 @@ def gpus():
     """
     found = dict(driver=None, cuda=None, gpus=[], problem=None)
     try:
-        with nvml_session():
-            found["driver"] = pynvml.nvmlSystemGetDriverVersion()
+        with session():
+            found["driver"] = as_text(pynvml.nvmlSystemGetDriverVersion())
             version = reading(pynvml.nvmlSystemGetCudaDriverVersion)
             found["cuda"] = version and f"{version // 1000}.{version % 1000 // 10}"
             found["gpus"] = [gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
@@ -75,7 +75,7 @@ def gpus():
 
 
 def gpu(index):
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    handle = handle_of(index)
     memory = reading(pynvml.nvmlDeviceGetMemoryInfo, handle)
     capability = reading(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     power = reading(pynvml.nvmlDeviceGetPowerManagementLimit, handle)

@@ -18,11 +18,11 @@ from bert_gpu.base import console
 from bert_gpu.base.console import format_metric
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import atomic_file, check_writable
+from bert_gpu.base.run_names import EVAL_RESULTS, LOCK, RUN
 from bert_gpu.finetune.config import STANDARD_OUTPUT
 from bert_gpu.finetune.files.conll import DOCUMENT, cells_of
 from bert_gpu.finetune.tasks import pictures
 from bert_gpu.finetune.tasks.table import TASKS
-from bert_gpu.runs.names import EVAL_RESULTS, LOCK, RUN
 
 RESULTS_TEXT = "eval_results.txt"
 PROBABILITIES, PREDICTIONS, SUBMISSION = "test_results.tsv", "predictions.tsv", "submission"

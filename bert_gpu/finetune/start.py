@@ -7,6 +7,7 @@ import typing
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import CHECKSUM, json_checksum, read_json
+from bert_gpu.base.run_names import MODEL, RUN
 from bert_gpu.base.settings import Settings, fields_of, like, setting
 from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, TokenConfig
 from bert_gpu.finetune.tasks import table
@@ -28,7 +29,6 @@ from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.heads import pooling_of
 from bert_gpu.model.weights import initialize
 from bert_gpu.runs.folder import RunFolder
-from bert_gpu.runs.names import MODEL, RUN
 from bert_gpu.runs.provenance import weights_hash
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 

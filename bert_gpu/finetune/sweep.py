@@ -17,6 +17,7 @@ import typing
 from bert_gpu.base.console import LogConsole
 from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.base.files import check_writable, only_writer
+from bert_gpu.base.run_names import MARKS, METRICS, MODEL
 from bert_gpu.devices.devices import join_workers
 from bert_gpu.devices.workers import WorkerLost
 from bert_gpu.finetune import scores
@@ -24,7 +25,6 @@ from bert_gpu.finetune.config import DEFAULT_TASK, STANDARD_INPUT, resolve_phase
 from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.tasks import table
 from bert_gpu.runs import metrics
-from bert_gpu.runs.names import MARKS, METRICS, MODEL
 
 LONGEST_NAME = 200  # of a cell's folder, in bytes; file systems allow 255
 # trained from MNLI's model where that is asked for: Liu et al. 2019 (arXiv 1907.11692, section 5.1)

@@ -12,38 +12,29 @@ import os
 import re
 
 import numpy as np
+import psutil
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.files import publish
+from bert_gpu.base.files import atomic_file
 
 
 class PartialFile:
-    """A file without its name. As a context it removes what was not published."""
+    """A file of an atomic_file, whose folder is made. As a context it gives the file its name, or
+    removes it after an error.
+    """
 
-    def __init__(self, path):
-        self.path, (folder, name) = path, os.path.split(path)
-        self.partial = os.path.join(folder, f".{name}.{os.getpid()}.partial")
+    def __init__(self, path: str):
+        self.path = path
+        folder, name = os.path.split(path)
         with self._blaming():
             os.makedirs(folder or ".", exist_ok=True)
             remove_leftovers(folder or ".", name)
-            self.file = open(self.partial, "wb")
+        self.whole = atomic_file(path, "wb")
 
-    def append(self, data):
-        """Writes bytes behind the others."""
+    def append(self, data: bytes) -> None:
+        """Write bytes behind the others."""
         with self._blaming():
             self.file.write(data)
-
-    def finish(self):
-        """Writes what is buffered to the disk."""
-        with self._blaming():
-            self.file.flush()
-            os.fsync(self.file.fileno())
-            self.file.close()
-
-    def publish(self):
-        """Gives the finished file its name."""
-        with self._blaming():
-            publish(self.partial, self.path)
 
     @contextlib.contextmanager
     def _blaming(self):
@@ -58,32 +49,45 @@ class PartialFile:
             ) from None
 
     def __enter__(self):
+        with self._blaming():
+            self.file = self.whole.__enter__()
         return self
 
-    def __exit__(self, *_):
-        with contextlib.suppress(OSError):
-            self.file.close()
-        with contextlib.suppress(OSError):
-            os.remove(self.partial)
+    def __exit__(self, *error):
+        with self._blaming():
+            self.whole.__exit__(*error)
 
 
 def remove_leftovers(folder, name):
     """Removes the partial files of a name whose processes have ended."""
     for left in os.listdir(folder):
         match = re.fullmatch(rf"\.{re.escape(name)}\.(\d{{1,9}})\.partial", left)
-        if match and not is_running(int(match[1])):
+        if match and not psutil.pid_exists(int(match[1])):
             with contextlib.suppress(OSError):
                 os.remove(os.path.join(folder, left))
 
 
-def is_running(process_id):
+@contextlib.contextmanager
+def sigterm_unwinds():
+    """Inside, SIGTERM ends the process by SystemExit, so that contexts clean up as for Ctrl-C. A
+    program that handles the signal itself goes on to do so, and so do threads other than the main.
+    """
+
+    def stop(number, frame):
+        raise SystemExit(128 + number)
+
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
     try:
-        os.kill(process_id, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it is another user's
-        pass
-    return True
+        signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class NpyWriter(PartialFile):
@@ -93,9 +97,13 @@ class NpyWriter(PartialFile):
         super().__init__(path)
         self.row_shape, self.dtype, self.num_rows = tuple(row_shape), np.dtype(dtype), 0
         self.row_bytes = math.prod(self.row_shape) * self.dtype.itemsize
+
+    def __enter__(self):
+        super().__enter__()
         with self._blaming():
             self._write_header()
             self.start = self.file.tell()
+        return self
 
     def write(self, rows, index=None):
         """Writes rows (n, ...) at a row's index; by default behind the last."""
@@ -108,12 +116,13 @@ class NpyWriter(PartialFile):
         self.num_rows = max(self.num_rows, int(index) + len(data))  # NumPy's would spoil the header
 
     def finish(self):
-        """Writes the number of rows, and what is buffered, to the disk."""
+        """Writes the number of rows, and all that is buffered, to the disk."""
         with self._blaming():
             self.file.seek(0)
             self._write_header()
             assert self.file.tell() == self.start
-        super().finish()
+            self.file.flush()
+            os.fsync(self.file.fileno())
 
     def _write_header(self):
         description = np.lib.format.dtype_to_descr(self.dtype)

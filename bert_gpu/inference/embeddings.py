@@ -68,11 +68,16 @@ class Embedder:
 
     def __call__(self, texts):
         rows = self.frame(texts)
-        is_pooled = self.pooling != "none"
-        result = np.zeros((len(texts) if is_pooled else len(rows.ids), self.width), np.float32)
+        if self.pooling != "none":
+            return self.collect(rows, len(texts))
+        return self.collect(rows, len(rows.ids)), rows.splits
+
+    def collect(self, rows, num_results: int) -> np.ndarray:
+        """Return the results of all `parts` in order, float32 (num_results, H)."""
+        result = np.zeros((num_results, self.width), np.float32)
         for first, values in self.parts(rows):
             result[first : first + len(values)] = values
-        return result if is_pooled else (result, rows.splits)
+        return result
 
     def describe(self) -> str:
         """How texts become vectors, for the log."""
@@ -151,20 +156,20 @@ def embed_file(config, console=None):
         for texts in windows(config.input, console, share=share):
             rows = embedder.frame(texts)
             base = array.num_rows
-            for index, values in in_order(embedder, rows, len(texts)):
-                array.write(values, base + index)
+            if embedder.pooling == "none":
+                for index, values in embedder.parts(rows):
+                    array.write(values, base + index)
+            else:  # at once
+                array.write(embedder.collect(rows, len(texts)), base)
             if offsets is not None:
                 offsets.write(num_tokens + rows.splits[1:])
             num_texts, num_tokens = num_texts + len(texts), num_tokens + len(rows.ids)
             num_truncated += rows.num_truncated
         if not num_texts and share is None:
             raise empty(config.input)
-        # The first file is published last: where it is, all are whole.
-        written = [file for file in (offsets, array) if file is not None]
-        for file in written:
+        # The stack publishes the first file last: where it is, all are whole.
+        for file in filter(None, (offsets, array)):
             file.finish()
-        for file in written:
-            file.publish()
     return Embedded(outputs, num_texts, num_tokens, num_truncated, embedder.width)
 
 
@@ -181,17 +186,6 @@ def share_of(path, cluster):
     if not num_lines:
         raise empty(path)
     return cluster.share(num_lines)
-
-
-def in_order(embedder, rows, num_texts):
-    """The `parts` of a window; pooled ones as one array, so that they are written at once."""
-    if embedder.pooling == "none":
-        yield from embedder.parts(rows)
-        return
-    result = np.zeros((num_texts, embedder.width), np.float32)
-    for index, values in embedder.parts(rows):
-        result[index] = values
-    yield 0, result
 
 
 def check_outputs(config):

@@ -162,9 +162,6 @@ def fill_file(config, console=None, say=print):
             num_texts += len(texts)
         if not num_texts:
             raise empty(config.input)
-        if file:
-            file.finish()
-            file.publish()
     most = f"the {filler.max_seq_length} tokens that the model takes"
     for tally, problem in (
         (without_mask, f"without {MASK}; write {MASK}, in capitals, for each word to guess"),

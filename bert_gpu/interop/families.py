@@ -28,7 +28,13 @@ LABELLED = {
 }
 HEADS = ("pooler/", "mlm/", "nsp/", "classifier/", "token_classifier/", "span/")
 
-_LEAVES = dict(kernel="weight", scale="weight", bias="bias")
+# {end of our names: end of theirs}; norm/ stands before those of a layer norm
+TORCH_LEAVES = {
+    "kernel": ".weight",
+    "bias": ".bias",
+    "norm/scale": ".weight",
+    "norm/bias": ".bias",
+}
 
 
 def _projections(layer, *names):
@@ -72,6 +78,7 @@ class Family(typing.NamedTuple):
       zeros: {their name: function of the config -> shape} of tensors that are 0 in our models; in
         classes with a masked-word head.
       differing: {architecture: parts} that only that class calls so.
+      leaves: as TORCH_LEAVES. transposed: ends of our names whose weights have their axes reversed.
     """
 
     def of(self, architecture):
@@ -88,6 +95,8 @@ class Family(typing.NamedTuple):
     unused_positions: int = 0
     zeros: dict = {}
     differing: dict = {}
+    leaves: dict = TORCH_LEAVES
+    transposed: tuple = ("/kernel",)
 
     def class_of(self, architecture):
         """The name of its class, such as BertForMaskedLM."""
@@ -109,7 +118,8 @@ class Family(typing.NamedTuple):
         layer = first.removeprefix("layer_")
         if layer != first:
             stem = f"layer/{rest}"
-        return [f"{part.format(layer)}.{_LEAVES[leaf]}" for part in self.parts[stem].split()]
+        end = self.leaves[f"norm/{leaf}" if stem.endswith("norm") else leaf]
+        return [f"{part.format(layer)}{end}" for part in self.parts[stem].split()]
 
     def with_prefix(self, name):
         """A tensor's name in a class with heads, from that in the bare encoder, or itself."""
@@ -127,7 +137,8 @@ class Family(typing.NamedTuple):
         """How the names of a layer's tensors begin, with those of the classes with heads."""
         if self.parts is None:
             return f"layer_{index}/"
-        return self.parts["layer/attention/qkv"].partition("{}")[0] + f"{index}."
+        start = self.parts["layer/attention/qkv"].partition("{}")[0]
+        return f"{start}{index}{self.leaves['bias'][0]}"
 
     def to_theirs(self, name, array):
         """Our weight -> their tensors, in the order of `names`."""
@@ -153,11 +164,31 @@ class Family(typing.NamedTuple):
         return shape[::-1] if self._is_transposed(name) else shape
 
     def _is_transposed(self, name):
-        return self.parts is not None and name.endswith("/kernel")
+        return name.endswith(self.transposed)
+
+    def read_weights(self, specs, stored, read, is_expected):
+        """Read our weights from tensors under a family's names.
+
+        Args:
+          specs: {our name: WeightSpec} of all that there may be. stored: set of their names that
+            there are. read: function of (their name, its expected shape) -> array; may raise
+            UserError. is_expected: function of our name -> whether a model should have it.
+
+        Returns:
+          ({our name: array}, [our names that are expected and lacking]).
+        """
+        weights, missing = {}, []
+        for name, spec in specs.items():
+            if stored.issuperset(theirs := self.names(name)):
+                shape = self.shape(name, spec.shape)
+                weights[name] = self.to_ours(name, [read(their, shape) for their in theirs])
+            elif is_expected(name):
+                missing.append(name)
+        return weights, missing
 
 
 BERT = Family("bert", "Bert", "bert.", BERT_PARTS)
-OWN = Family(OWN_TYPE, "BertGpu", "", None)
+OWN = Family(OWN_TYPE, "BertGpu", "", None, transposed=())
 
 
 def family_of(config):

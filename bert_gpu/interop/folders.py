@@ -8,11 +8,14 @@ the next write first puts the old one back, and readers are told where it is (di
 
 import fnmatch
 import os
+import pathlib
 import re
 import shutil
+import tempfile
+from collections.abc import Callable
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.files import check_local
+from bert_gpu.base.files import atomic_file, check_local
 
 # Names of what the formats write and read, in whose company a model would be another one. README.md
 # is not among them: every format writes it.
@@ -122,11 +125,28 @@ def beside(folder, suffix):
 
 def write_files(folder, contents):
     for name, data in contents.items():
-        os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
-        with open(os.path.join(folder, name), "wb") as file:
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with atomic_file(path, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+
+
+def saved_files(save: Callable[[str], object]) -> dict[str, bytes]:
+    """Return {name: bytes} of the files that TensorFlow writes when `save` gets the path of a
+    temporary folder. UserError when it cannot.
+    """
+    import tensorflow as tf
+
+    with tempfile.TemporaryDirectory() as temporary:
+        try:
+            save(temporary)
+        except (tf.errors.OpError, OSError) as error:
+            reason = " ".join(str(error).split())[:100]
+            raise UserError(
+                f"cannot be written ({reason})", "make room there", where=temporary
+            ) from None
+        paths = [path for path in pathlib.Path(temporary).rglob("*") if path.is_file()]
+        return {str(path.relative_to(temporary)): path.read_bytes() for path in paths}
 
 
 def files_of_model(folder):

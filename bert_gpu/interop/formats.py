@@ -29,7 +29,7 @@ class Embedding(typing.NamedTuple):
 
 
 class Notes(typing.NamedTuple):
-    """What else a model's files contain.
+    """Facts about a model's files, beside its config and weights.
 
     missing: our weights that they lack. unused: their tensors that we do not use. architecture: a
     class of `transformers` such as BertForMaskedLM, which says what heads there are. labels: the
@@ -50,11 +50,12 @@ class Notes(typing.NamedTuple):
 
 
 class Model(typing.NamedTuple):
-    """A model in no format.
+    """A model in memory: config, weights, notes, tokenizer, card and task.
 
-    weights: {our name: float32 array}. tokenizer: text.tokenizer.Tokenizer, None without a
-    vocabulary. card: what its model card says of its training, {title: {name: text}}, None where
-    that is not known. task: {name: bytes} of the files that say how it is used (usage.usage_files).
+    weights: {our name: float32 array}. tokenizer: text.tokenizers.wordpiece.Tokenizer, None
+    without a vocabulary. card: what its model card says of its training, {title: {name: text}},
+    None where that is not known. task: {name: bytes} of the files that say how it is used
+    (usage.usage_files).
     """
 
     config: ModelConfig
@@ -92,14 +93,14 @@ class FormatModule(typing.Protocol):
 
 
 class Format(typing.NamedTuple):
-    """A row of the table. module: in this room. reads, writes: what it can do. holds_task: whether
-    it writes Model.task. file: of one that does not read, what its folders are known by.
+    """A row of the table. module: in this package. reads: whether it can be read; all can be
+    written. holds_task: whether it writes Model.task. file: of a format that is not read, the file
+    that its folders are known by.
     """
 
     name: str
     module: str
     reads: bool = True
-    writes: bool = True
     holds_task: bool = False
     file: str | None = None
 
@@ -116,7 +117,7 @@ FORMATS = (
 
 def format_names(*, writes):
     """Names of the formats that can be written, or read."""
-    return tuple(row.name for row in FORMATS if (row.writes if writes else row.reads))
+    return tuple(row.name for row in FORMATS if writes or row.reads)
 
 
 def holds_task(name):
@@ -124,7 +125,7 @@ def holds_task(name):
     return next(row.holds_task for row in FORMATS if row.name == name)
 
 
-def takers_of(config):
+def formats_holding(config):
     """What to give for a model that one of the formats cannot hold: a format or two, for messages.
     All of our own encoder's leave as OURS, those of Model Garden as graphs alone.
     """
@@ -158,7 +159,7 @@ def recognise(path):
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
-def only_written(folder):
+def write_only_format(folder):
     """The name of the format of a folder whose model cannot be read, because that format is only
     written here; None for others.
     """

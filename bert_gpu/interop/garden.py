@@ -13,6 +13,7 @@ import numpy as np
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop.formats import Model, Notes
+from bert_gpu.interop.google import GOOGLE, specs_of
 from bert_gpu.interop.tf_checkpoints import (
     PREFIX,
     architecture_of,
@@ -30,6 +31,31 @@ from bert_gpu.interop.tf_checkpoints import (
 MASKED_LM, NEXT_SENTENCE, CLASSES = "masked_lm", "next_sentence", "sentence_prediction"  # heads
 POOLED_CLASSES = "pooled_prediction"  # our name of a head of classes on the encoder's own pooler
 POOLER = "encoder/pooler_transform"
+OUR_HEADS = {
+    MASKED_LM: "mlm/",
+    NEXT_SENTENCE: "nsp/",
+    CLASSES: "classifier/",
+    POOLED_CLASSES: "classifier/",
+}
+_LAYER = "encoder/transformer/layer_{}"
+PARTS = {  # as families.BERT_PARTS; those that depend on the heads are added
+    "embeddings/word": "encoder/word_embeddings/embeddings",
+    "embeddings/position": "encoder/position_embedding/embeddings",
+    "embeddings/segment": "encoder/type_embeddings/embeddings",
+    "embeddings/norm": "encoder/embeddings/layer_norm",
+    "layer/attention/qkv": " ".join(
+        f"{_LAYER}/self_attention/{name}" for name in ("query", "key", "value")
+    ),
+    "layer/attention/output": f"{_LAYER}/self_attention/attention_output",
+    "layer/attention/norm": f"{_LAYER}/self_attention_layer_norm",
+    "layer/feed_forward/in": f"{_LAYER}/intermediate",
+    "layer/feed_forward/output": f"{_LAYER}/output",
+    "layer/feed_forward/norm": f"{_LAYER}/output_layer_norm",
+    "mlm/transform": "cls/predictions/transform/dense",
+    "mlm/norm": "cls/predictions/transform/LayerNorm",
+    "mlm/bias": "cls/predictions/output_bias/bias",
+    "nsp": f"{NEXT_SENTENCE}/logits",
+}
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # the end of a variable's name in a checkpoint
 
 
@@ -39,50 +65,16 @@ def recognises(path):
     return prefix is not None and has_objects(prefix)
 
 
-def dense(ours, theirs, *parts):
-    """Names of a dense layer, or of several that are one of ours."""
-    names = [f"{theirs}/{part}" for part in parts] or [theirs]
-    return {f"{ours}/{kind}": [f"{name}/{kind}" for name in names] for kind in ("kernel", "bias")}
-
-
-def norm(ours, theirs):
-    return {f"{ours}/scale": [f"{theirs}/gamma"], f"{ours}/bias": [f"{theirs}/beta"]}
-
-
 def variable_names(config, heads):
     """{our name: [their names]}: "encoder/" and the names in BertEncoderV2, then those of a set of
     heads. The pooler is that of a head, where one has its own.
     """
     poolers = [f"{head}/pooler_dense" for head in (NEXT_SENTENCE, CLASSES) if head in heads]
-    names = {
-        "embeddings/word": ["encoder/word_embeddings/embeddings"],
-        "embeddings/position": ["encoder/position_embedding/embeddings"],
-        "embeddings/segment": ["encoder/type_embeddings/embeddings"],
-        **norm("embeddings/norm", "encoder/embeddings/layer_norm"),
-    }
-    for index in range(config.num_hidden_layers):
-        ours, theirs = f"layer_{index}", f"encoder/transformer/layer_{index}"
-        attention = f"{theirs}/self_attention"
-        names |= {
-            **dense(f"{ours}/attention/qkv", attention, "query", "key", "value"),
-            **dense(f"{ours}/attention/output", f"{attention}/attention_output"),
-            **norm(f"{ours}/attention/norm", f"{attention}_layer_norm"),
-            **dense(f"{ours}/feed_forward/in", f"{theirs}/intermediate"),
-            **dense(f"{ours}/feed_forward/output", f"{theirs}/output"),
-            **norm(f"{ours}/feed_forward/norm", f"{theirs}/output_layer_norm"),
-        }
-    of_heads = {
-        MASKED_LM: {
-            **dense("mlm/transform", "cls/predictions/transform/dense"),
-            **norm("mlm/norm", "cls/predictions/transform/LayerNorm"),
-            "mlm/bias": ["cls/predictions/output_bias/bias"],
-        },
-        NEXT_SENTENCE: dense("nsp", f"{NEXT_SENTENCE}/logits"),
-        CLASSES: dense("classifier", f"{CLASSES}/logits"),
-        POOLED_CLASSES: dense("classifier", f"{POOLED_CLASSES}/logits"),
-    }
-    names |= dense("pooler", *poolers or [POOLER])
-    return names | {ours: name for head in heads for ours, name in of_heads[head].items()}
+    classes = CLASSES if CLASSES in heads else POOLED_CLASSES
+    parts = PARTS | {"pooler": (*poolers, POOLER)[0], "classifier": f"{classes}/logits"}
+    family = GOOGLE._replace(parts=parts)
+    absent = tuple({*OUR_HEADS.values()} - {OUR_HEADS[head] for head in heads})
+    return {name: family.names(name) for name in specs_of(config) if not name.startswith(absent)}
 
 
 def build(config, num_classes=None):

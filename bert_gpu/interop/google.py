@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop import tf_checkpoints
+from bert_gpu.interop.families import BERT_PARTS, Family
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.tf_checkpoints import (
     architecture_of,
@@ -25,7 +26,24 @@ from bert_gpu.interop.tf_checkpoints import (
 )
 
 OPTIMIZER = re.compile(r"/(adam_[mv]|Adam(_1)?|lamb_[mv]|Momentum)$|^(global_step|beta[12]_power)$")
-TRANSPOSED = ("nsp/kernel", "classifier/kernel")
+GOOGLE = Family(
+    "bert",
+    "Bert",
+    "",
+    {
+        ours: theirs.removesuffix(".weight").replace(".{}", "_{}").replace(".", "/")
+        for ours, theirs in BERT_PARTS.items()
+    }
+    | {
+        "mlm/bias": "cls/predictions/output_bias",
+        "nsp/kernel": "cls/seq_relationship/output_weights",
+        "nsp/bias": "cls/seq_relationship/output_bias",
+        "classifier/kernel": "output_weights",
+        "classifier/bias": "output_bias",
+    },
+    leaves={"kernel": "/kernel", "bias": "/bias", "norm/scale": "/gamma", "norm/bias": "/beta"},
+    transposed=("nsp/kernel", "classifier/kernel"),
+)
 
 
 def recognises(path):
@@ -34,53 +52,13 @@ def recognises(path):
     return prefix is not None and not has_objects(prefix)
 
 
-def dense(ours, *theirs):
-    return {f"{ours}/{part}": [f"{name}/{part}" for name in theirs] for part in ("kernel", "bias")}
+def specs_of(config, num_classes=1):
+    """{our name: WeightSpec} of all that a checkpoint may have."""
+    from bert_gpu.model import heads
+    from bert_gpu.model.encoders import open_encoder
 
-
-def norm(ours, theirs):
-    return {f"{ours}/scale": [f"{theirs}/gamma"], f"{ours}/bias": [f"{theirs}/beta"]}
-
-
-def variable_names(config):
-    """{our name: [their names]} of all weights that a checkpoint may have."""
-    names = {
-        "embeddings/word": ["bert/embeddings/word_embeddings"],
-        "embeddings/position": ["bert/embeddings/position_embeddings"],
-        "embeddings/segment": ["bert/embeddings/token_type_embeddings"],
-        **norm("embeddings/norm", "bert/embeddings/LayerNorm"),
-    }
-    for index in range(config.num_hidden_layers):
-        ours, theirs = f"layer_{index}", f"bert/encoder/layer_{index}"
-        attention = f"{theirs}/attention"
-        names |= {
-            **dense(
-                f"{ours}/attention/qkv",
-                *(f"{attention}/self/{part}" for part in ("query", "key", "value")),
-            ),
-            **dense(f"{ours}/attention/output", f"{attention}/output/dense"),
-            **norm(f"{ours}/attention/norm", f"{attention}/output/LayerNorm"),
-            **dense(f"{ours}/feed_forward/in", f"{theirs}/intermediate/dense"),
-            **dense(f"{ours}/feed_forward/output", f"{theirs}/output/dense"),
-            **norm(f"{ours}/feed_forward/norm", f"{theirs}/output/LayerNorm"),
-        }
-    return {
-        **names,
-        **dense("pooler", "bert/pooler/dense"),
-        **dense("mlm/transform", "cls/predictions/transform/dense"),
-        **norm("mlm/norm", "cls/predictions/transform/LayerNorm"),
-        "mlm/bias": ["cls/predictions/output_bias"],
-        "nsp/kernel": ["cls/seq_relationship/output_weights"],
-        "nsp/bias": ["cls/seq_relationship/output_bias"],
-        "classifier/kernel": ["output_weights"],
-        "classifier/bias": ["output_bias"],
-    }
-
-
-def their_shape(name, theirs, shape):
-    """The shape of each of their variables of one weight, from that of ours."""
-    shape = (*shape[:-1], shape[-1] // len(theirs))
-    return shape[::-1] if name in TRANSPOSED else shape
+    encoder = open_encoder(config)
+    return heads.pretraining_weights(encoder) | heads.classifier_weights(encoder, num_classes)
 
 
 def read_config(path):
@@ -100,7 +78,6 @@ def read(path):
     """The formats.Model of a checkpoint; see formats.FormatModule."""
     import tensorflow as tf
 
-    from bert_gpu.model import heads
     from bert_gpu.model.encoders import open_encoder
 
     prefix, config = find_checkpoint(path), read_config(path)
@@ -114,27 +91,22 @@ def read(path):
             f"the checkpoint has {len(shapes)} variables",
             where=path,
         )
-    encoder, names = open_encoder(config), variable_names(config)
-    num_classes = (shapes.get("output_weights") or (1,))[0]
-    specs = heads.pretraining_weights(encoder) | heads.classifier_weights(encoder, num_classes)
-    weights, missing = {}, []
-    for name, theirs in names.items():
-        if any(their not in shapes for their in theirs):
-            missing += [name] if name in encoder.weights() else []
-            continue
-        wanted = their_shape(name, theirs, specs[name].shape)
-        parts = []
-        for their in theirs:
-            if shapes[their] != wanted:
-                raise UserError(
-                    f"{their} has shape {shapes[their]}, bert_config.json asks for {wanted}",
-                    where=path,
-                )
-            parts.append(read_variable(reader, prefix, their))
-        whole = np.concatenate(parts, -1)
-        weights[name] = np.ascontiguousarray(whole.T if name in TRANSPOSED else whole)
-    unused = sorted(set(shapes) - {their for name in weights for their in names[name]})
-    if any(name.startswith(f"bert/encoder/layer_{config.num_hidden_layers}/") for name in unused):
+
+    def read_variable(name, shape):
+        if shapes[name] != shape:
+            raise UserError(
+                f"{name} has shape {shapes[name]}, bert_config.json asks for {shape}", where=path
+            )
+        with reading(prefix):
+            array = np.asarray(reader.get_tensor(name), np.float32)
+        check_finite(prefix, name, array)
+        return array
+
+    specs = specs_of(config, (shapes.get("output_weights") or (1,))[0])
+    needed = open_encoder(config).weights()
+    weights, missing = GOOGLE.read_weights(specs, set(shapes), read_variable, needed.__contains__)
+    unused = sorted(set(shapes) - {their for name in weights for their in GOOGLE.names(name)})
+    if any(name.startswith(GOOGLE.layer_prefix(config.num_hidden_layers)) for name in unused):
         raise UserError(
             "has more layers than bert_config.json says "
             f"(num_hidden_layers={config.num_hidden_layers})",
@@ -144,23 +116,14 @@ def read(path):
     return Model(config, weights, Notes(missing, unused, architecture_of(weights), ()))
 
 
-def read_variable(reader, prefix, name):
-    """One variable as float32. Raises UserError."""
-    with reading(prefix):
-        array = np.asarray(reader.get_tensor(name), np.float32)
-    check_finite(prefix, name, array)
-    return array
-
-
 def write(model, folder, options):
     """Writes a Model as Google's files; see formats.FormatModule."""
     check_classic(model.config, "google")
-    tensors, names = {}, variable_names(model.config)
-    for name, theirs in names.items():
-        if name in model.weights:
-            array = np.asarray(model.weights[name], np.float32)
-            array = array.T if name in TRANSPOSED else array
-            tensors.update(zip(theirs, np.split(array, len(theirs), -1), strict=True))
+    tensors, known = {}, specs_of(model.config)
+    for name, weight in model.weights.items():
+        if name in known:
+            arrays = GOOGLE.to_theirs(name, np.asarray(weight, np.float32))
+            tensors |= zip(GOOGLE.names(name), arrays, strict=True)
     usage = {
         "With Google's BERT": (
             "python run_classifier.py --init_checkpoint=FOLDER/bert_model.ckpt "
@@ -170,7 +133,7 @@ def write(model, folder, options):
     write_folder(model, folder, lambda prefix: save(prefix, tensors), usage)
     return (
         f"{folder}: bert_model.ckpt, bert_config.json and the vocabulary of a Google BERT, "
-        f"{len(tensors)} variables{left_out(model.weights, names)}{gelu_warning(model.config)}"
+        f"{len(tensors)} variables{left_out(model.weights, known)}{gelu_warning(model.config)}"
     )
 
 

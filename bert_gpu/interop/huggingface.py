@@ -7,19 +7,17 @@ there. `export` writes the class of a relative (relatives.py) instead, where one
 families.py has the tables of names.
 """
 
-import contextlib
 import pathlib
 
 import numpy as np
 
 from bert_gpu.base import tensor_files
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.files import read_json
-from bert_gpu.interop import card, stored
+from bert_gpu.interop import card, hf_tensors
 from bert_gpu.interop.families import ARCHITECTURES, HEADS, LABELLED, OWN, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
-from bert_gpu.interop.formats import Model, Notes, takers_of
-from bert_gpu.interop.relatives import read_shape, relative_of
+from bert_gpu.interop.formats import Model, Notes, formats_holding
+from bert_gpu.interop.relatives import Relative, read_shape, relative_of
 from bert_gpu.interop.tensors import join, read_tensors
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
@@ -29,32 +27,6 @@ from bert_gpu.model.encoders import open_encoder
 # what transformers computes a model of ours with, copied into its folder
 CODE = pathlib.Path(__file__).with_name("modeling_bert_gpu.py")
 TASK_HEADS = LABELLED | dict(BertForQuestionAnswering="span")
-
-
-def _stated_class(path):
-    """The class that config.json names, None without one."""
-    stated = read_json(path, model_config.A_CONFIG).get("architectures")
-    if stated is None or stated == []:
-        return None
-    if not isinstance(stated, list) or not isinstance(stated[0], str):
-        raise UserError(
-            f"architectures={str(stated)[:60]} must be a list of names such as BertForPreTraining",
-            where=path,
-        )
-    return stated[0]
-
-
-def _read_labels(path):
-    """Names of the classes; UserError unless they are text."""
-    labels = read_json(path, model_config.A_CONFIG, model_config.NOTES_FIELDS).get("id2label")
-    if labels is not None and not isinstance(labels, dict):
-        raise UserError("id2label must map class indices to names", where=path)
-    names = model_config.read_labels(path)
-    if any("\ud800" <= character <= "\udfff" for name in names for character in name):
-        raise UserError(
-            "id2label has a name that is not valid Unicode", "rename the class", where=path
-        )
-    return names
 
 
 def _num_classes(family, architecture, tensors):
@@ -78,15 +50,6 @@ def _specs(encoder, num_classes, architecture):
     return classifier | pretraining | answers
 
 
-@contextlib.contextmanager
-def _blaming(path):
-    """Names `path`, the file with the settings, in errors about an impossible encoder."""
-    try:
-        yield
-    except UserError as error:
-        raise error.within(path) from None
-
-
 def read_model(folder):
     """Reads a folder of a class of Hugging Face's BERT (families.ARCHITECTURES) or of a relative.
 
@@ -105,9 +68,9 @@ def read_model(folder):
         name: tensor for name, tensor in tensors.items() if not name.endswith("position_ids")
     }
     config_path = join(folder, "config.json")
-    family, config = read_shape(config_path)
-    tensors = stored.named_by(family, tensors, folder)
-    with _blaming(config_path):
+    family, config, values = read_shape(config_path)
+    tensors = hf_tensors.named_by(family, tensors, folder)
+    with model_config.naming(config_path):
         encoder = open_encoder(config)
     if encoder.num_groups > len(tensors):  # before building a table of that many layers
         raise UserError(
@@ -115,28 +78,27 @@ def read_model(folder):
             f"file has {len(tensors)} tensors",
             where=folder,
         )
-    every, stated, foreign = set(tensors), _stated_class(config_path), None
-    architecture = family.architecture_of(stated) or stored.guess_architecture(family, every)
+    every = set(tensors)
+    stated = (values.get("architectures") or [None])[0]
+    foreign = None
+    architecture = family.architecture_of(stated) or hf_tensors.guess_architecture(family, every)
     if stated != family.class_of(architecture) and stated and architecture in TASK_HEADS:
         foreign, head = stated, TASK_HEADS[architecture]  # whose scores may mean anything
         for part in ("kernel", "bias"):
             tensors.pop(family.of(architecture).names(f"{head}/{part}")[0], None)
-        architecture = stored.guess_architecture(family, set(tensors))
+        architecture = hf_tensors.guess_architecture(family, set(tensors))
     family = family.of(architecture)
-    with _blaming(config_path):
+    with model_config.naming(config_path):
         specs = _specs(encoder, _num_classes(family, architecture, tensors), architecture)
 
-    weights, missing = {}, []
-    for name, spec in specs.items():
-        theirs = family.names(name)
-        if not set(theirs) <= set(tensors):
-            if not name.startswith(HEADS) or name.startswith(ARCHITECTURES[architecture]):
-                missing.append(name)
-            continue
-        shape = family.shape(name, spec.shape)
-        for their in theirs:
-            stored.check_tensor(folder, their, tensors[their], shape)
-        weights[name] = family.to_ours(name, [tensors[their] for their in theirs])
+    def read_tensor(their, shape):
+        hf_tensors.check_tensor(folder, their, tensors[their], shape)
+        return tensors[their]
+
+    def is_expected(name):
+        return not name.startswith(HEADS) or name.startswith(ARCHITECTURES[architecture])
+
+    weights, missing = family.read_weights(specs, set(tensors), read_tensor, is_expected)
     unused = sorted(every - {their for name in weights for their in family.names(name)})
     beyond = (family.layer_prefix(config.num_groups), "encoder/")
     if any(name.startswith(beyond) for name in unused):
@@ -146,8 +108,8 @@ def read_model(folder):
             where=folder,
         )
     has_labels = any(f"{head}/kernel" in weights for head in LABELLED.values())
-    labels = _read_labels(config_path) if has_labels else ()
-    means = model_config.read_problem_type(config_path) if has_labels else None
+    labels = model_config.labels_of(config_path, values) if has_labels else ()
+    means = values.get("problem_type") if has_labels else None
     return config, weights, Notes(missing, unused + left_out, architecture, labels, means, foreign)
 
 
@@ -165,7 +127,8 @@ def write(model, folder, options):
         raise UserError(
             f"{config.encoder[:80]} is an encoder of Model Garden, which "
             "transformers has no class for",
-            f"give {takers_of(config)} (--init_checkpoint and fill-mask take the folder as it is)",
+            f"give {formats_holding(config)} (--init_checkpoint and fill-mask "
+            "take the folder as it is)",
             setting="format",
             value="huggingface",
         )
@@ -181,29 +144,16 @@ def write(model, folder, options):
             f"{folder}: {name}, which transformers has no class for and {CODE.name} in the folder "
             f"computes; {_opened(folder, architecture, ', trust_remote_code=True')}"
         )
-    family, held = relative.family, relative.architecture_for(architecture)
-    labels = _checked_labels(folder, model.weights, held, model.notes.labels)
-    tensors = _their_tensors(folder, family, config, model.weights, held)
+    held = relative.architecture_for(architecture)
     usage = card.own_usage(held) | card.transformers_usage(held, remote=False)
-    contents = {
-        **files,
-        **(model.task or {}),
-        "README.md": card.readme(_with_heads(model, held), usage, library="transformers"),
-        "model.safetensors": tensor_files.save(tensors),
-        "config.json": relative.config_bytes(
-            config, held, labels, score_meaning(held, model.notes.problem_type)
-        ),
-    }
-    replace_folder(str(folder).rstrip("/"), contents, is_whole_model=True)
+    copy = model._replace(notes=model.notes._replace(architecture=held))
+    files |= {**(model.task or {}), "README.md": card.readme(copy, usage, library="transformers")}
+    _write_folder(copy, folder, files, relative, is_whole_model=True)
     lost = "" if held == architecture else ", without next sentences"
     return (
-        f"{folder}: {family.class_of(held)} of transformers, which computes the same{lost}; "
-        f"{_opened(folder, held)}"
+        f"{folder}: {relative.family.class_of(held)} of transformers, which computes the "
+        f"same{lost}; {_opened(folder, held)}"
     )
-
-
-def _with_heads(model, architecture):
-    return model._replace(notes=model.notes._replace(architecture=architecture))
 
 
 def _opened(folder, architecture, more=""):
@@ -222,53 +172,54 @@ def write_own(model, folder, more=None, is_whole_model=False):
     if config.has_own_encoder:
         usage |= card.transformers_usage(notes.architecture, remote=not config.is_classic)
     files["README.md"] = card.readme(model, usage, library="transformers")
-    said = (notes.architecture, notes.labels, files, notes.problem_type)
-    write_model(folder, config, model.weights, *said, is_whole_model=is_whole_model)
+    _write_folder(model, folder, files, is_whole_model=is_whole_model)
     return f"{folder}: {family_of(config).class_of(notes.architecture)}"
 
 
-def write_model(
-    folder,
-    config,
-    weights,
-    architecture="BertForPreTraining",
-    labels=(),
-    files=None,
-    problem_type=None,
-    is_whole_model=False,
-):
-    """Writes a model folder of ours, which `read_model` reads back and `transformers` opens with
-    `architecture`.from_pretrained.
-
-    The bytes depend on the arguments alone. The folder is replaced as a whole when it is complete;
-    other files of the old folder stay.
-
-    Args:
-      folder: path.
-      weights: {our name: array}; weights that the architecture does not have (a pretraining head
-        in a classifier) are left out.
-      architecture: a key of ARCHITECTURES.
-      labels: names of a classifier's classes; by default LABEL_0, LABEL_1 and so on.
-      files: {name: bytes} of further files, such as vocab.txt.
-      problem_type: of formats.Notes.
-      is_whole_model: of folders.replace_folder.
-
-    Raises:
-      UserError: a weight of the architecture is missing.
+def write_model(folder, config, weights, architecture="BertForPreTraining", labels=(), files=None):
+    """Writes a model folder of ours without a card, which `read_model` reads back and
+    `transformers` opens with `architecture`.from_pretrained; arguments as for `_write_folder`.
     """
     if architecture not in ARCHITECTURES:
         raise UserError(
             f"known are {', '.join(ARCHITECTURES)}", setting="architecture", value=architecture
         )
-    labels = _checked_labels(folder, weights, architecture, labels)
-    tensors = _their_tensors(folder, family_of(config), config, weights, architecture)
-    code, more = _code_for(config)
-    more |= score_meaning(architecture, problem_type)
+    _write_folder(Model(config, weights, Notes([], [], architecture, labels)), folder, files or {})
+
+
+def _write_folder(
+    model: Model,
+    folder: str,
+    files: dict[str, bytes],
+    relative: Relative | None = None,
+    is_whole_model: bool = False,
+) -> None:
+    """Write a model's folder in Hugging Face's format, as a relative's class or as ours.
+
+    The bytes depend on the arguments alone. The folder is replaced as a whole when it is complete;
+    other files of the old folder stay.
+
+    Args:
+      model: its weights that the architecture does not have (a pretraining head in a classifier)
+        are left out; without labels, the classes are LABEL_0, LABEL_1 and so on.
+      files: {name: bytes} of further files, such as vocab.txt.
+      is_whole_model: of folders.replace_folder.
+
+    Raises:
+      UserError: a weight of the architecture is missing.
+    """
+    config, notes = model.config, model.notes
+    family = relative.family if relative else family_of(config)
+    code, more = ({}, {}) if relative else _code_for(config)
+    more |= score_meaning(notes.architecture, notes.problem_type)
+    labels = _checked_labels(folder, model.weights, notes.architecture, notes.labels)
+    tensors = _their_tensors(folder, family, config, model.weights, notes.architecture)
+    make_config = relative.config_bytes if relative else model_config.config_bytes
     contents = {
-        **(files or {}),
+        **files,
         **code,
         "model.safetensors": tensor_files.save(tensors),
-        "config.json": model_config.config_bytes(config, architecture, labels, more),
+        "config.json": make_config(config, notes.architecture, labels, more),
     }
     replace_folder(str(folder).rstrip("/"), contents, is_whole_model)
 

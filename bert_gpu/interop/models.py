@@ -7,6 +7,7 @@ trainings write. formats.py has the others, sources.py finds a model.
 import os
 
 from bert_gpu.base.errors import UserError, shortened
+from bert_gpu.base.files import is_inside
 from bert_gpu.interop.families import LABELLED
 from bert_gpu.interop.formats import (  # noqa: F401
     OURS,
@@ -70,12 +71,6 @@ def open_model(path, flag, vocab_file=None, do_lower_case=None):
     return found, model._replace(tokenizer=tokenizer)
 
 
-def is_within(path, folder):
-    """Whether a path lies in a folder, at any depth."""
-    path, folder = os.path.realpath(path), os.path.realpath(folder)
-    return os.path.commonpath([path, folder]) == folder
-
-
 def describe_unused(notes):
     """What a model's files have and no model here, for the log; "" for nothing."""
     names = notes.unused
@@ -104,9 +99,9 @@ def transfer(config, warn, format_name=None, describe=None):
     """Reads a model in any format and writes it in another.
 
     Args:
-      config: ImportConfig or ExportConfig, after its check_paths. warn: is told what the model
-        lacks or has in vain. format_name: of formats.FORMATS; None = a folder of ours. describe:
-        function of the model's path -> Model.card.
+      config: ImportConfig or ExportConfig, after its check_paths. warn: called with missing and
+        unused weights, as texts. format_name: of formats.FORMATS; None = a folder of ours.
+        describe: function of the model's path -> Model.card.
 
     Returns:
       The last line for the log.
@@ -122,7 +117,7 @@ def transfer(config, warn, format_name=None, describe=None):
     path, model = open_model(config.source, "from", config.vocab_file, config.do_lower_case)
     if os.path.realpath(path) == os.path.realpath(config.to):
         raise UserError("is the model itself", "name another folder", setting="to", value=config.to)
-    if is_within(path, config.to):
+    if is_inside(path, config.to):
         raise UserError(
             "the model lies in this folder", "name another folder", setting="to", value=config.to
         )

@@ -11,12 +11,12 @@ import os
 import typing
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.files import read_json
+from bert_gpu.base.files import check_values, read_json
 from bert_gpu.interop.families import ARCHITECTURES, BERT_PARTS, Family, family_of
-from bert_gpu.interop.stored import canonical
+from bert_gpu.interop.hf_tensors import canonical
 from bert_gpu.interop.tensors import num_rows
 from bert_gpu.model import config as model_config
-from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.config import CONFIG_FIELDS, ModelConfig
 
 SHARED = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
@@ -33,7 +33,8 @@ class Relative(typing.NamedTuple):
         BERT of any value, which have the same names there.
       activations: {hidden_act: its name there}.
       said: {key of its config.json: value} that all of ours have.
-      asks: function of a ModelConfig -> whether what else it asks for holds.
+      is_supported: function of a ModelConfig -> whether the relative computes what
+        its other fields say.
     """
 
     family: Family
@@ -41,7 +42,7 @@ class Relative(typing.NamedTuple):
     activations: dict
     said: dict
     free: tuple = ()
-    asks: typing.Callable = lambda config: True
+    is_supported: typing.Callable = lambda config: True
 
     def fits(self, config, architecture):
         """Whether it computes what a model of these heads computes. Next sentences may be left
@@ -53,7 +54,7 @@ class Relative(typing.NamedTuple):
             all(getattr(config, name) == value for name, value in self.switches.items())
             and config.hidden_act in self.activations
             and dataclasses.replace(config, **varied).is_classic
-            and self.asks(config)
+            and self.is_supported(config)
             and self.architecture_for(architecture) is not None
         )
 
@@ -94,7 +95,7 @@ class Relative(typing.NamedTuple):
             raise UserError(f"{said} is not supported, only {', '.join(acts)}", where=path)
         act = acts[values["hidden_act"]]
         ours = {name: values[name] for name in (*SHARED, *self.free)} | self.switches
-        try:
+        with model_config.naming(path):
             shape = ModelConfig(**ours | dict(hidden_act="gelu"))  # checks types and ranges
             size, positions = shape.intermediate_size, shape.max_position_embeddings
             return dataclasses.replace(
@@ -106,8 +107,6 @@ class Relative(typing.NamedTuple):
                     None if shape.num_groups == shape.num_hidden_layers else shape.num_groups
                 ),
             )
-        except UserError as error:
-            raise error.within(path) from None
 
 
 # of their config.json, beside those of BERT; they change nothing of what is computed
@@ -248,16 +247,26 @@ def relative_of(config, architecture):
     return next((one for one in RELATIVES if one.fits(config, architecture)), None)
 
 
-def read_shape(path):
-    """(Family, ModelConfig) of the config.json of a folder of BERT's, of ours or of a relative.
+class FolderConfig(typing.NamedTuple):
+    """The config.json of a model's folder: its Family, its ModelConfig, and all of its values."""
+
+    family: Family
+    config: ModelConfig
+    values: dict
+
+
+def read_shape(path: str) -> FolderConfig:
+    """Read the config.json of a folder of BERT's, of ours or of a relative.
 
     Its vocab_size is that of the table of word embeddings beside it, where that has more rows: some
     are padded to a multiple of 8, and config.json may count the pieces.
     """
     values = read_json(path, model_config.A_CONFIG)
     relative = {row.family.model_type: row for row in RELATIVES}.get(str(values.get("model_type")))
-    config = relative.read_config(path, values) if relative else model_config.read_config(path)
+    check_values(path, values, model_config.NOTES_FIELDS if relative else CONFIG_FIELDS)
+    config = (relative.read_config if relative else model_config.config_of)(path, values)
     family = relative.family if relative else family_of(config)
     (table,) = family.names("embeddings/word")
     rows = num_rows(os.path.dirname(path), lambda name: canonical(name, family) == table)
-    return family, dataclasses.replace(config, vocab_size=max(rows, config.vocab_size))
+    config = dataclasses.replace(config, vocab_size=max(rows, config.vocab_size))
+    return FolderConfig(family, config, values)

@@ -9,16 +9,13 @@ pair first.
 Legend: N texts, S sequence, H hidden, M masked positions of all texts, K words for each, C classes.
 """
 
-import os
-import tempfile
-
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.fused import inlined
 from bert_gpu.interop import card
-from bert_gpu.interop.folders import replace_folder
+from bert_gpu.interop.folders import replace_folder, saved_files
 from bert_gpu.interop.usage import check_scores, class_names
 from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
@@ -43,7 +40,7 @@ class Served(tf.Module):
         self.problem_type, self.embedding = model.notes.problem_type, model.notes.embedding
         self.encoder, self.dtype, self.config = open_encoder(model.config), dtype, model.config
         self.tokenizer, self.ops = model.tokenizer, open_ops(model.tokenizer)
-        weights = {name: value for name, value in model.weights.items()}
+        weights = model.weights
         # one list of variables: a name with slashes cannot be an attribute
         self.names = sorted(weights)
         self.variables_ = [
@@ -227,17 +224,9 @@ def write(model, folder, options):
     encoder.check(encoder.fixed_length, options.precision)
     served = Served(model, dtype)
     signatures = served.signatures()
-    with tempfile.TemporaryDirectory() as temporary:
-        try:
-            tf.saved_model.save(served, temporary, signatures)
-        except (tf.errors.OpError, OSError) as error:
-            reason = " ".join(str(error).split())[:100]
-            raise UserError(
-                f"cannot be written ({reason})", "make room there", where=temporary
-            ) from None
-        contents = files_in(temporary) | (model.task or {})
-        contents["README.md"] = card.readme(model, usage(signatures))
-        replace_folder(folder.rstrip("/"), contents, is_whole_model=True)
+    contents = saved_files(lambda temporary: tf.saved_model.save(served, temporary, signatures))
+    contents |= {**(model.task or {}), "README.md": card.readme(model, usage(signatures))}
+    replace_folder(folder.rstrip("/"), contents, is_whole_model=True)
     names = ", ".join(name for name in signatures if name != "serving_default")
     return (
         f"{folder}: a SavedModel of raw strings, {options.precision}, with {names}; "
@@ -257,13 +246,3 @@ def usage(signatures):
         f'signatures["{name}"]({arguments})',
     )
     return {"In TensorFlow": lines}
-
-
-def files_in(folder):
-    """{name below the folder: bytes}."""
-    found = {}
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with open(os.path.join(path, name), "rb") as file:
-                found[os.path.relpath(file.name, folder)] = file.read()
-    return found

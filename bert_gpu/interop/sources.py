@@ -12,18 +12,14 @@ import typing
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local, read_json
+from bert_gpu.base.run_names import CHECKPOINTS, LOCK, MODEL, RUN
 from bert_gpu.base.settings import Settings, fields_of, setting
 from bert_gpu.interop.folders import displaced
-from bert_gpu.interop.formats import OURS, has_model, only_written, open_format, recognise
+from bert_gpu.interop.formats import OURS, has_model, open_format, recognise, write_only_format
 from bert_gpu.interop.relatives import read_shape
 
 NONE = "none"  # --init_checkpoint=none: random weights
 TASK = "task.json"  # beside a fine-tuned model's weights: finetune/start.py writes and reads it
-RUN_FILES = (
-    "run.json",
-    ".run.lock",
-    "checkpoints",
-)  # what runs/folder.py keeps in a run's folder
 # how words get into a table that cannot grow
 OWN_WORDS = "for words of your own, replace lines such as [unused1] in its vocab.txt"
 VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "tokenizer.json")
@@ -58,10 +54,10 @@ def find_model(path, flag):
     """The path of a model in any format that is read: `path`, or its model/ when `path` is the
     folder of a run, also where other files of a model lie beside that. The UserError names `flag`.
     """
-    check_local(path, flag)
-    folders = (path, os.path.join(path, "model"))
+    check_local(path, f"--{flag}")
+    folders = (path, os.path.join(path, MODEL))
     for folder in reversed(folders) if is_run(path) else folders:
-        if (name := only_written(folder)) is not None:
+        if (name := write_only_format(folder)) is not None:
             raise UserError(
                 f"is a model in the format {name}, which is only written here, not read",
                 "name the model that it was made from",
@@ -72,7 +68,7 @@ def find_model(path, flag):
             return folder
     if recognise(path) is not None:
         return path
-    if os.path.isdir(os.path.join(path, "checkpoints")):
+    if os.path.isdir(os.path.join(path, CHECKPOINTS)):
         raise UserError(
             "this run is not finished, so it has no model/ yet",
             f"run its command again to resume it{ending_hint(path)}",
@@ -111,21 +107,21 @@ def download_hint(path):
 
 def ending_hint(path):
     """How to make a model of the newest checkpoint of a run; "" without one."""
-    names = os.listdir(os.path.join(path, "checkpoints"))
+    names = os.listdir(os.path.join(path, CHECKPOINTS))
     steps = [int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d+)", name))]
     return f", or end it at its checkpoint: --num_train_steps={max(steps)}" if steps else ""
 
 
 def is_run(folder):
     """Whether a folder is that of a run, finished or not."""
-    return any(os.path.lexists(os.path.join(folder, name)) for name in RUN_FILES)
+    return any(os.path.lexists(os.path.join(folder, name)) for name in (RUN, LOCK, CHECKPOINTS))
 
 
 def read_config(path):
     """The ModelConfig of a model that `find_model` has found."""
     name = recognise(path)
     if name == OURS:
-        return read_shape(os.path.join(path, "config.json"))[1]
+        return read_shape(os.path.join(path, "config.json")).config
     return open_format(name).read_config(path)
 
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pathlib
 
+import ml_dtypes
 import numpy as np
 import safetensors
 
@@ -18,20 +19,19 @@ def join(folder, name):
     return f"{str(folder).rstrip('/')}/{name}"
 
 
-def _read_bytes(path):
-    check_regular(path)
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError as error:
-        raise UserError(f"cannot be read ({error.strerror})", where=path) from None
+FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": ml_dtypes.bfloat16}  # of tensors
 
 
 def read_safetensors(path):
     """{name: float32 array} of a .safetensors file that holds float32, float16, bfloat16 or
     float64; integer tensors are left out.
     """
-    content = _read_bytes(path)
+    check_regular(path)
+    try:
+        with open(path, "rb") as file:
+            content = file.read()
+    except OSError as error:
+        raise UserError(f"cannot be read ({error.strerror})", where=path) from None
     try:
         entries = safetensors.deserialize(content)
     except safetensors.SafetensorError as error:
@@ -40,20 +40,14 @@ def read_safetensors(path):
         ) from None
     tensors = {}
     for name, entry in entries:
-        kind, data = entry["dtype"], entry["data"]
-        if kind in ("F16", "F32", "F64"):
-            values = np.frombuffer(data, {"F16": "<f2", "F32": "<f4", "F64": "<f8"}[kind]).astype(
-                np.float32
-            )
-        elif kind == "BF16":  # the upper half of a float32
-            values = (np.frombuffer(data, "<u2").astype(np.uint32) << 16).view(np.float32)
-        elif kind.startswith(("I", "U", "BOOL")):
-            continue
-        else:
+        kind = entry["dtype"]
+        if kind in FLOATS:
+            values = np.frombuffer(entry["data"], FLOATS[kind]).astype(np.float32)
+            tensors[name] = values.reshape(entry["shape"])
+        elif not kind.startswith(("I", "U", "BOOL")):
             raise UserError(
                 f"tensor {name} has type {kind}", "known are F16, BF16, F32 and F64", where=path
             )
-        tensors[name] = values.reshape(entry["shape"])
     try:
         tensor_files.check(path, tensors, tensor_files.metadata_of(content))
     except UserError as error:

@@ -13,14 +13,13 @@ import dataclasses
 import json
 import os
 import re
-import tempfile
 
 import numpy as np
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
-from bert_gpu.interop.folders import replace_folder
-from bert_gpu.interop.formats import takers_of
+from bert_gpu.interop.folders import replace_folder, saved_files
+from bert_gpu.interop.formats import formats_holding
 from bert_gpu.model import config as model_config
 
 CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"  # file names in Google's releases
@@ -63,9 +62,9 @@ def read_config(path):
         raise UserError(
             f"a TensorFlow checkpoint without {CONFIG}", "put the model's beside it", where=path
         )
-    config = model_config.read_config(file)
-    form = read_json(file, model_config.A_CONFIG, model_config.CONFIG_FIELDS).get(GELU_FORM)
-    if config.hidden_act == "gelu" and form != "erf":
+    values = read_json(file, model_config.A_CONFIG, model_config.CONFIG_FIELDS)
+    config = model_config.config_of(file, values)
+    if config.hidden_act == "gelu" and values.get(GELU_FORM) != "erf":
         config = dataclasses.replace(config, hidden_act="gelu_new")
     return config
 
@@ -104,9 +103,10 @@ def check_classic(config, whose):
     if config.layer_norm_eps != EPSILON:
         odd.append(f"layer_norm_eps={config.layer_norm_eps}")
     if odd:
+        switches = ", ".join(odd)[:160]
         raise UserError(
-            f"its BERT has no {', '.join(odd)[:160]}",
-            f"give {takers_of(config)}",
+            f"its BERT has no {switches}",
+            f"give {formats_holding(config)}",
             setting="format",
             value=whose,
         )
@@ -146,22 +146,10 @@ def write_folder(model, folder, save, usage, files=()):
     save: function of a prefix that writes the checkpoint's files. usage: {world: lines of code}
     that open it. files: {name: bytes} of more.
     """
-    import tensorflow as tf
-
     from bert_gpu.interop import card
     from bert_gpu.interop.tokenizers import tokenizer_files
 
     contents = dict(files) | {CONFIG: config_bytes(model.config)} | tokenizer_files(model.tokenizer)
     contents["README.md"] = card.readme(model, card.own_usage(model.notes.architecture) | usage)
-    with tempfile.TemporaryDirectory() as temporary:
-        try:
-            save(os.path.join(temporary, PREFIX))
-        except (tf.errors.OpError, OSError) as error:
-            reason = " ".join(str(error).split())[:100]
-            raise UserError(
-                f"cannot be written ({reason})", "make room there", where=temporary
-            ) from None
-        for name in os.listdir(temporary):
-            with open(os.path.join(temporary, name), "rb") as file:
-                contents[name] = file.read()
+    contents |= saved_files(lambda temporary: save(os.path.join(temporary, PREFIX)))
     replace_folder(folder.rstrip("/"), contents, is_whole_model=True)

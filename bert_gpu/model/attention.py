@@ -79,14 +79,14 @@ def add_bias(qkv, *bias):
     return tf.reshape(plus_bias(columns, tf.reshape(bias[0], [-1])), tf.shape(qkv)) if bias else qkv
 
 
-def attention_from(q, kv, mask, rotations=None, rate=0.0, seed=None, site="attention"):
+def attention_from(q, kv, mask, rotations=None, rate=0.0, seed=None, dropout_key="attention"):
     """Attention of the queries at some positions of each row to all of its tokens.
 
     Args:
       q: (B, P, 1, N, D) and its bias [(1, N, D)] or []. kv: (B, S, 2, N, D) and its bias, likewise.
       mask: float32 bias as in `attention`. rotations: cosines and sines of the queries, (B, 1, P,
-        D) each, and of the keys, results of `rotation`; or None. rate, seed, site: dropout of the
-        probabilities.
+        D) each, and of the keys, results of `rotation`; or None. rate, seed,
+        dropout_key: dropout of the probabilities.
 
     Returns:
       (B, P, N, D).
@@ -95,17 +95,18 @@ def attention_from(q, kv, mask, rotations=None, rate=0.0, seed=None, site="atten
     (q,), (k, v) = split_heads(q, *q_bias), split_heads(kv, *kv_bias)
     if rotations is not None:
         q, k = (rotate(x, *values) for x, values in zip((q, k), rotations, strict=True))
-    return tf.transpose(attention(q, k, v, mask, rate, seed, site), [0, 2, 1, 3])
+    return tf.transpose(attention(q, k, v, mask, rate, seed, dropout_key), [0, 2, 1, 3])
 
 
-def self_attention(qkv, bias, mask, rotation=None, rate=0.0, seed=None, site="attention"):
+def self_attention(qkv, bias, mask, rotation=None, rate=0.0, seed=None, dropout_key="attention"):
     """Attention of one projected tensor to itself. The type of the mask selects the implementation,
     ours or cuDNN's; each gets the layout that it needs.
 
     Args:
       qkv: (B, S, 3, N, D). bias: [(3, N, D)], added to qkv, or [].
       mask: float32 bias as in `attention`, or cudnn_attention.Mask for cuDNN, which has no dropout.
-      rotation: result of `rotation`, or None. rate, seed, site: dropout of the probabilities.
+      rotation: result of `rotation`, or None. rate, seed, dropout_key: dropout of the
+        probabilities.
 
     Returns:
       (B, S, N, D).
@@ -120,7 +121,7 @@ def self_attention(qkv, bias, mask, rotation=None, rate=0.0, seed=None, site="at
     q, k, v = split_heads(qkv, *bias)
     if rotation is not None:
         q, k = rotate(q, *rotation), rotate(k, *rotation)
-    return tf.transpose(attention(q, k, v, mask, rate, seed, site), [0, 2, 1, 3])
+    return tf.transpose(attention(q, k, v, mask, rate, seed, dropout_key), [0, 2, 1, 3])
 
 
 @fused
@@ -157,7 +158,7 @@ def _softmax_gradient(marked, dkept, mixed, upstream, scale, share):
     return tf.cast(tf.abs(wide) * (dprobabilities - projection) * scale, marked.dtype)
 
 
-def attention(q, k, v, bias, rate=0.0, seed=None, site="attention"):
+def attention(q, k, v, bias, rate=0.0, seed=None, dropout_key="attention"):
     """Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax computed in float32.
 
     Keeps one (B, N, P, S) array in q's type for the backward pass: the probabilities, on CPUs
@@ -167,7 +168,8 @@ def attention(q, k, v, bias, rate=0.0, seed=None, site="attention"):
       q: (B, N, P, D). k, v: (B, N, S, D).
       bias: float32, broadcast to (B, N, P, S) and added to the scores: 0, or so far below 0 that it
         masks the token. No gradient flows into it.
-      rate, seed, site: dropout of the probabilities.
+      rate, seed, dropout_key: dropout of the
+        probabilities.
 
     Returns:
       (B, N, P, D).
@@ -185,7 +187,7 @@ def attention(q, k, v, bias, rate=0.0, seed=None, site="attention"):
         if drop:
             shape, (threshold, share) = sizes(probabilities), drop_threshold(rate)
             kept, marked = _mark_dropped(
-                probabilities, draw_bits(shape, seed, site), threshold, share
+                probabilities, draw_bits(shape, seed, dropout_key), threshold, share
             )
             stored = probabilities if has_gpu() else marked  # GPUs draw again
         mixed = tf.matmul(kept, v)
@@ -195,7 +197,9 @@ def attention(q, k, v, bias, rate=0.0, seed=None, site="attention"):
             if drop and has_gpu():
                 with tf.control_dependencies([upstream]):  # outside XLA; there the barrier
                     late = hide_from_xla(seed)
-                marked = _mark_dropped(stored, draw_bits(shape, late, site), threshold, share)[1]
+                marked = _mark_dropped(
+                    stored, draw_bits(shape, late, dropout_key), threshold, share
+                )[1]
             dv = tf.matmul(_unmark(marked, share) if drop else marked, upstream, transpose_a=True)
             dkept = tf.matmul(upstream, v, transpose_b=True)
             dscores = _softmax_gradient(marked, dkept, mixed, upstream, scale, share)

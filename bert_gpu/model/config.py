@@ -7,6 +7,7 @@ ALBERT or Cramming. A key that changes what is computed and that we do not compu
 that is neither ours nor known from Hugging Face gets a warning.
 """
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -435,8 +436,14 @@ def read_config(path):
       UserError: not a strict JSON object, a value of the wrong type or range, or an architecture
         that is not BERT's.
     """
+    return config_of(path, read_json(path, A_CONFIG, CONFIG_FIELDS))
+
+
+def config_of(path: str, values: dict) -> ModelConfig:
+    """Return the ModelConfig of the values {key: value} in such a file, whose types and ranges have
+    been checked; errors as in `read_config`.
+    """
     fields = fields_of(ModelConfig)
-    values = read_json(path, A_CONFIG, CONFIG_FIELDS)
     if values.get("model_type") not in (None, "bert", OWN_TYPE):
         raise UserError(
             f"model_type={values['model_type']!r:.60} is not supported, only 'bert' is",
@@ -444,12 +451,11 @@ def read_config(path):
             where=path,
         )
     check_keys(path, values, {*fields, "model_type"})
-    if values.get("position_embedding_type", "") is None:
-        del values["position_embedding_type"]  # transformers' way to say that it was not set
-    try:
-        config = ModelConfig(**{key: value for key, value in values.items() if key in fields})
-    except UserError as error:
-        raise error.within(path) from None
+    given = {key: value for key, value in values.items() if key in fields}
+    if given.get("position_embedding_type", "") is None:
+        del given["position_embedding_type"]  # transformers' way to say that it was not set
+    with naming(path):
+        config = ModelConfig(**given)
     if values.get("model_type") == "bert" and not config.is_classic:
         said = ", ".join(f"{name}={getattr(config, name)!r}" for name in config.departures())
         raise UserError(
@@ -458,6 +464,15 @@ def read_config(path):
             where=path,
         )
     return config
+
+
+@contextlib.contextmanager
+def naming(path: str):
+    """Name a file of settings, not flags, in errors about an impossible model."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(str(error).removeprefix("--"), where=path) from None
 
 
 def check_keys(path, values, known, own=None):
@@ -483,23 +498,28 @@ def read_config_of(path, model):
     Google and TF Model Garden call our gelu_new gelu, which is no contradiction to a model that has
     it, unless the file says which one it means: by model_type, as Hugging Face, or gelu_form.
     """
-    config = read_config(path)
-    if (config.hidden_act, model.hidden_act) != ("gelu", "gelu_new"):
-        return config
-    if {"model_type", "gelu_form"} & set(read_json(path, A_CONFIG, CONFIG_FIELDS)):
+    values = read_json(path, A_CONFIG, CONFIG_FIELDS)
+    config = config_of(path, values)
+    is_stated = {"model_type", "gelu_form"} & values.keys()
+    if is_stated or (config.hidden_act, model.hidden_act) != ("gelu", "gelu_new"):
         return config
     return dataclasses.replace(config, hidden_act=model.hidden_act)
 
 
-def read_labels(path):
-    """Reads the names of a classifier's classes, in the order of its logits, from a config.json of
-    Hugging Face's form; () when it has none.
+def labels_of(path: str, values: dict) -> tuple[str, ...]:
+    """Return the names of a classifier's classes, in the order of its logits, in the values of a
+    config.json of Hugging Face's form; () when it has none. UserError for what is no name.
     """
-    labels = read_json(path, A_CONFIG, NOTES_FIELDS).get("id2label") or {}
+    labels = values.get("id2label") or {}
     try:
-        return tuple(str(labels[key]) for key in sorted(labels, key=int))
+        names = tuple(str(labels[key]) for key in sorted(labels, key=int))
     except (TypeError, ValueError):
         raise UserError("id2label must map class indices to names", where=path) from None
+    if any("\ud800" <= character <= "\udfff" for name in names for character in name):
+        raise UserError(
+            "id2label has a name that is not valid Unicode", "rename the class", where=path
+        )
+    return names
 
 
 def config_bytes(config, architecture, labels=(), more=None):
@@ -525,11 +545,6 @@ def config_bytes(config, architecture, labels=(), more=None):
     name = architecture if config.is_classic else architecture.replace("Bert", "BertGpu", 1)
     model_type = "bert" if config.is_classic else OWN_TYPE
     return json_bytes({"model_type": model_type, **fields, **(more or {})}, name, labels)
-
-
-def read_problem_type(path):
-    """What the scores of a classifier mean, from a config.json; None = one of the classes."""
-    return read_json(path, A_CONFIG, NOTES_FIELDS).get("problem_type")
 
 
 def json_bytes(values, class_name, labels):

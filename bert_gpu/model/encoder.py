@@ -102,7 +102,7 @@ class Readout(typing.NamedTuple):
     rotation: tuple | None
 
 
-def mix_values(weights, x, context, config, seed, site):
+def mix_values(weights, x, context, config, seed, dropout_key):
     """What each token attends to: (R, H) -> (R, H); queries, keys and values come from one
     product.
     """
@@ -117,12 +117,12 @@ def mix_values(weights, x, context, config, seed, site):
         context.rotation,
         config.attention_probs_dropout_prob,
         seed,
-        f"{site}attention/probabilities",
+        f"{dropout_key}attention/probabilities",
     )
     return tf.reshape(mixed, [-1, config.hidden_size])
 
 
-def read_values(weights, query_inputs, x, context, readout, config, seed, site):
+def read_values(weights, query_inputs, x, context, readout, config, seed, dropout_key):
     """What the tokens of a Readout, `query_inputs` (B x P, H), attend to: -> (B x P, H)."""
     num_heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     parts, widths = {}, [config.hidden_size, 2 * config.hidden_size]
@@ -145,24 +145,26 @@ def read_values(weights, query_inputs, x, context, readout, config, seed, site):
         None if context.rotation is None else (readout.rotation, context.rotation),
         config.attention_probs_dropout_prob,
         seed,
-        f"{site}attention/probabilities",
+        f"{dropout_key}attention/probabilities",
     )
     return tf.reshape(mixed, [-1, config.hidden_size])
 
 
-def attention_block(weights, x, context, config, seed, site, readout=None, query_inputs=None):
+def attention_block(
+    weights, x, context, config, seed, dropout_key, readout=None, query_inputs=None
+):
     """Self-attention: (R, H) -> (R, H) and a bias yet to be added, as `project` returns them. With
     a Readout, only of its tokens: `query_inputs` (B x P, H) -> (B x P, H).
 
     cuDNN's attention computes queries for all tokens, and those of a Readout are selected after it.
     """
     if readout is None:
-        mixed = mix_values(weights, x, context, config, seed, site)
+        mixed = mix_values(weights, x, context, config, seed, dropout_key)
     elif isinstance(context.mask, cudnn_attention.Mask):
-        mixed = mix_values(weights, x, context, config, seed, site)
+        mixed = mix_values(weights, x, context, config, seed, dropout_key)
         mixed = context.rows_at(mixed, readout.positions)
     else:
-        mixed = read_values(weights, query_inputs, x, context, readout, config, seed, site)
+        mixed = read_values(weights, query_inputs, x, context, readout, config, seed, dropout_key)
     return project(weights, "attention/output", mixed)
 
 
@@ -233,20 +235,20 @@ def run_layer(weights, index, x, context, config, seed, readout=None):
         name.split("/", 1)[1]: weight
         for name, weight in layer_weights(weights, index, config).items()
     }
-    site = f"layer_{index}/"
+    dropout_key = f"layer_{index}/"
 
     def before(part, x):
         return norm(own, f"{part}/norm", x, config) if config.norm_first else x
 
     def add(part, x, change):
-        x = add_dropped(x, *change, config.hidden_dropout_prob, seed, site + part)
+        x = add_dropped(x, *change, config.hidden_dropout_prob, seed, dropout_key + part)
         return x if config.norm_first else norm(own, f"{part}/norm", x, config)
 
     tokens, query_inputs = before("attention", x), None
     if readout is not None:
         x = context.rows_at(x, readout.positions)
         query_inputs = before("attention", x)
-    change = attention_block(own, tokens, context, config, seed, site, readout, query_inputs)
+    change = attention_block(own, tokens, context, config, seed, dropout_key, readout, query_inputs)
     x = add("attention", x, change)
     return add("feed_forward", x, feed_forward_block(own, before("feed_forward", x), config))
 

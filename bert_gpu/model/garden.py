@@ -10,11 +10,11 @@ Legend: B batch, S sequence, H hidden, V vocabulary, E width of the word embeddi
 """
 
 import collections
+import concurrent.futures
 import contextlib
 import dataclasses
 import functools
 import re
-import threading
 import warnings
 
 import numpy as np
@@ -240,13 +240,13 @@ class _SeededDropout:
     mask for each call.
     """
 
-    def __init__(self, seed, site):
-        self.seed, self.site, self.num_calls = seed, site, 0
+    def __init__(self, seed, dropout_key):
+        self.seed, self.dropout_key, self.num_calls = seed, dropout_key, 0
 
     def dropout(self, inputs, rate, noise_shape=None):
         assert noise_shape is None
         self.num_calls += 1
-        return dropout(inputs, rate, self.seed, f"{self.site}/{self.num_calls}")
+        return dropout(inputs, rate, self.seed, f"{self.dropout_key}/{self.num_calls}")
 
 
 @custom_gradient
@@ -328,21 +328,13 @@ def build(encoder, dtype):
     Builds in its own thread, which has neither the graph nor the replica context in which the
     caller may be tracing.
     """
-    results = []
 
     def run():
-        try:
-            compile_silently_once()  # building computes, and so compiles, what is fused
-            results.append(_build(encoder, dtype))
-        except Exception as error:  # raised again below, in the caller's thread
-            results.append(error)
+        compile_silently_once()  # building computes, and so compiles, what is fused
+        return _build(encoder, dtype)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if isinstance(results[0], Exception):
-        raise results[0]
-    return results[0]
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
 
 
 def _build(encoder, dtype):

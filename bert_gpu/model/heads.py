@@ -140,7 +140,7 @@ def _added(first, second):
 
 
 @custom_gradient
-def for_two_uses(table):
+def two_uses_one_gradient(table):
     """Returns a table (V, E) once for each of its two uses, as embeddings and as output kernel, so
     that their gradients are added in one pass.
     """
@@ -367,7 +367,7 @@ def pretraining_sums(weights, batch, encoder, *, dtype=tf.float32, seed=None):
       encoder: Encoder.
       seed: int32 (2,) for dropout; None switches it off.
     """
-    table, kernel = for_two_uses(weights["embeddings/word"])
+    table, kernel = two_uses_one_gradient(weights["embeddings/word"])
     hidden = encoder.encode(
         {**weights, "embeddings/word": table},
         batch,

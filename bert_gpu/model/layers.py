@@ -229,22 +229,22 @@ def hide_from_xla(x):
     return gen_xla_ops.xla_optimization_barrier([x])[0]
 
 
-def draw_bits(shape, seed, site):
-    """Draws 16 random bits, as uint16, for each value of one dropout site, in `shape`.
+def draw_bits(shape, seed, dropout_key):
+    """Draws 16 random bits, as uint16, for each value of one dropout, in `shape`.
 
-    The bits are a hash of the value's index in the tensor, the seed and the site's name (Salmon et
-    al. 2011, "Parallel random numbers: as easy as 1, 2, 3", without their margin of safety): the
-    same with and without XLA, and independent between sites. 16 bits take half the work of 32. The
-    hash has so few operations that XLA on GPUs computes it inside the kernel that drops values and
+    The bits are a hash of the value's index in the tensor, the seed and the key (Salmon et al.
+    2011, "Parallel random numbers: as easy as 1, 2, 3", without their margin of safety): the same
+    with and without XLA, and independent between keys. 16 bits take half the work of 32. The hash
+    has so few operations that XLA on GPUs computes it inside the kernel that drops values and
     writes no bits to memory; TensorFlow's own Philox-4x32-10 takes three passes over memory. On a
     CPU the hash takes half of Philox's time.
 
     Args:
       shape: list of ints or scalar tensors, as from `sizes`.
       seed: int32 (2,).
-      site: name of the dropout site in the network.
+      dropout_key: name of the dropout in the network, such as "layer_0/attention".
     """
-    name = np.frombuffer(hashlib.sha256(site.encode()).digest()[:8], "<i4")
+    name = np.frombuffer(hashlib.sha256(dropout_key.encode()).digest()[:8], "<i4")
     num_values = (
         int(np.prod(shape))
         if all(isinstance(size, int) for size in shape)
@@ -282,13 +282,13 @@ def _add(x, change, bias):
     return tf.cast(tf.cast(x, tf.float32) + widened(change, bias), x.dtype)
 
 
-def dropout(x, rate, seed, site):
+def dropout(x, rate, seed, dropout_key):
     """Zeroes a share `rate` of the values and scales up the others. Returns x itself for rate 0 or
     seed None.
     """
     if not rate or seed is None:
         return x
-    bits, (threshold, share) = draw_bits(sizes(x), seed, site), drop_threshold(rate)
+    bits, (threshold, share) = draw_bits(sizes(x), seed, dropout_key), drop_threshold(rate)
 
     @custom_gradient
     def drop(x):
@@ -299,13 +299,13 @@ def dropout(x, rate, seed, site):
     return drop(x)
 
 
-def add_dropped(x, change, bias, rate, seed, site):
+def add_dropped(x, change, bias, rate, seed, dropout_key):
     """x + dropout(change + bias), in one pass: (R, H), (R, H) and [(H,)] or [] -> (R, H). The
     residual connection of a block.
     """
     drop = bool(rate) and seed is not None
     if drop:
-        bits, (threshold, share) = draw_bits(sizes(change), seed, site), drop_threshold(rate)
+        bits, (threshold, share) = draw_bits(sizes(change), seed, dropout_key), drop_threshold(rate)
 
     @custom_gradient
     def add(x, change, *bias):

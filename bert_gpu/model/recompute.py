@@ -2,10 +2,10 @@
 "Training deep nets with sublinear memory cost").
 
 The backward pass of `recompute(function, ...)` keeps only the input and the weights, and runs the
-function again for all else. Dropout draws from (seed, site), so the second run repeats the first.
-The saving is easily lost: a compiler merges two equal computations, and a scheduler runs both at
-once when neither waits for anything. So the second run depends on the incoming gradient: in
-TensorFlow's own graph by control edges, which XLA ignores; under XLA through its data.
+function again for all else. Dropout draws from (seed, dropout_key), so the second run repeats the
+first. The saving is easily lost: a compiler merges two equal computations, and a scheduler runs
+both at once when neither waits for anything. So the second run depends on the incoming gradient:
+in TensorFlow's own graph by control edges, which XLA ignores; under XLA through its data.
 """
 
 import tensorflow as tf

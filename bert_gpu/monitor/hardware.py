@@ -11,7 +11,7 @@ import threading
 
 import pynvml
 
-from bert_gpu.devices.nvml import handle_of, nvml_session
+from bert_gpu.devices import nvml
 
 # bits of NVML's mask of what holds the clocks down
 POWER_CAP, HARDWARE, HEAT = 0x4, 0x8 | 0x80, 0x20 | 0x40
@@ -67,7 +67,8 @@ class HardwareSampler:
 
     def __init__(self, gpus, seconds, warn):
         self.seconds, self.warn, self.has_warned = seconds, warn, False
-        self.samples = {name: [] for name in READINGS}  # a list a sample
+        self.nvml = contextlib.ExitStack()
+        self.handles, self.samples = [], {name: [] for name in READINGS}  # a list a sample
         self.lock, self.ends, self.thread = threading.Lock(), threading.Event(), None
         self.session = contextlib.ExitStack()  # of NVML
         self.handles = self._open(gpus) if gpus else []
@@ -96,7 +97,8 @@ class HardwareSampler:
         self.ends.set()
         if self.thread is not None:
             self.thread.join()
-        self.session.close()
+            self.thread = None
+            self.nvml.close()
 
     def sample(self):
         """Takes one sample of every reading and every GPU."""
@@ -113,12 +115,15 @@ class HardwareSampler:
         """The handles of the GPUs, [] when NVML is missing or does not know one of them."""
         problem = "does not start"
         try:
-            self.session.enter_context(nvml_session())
-            problem = f"does not know {gpus}"
-            return [handle_of(gpu) for gpu in gpus]
+            self.nvml.enter_context(nvml.session())
         except pynvml.NVMLError as error:
-            self._complain(f"no {COVERED} in the log: NVML {problem} ({error})")
-            self.session.close()
+            self._complain(f"no {COVERED} in the log: NVML does not start ({error})")
+            return []
+        try:
+            return [nvml.handle_of(gpu) for gpu in gpus]
+        except pynvml.NVMLError as error:
+            self._complain(f"no {COVERED} in the log: NVML does not know {gpus} ({error})")
+            self.nvml.close()
             return []
 
     def _run(self):

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
+from bert_gpu.base.run_names import METRICS
 from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.monitor.hardware import HardwareSampler
 from bert_gpu.monitor.sinks.console import ConsoleSink
@@ -19,7 +20,6 @@ from bert_gpu.monitor.sinks.tensorboard import TensorBoard
 from bert_gpu.monitor.sinks.wandb import WeightsAndBiases, check_wandb
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.metrics import cut_lines
-from bert_gpu.runs.names import METRICS
 
 SECRETS = re.compile(r"(KEY|TOKEN|PASSWORD|SECRET)$")  # ends of names in the environment
 

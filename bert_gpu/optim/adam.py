@@ -9,11 +9,11 @@ are.
 import dataclasses
 
 from bert_gpu.base import settings
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.settings import setting
 from bert_gpu.optim.interface import Slot
 
-tf = Later("tensorflow")
+tf = LazyModule("tensorflow")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,12 @@ import math
 
 import numpy as np
 
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.settings import setting
 from bert_gpu.optim import adam, adamw
 from bert_gpu.optim.interface import Slot, is_decayed
 
-tf = Later("tensorflow")
+tf = LazyModule("tensorflow")
 
 SUMMARY = "AdamW with both moments in 8 bits, a quarter of its memory (Dettmers et al. 2022)"
 corrections = adam.corrections

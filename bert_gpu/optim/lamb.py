@@ -8,12 +8,12 @@ identity, and by default weights without decay keep Adam's step length.
 
 import dataclasses
 
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.settings import setting
 from bert_gpu.optim import adam
 from bert_gpu.optim.interface import check_expression, is_decayed, is_excluded
 
-tf = Later("tensorflow")
+tf = LazyModule("tensorflow")
 
 SUMMARY = "for very large batches (You et al. 2020)"
 slots, corrections = adam.slots, adam.corrections

@@ -14,26 +14,21 @@ import dataclasses
 import math
 import re
 
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.settings import setting
+from bert_gpu.base.weight_names import layer_of
 from bert_gpu.optim import adam, adamw, adamw8bit
 from bert_gpu.optim.interface import Slot, is_decayed
 
-tf, fused = Later("tensorflow"), Later("bert_gpu.base.fused")
+tf, fused = LazyModule("tensorflow"), LazyModule("bert_gpu.base.fused")
 
 SUMMARY = "orthogonalised momentum for the matrices of the layers, AdamW for the rest (Jordan 2024)"
 corrections = adam.corrections
 
-# Our names and Model Garden's. A kernel of rank 3 has an axis for heads: (inputs, heads, D) of
-# query, key and value, (heads, D, outputs) of the attention's output. A router of experts is a
-# small output layer.
-MATRICES = re.compile(
-    r"(^|/)(reuse_)?(layer|transformer)\w*/(?!.*router/).+/kernel$|^mlm/transform/kernel$"
-)
-HEADS_BEHIND, HEADS_BEFORE = (
-    re.compile(r"(query|key|value)\w*/kernel$"),
-    re.compile(r"attention_output\w*/kernel$"),
-)
+# Kernels of rank 3 in Model Garden's layers have an axis for heads: (inputs, heads, D) of query,
+# key and value, (heads, D, outputs) of the attention's output.
+HEADS_LAST = re.compile(r"(query|key|value)\w*/kernel$")
+HEADS_FIRST = re.compile(r"attention_output\w*/kernel$")
 
 # Jordan 2024: of a x + b x^3 + c x^5, the coefficients with the steepest slope at 0 of which five
 # steps still keep [0, 1] near 1.
@@ -81,9 +76,18 @@ def without_effect(name, config):
     return None
 
 
-def rest(config):
+def fallback_optimizer(config):
     """The module of the optimizer of all other weights."""
     return {"adamw": adamw, "adamw8bit": adamw8bit}[config.muon_rest]
+
+
+def is_inner_kernel(name: str) -> bool:
+    """Return whether a weight is a kernel of a layer or the transform of the masked-word head. A
+    router of experts is not: it is a small output layer.
+    """
+    if layer_of(name) is None:
+        return name == "mlm/transform/kernel"
+    return name.endswith("/kernel") and "router/" not in name
 
 
 def traits(name, shape, config):
@@ -91,14 +95,14 @@ def traits(name, shape, config):
     transform.
     """
     num_row_axes = 0
-    if MATRICES.search(name):
-        if len(shape) == 2 or len(shape) == 3 and HEADS_BEHIND.search(name):
+    if is_inner_kernel(name):
+        if len(shape) == 2 or len(shape) == 3 and HEADS_LAST.search(name):
             num_row_axes = 1
-        elif len(shape) == 3 and HEADS_BEFORE.search(name):
+        elif len(shape) == 3 and HEADS_FIRST.search(name):
             num_row_axes = 2
     if num_row_axes:
         return Traits(is_decayed(name, config), num_row_axes)
-    return rest(config).traits(name, shape, config)
+    return fallback_optimizer(config).traits(name, shape, config)
 
 
 def is_matrix(traits):
@@ -108,7 +112,7 @@ def is_matrix(traits):
 def slots(traits, shape, config):
     """{slot: Slot} of one weight: its momentum, 4 bytes for each element."""
     if not is_matrix(traits):
-        return rest(config).slots(traits, shape, config)
+        return fallback_optimizer(config).slots(traits, shape, config)
     return {"momentum": Slot(shape)}
 
 
@@ -210,7 +214,7 @@ def step(traits, weight, gradient, state, learning_rate, corrections, config, or
     (num_blocks, m, n), what `joint_work` made of the weight's `joint_input`.
     """
     if not is_matrix(traits):
-        return rest(config).step(
+        return fallback_optimizer(config).step(
             traits,
             weight,
             gradient,

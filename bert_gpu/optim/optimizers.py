@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base.fused import fused
+from bert_gpu.base.weight_names import EMBEDDINGS, layers_of
 
 
 def slot_specs(weights, config):
@@ -119,13 +120,11 @@ def layer_factors(names, decay):
     """{name: factor of the learning rate} of --layer_lr_decay, which ULMFiT introduced (Howard and
     Ruder 2018, arXiv 1801.06146, section 3.2): decay ** d for a weight d layers below the heads.
     """
-    layers = {name: int(found[1]) for name in names if (found := re.match(r"layer_(\d+)/", name))}
-    top = max(layers.values(), default=-1)
-    depths = {name: top + 1 - layer for name, layer in layers.items()}
-    return {
-        name: decay ** (top + 2 if name.startswith("embeddings/") else depths.get(name, 0))
-        for name in names
-    }
+    layers = layers_of(names)
+    num_layers = 1 + max(layers.values(), default=-1)
+    depths = {name: num_layers + 1 for name in names if re.match(EMBEDDINGS, name)}
+    depths |= {name: num_layers - layer for name, layer in layers.items()}
+    return {name: decay ** depths.get(name, 0) for name in names}
 
 
 def state_of(slots, name, traits, shape, config):

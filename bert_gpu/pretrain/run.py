@@ -8,6 +8,7 @@ import typing
 from bert_gpu.base.console import LogConsole, format_metric
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import write_json
+from bert_gpu.base.run_names import EVAL_RESULTS
 from bert_gpu.data import pipeline
 from bert_gpu.data.old_labels import label_warnings
 from bert_gpu.devices.devices import Devices, join_workers, set_up
@@ -21,7 +22,6 @@ from bert_gpu.pretrain.config import RUN_FIELDS, PretrainSettings, model_name, r
 from bert_gpu.pretrain.objective import LOSSES, pretraining_objective, pretraining_validation
 from bert_gpu.runs import provenance
 from bert_gpu.runs.card_facts import facts_while_training
-from bert_gpu.runs.names import EVAL_RESULTS
 from bert_gpu.train import run as engine
 from bert_gpu.train.config import fit_sizes
 from bert_gpu.train.memory import training_encoder

@@ -1,4 +1,4 @@
-"""Recipes: many settings at once, those of a published BERT (recipe_table.py has them).
+"""Recipes: many settings at once, those of a published BERT (table.py has them).
 
 A recipe is a layer between the user's flags and the command's defaults: the user's flags win, and
 OVERRIDE_RULES says which settings of a recipe are dropped because they would contradict a flag or

@@ -44,6 +44,29 @@ MODERN_YAML = "AnswerDotAI/ModernBERT, yamls/modernbert/modernbert-base-pretrain
 MOSAIC_YAML = "mosaicml/examples, examples/benchmarks/bert/yamls/main/mosaic-bert-base-uncased.yaml"
 MOSAIC_JOBS = "mosaicml/examples, examples/benchmarks/bert/src/finetuning_jobs.py (QQP)"
 
+# groups of several recipes
+BATCH_32 = (OURS, dict(train_batch_size=32, lr_scaling="none"))
+UNCASED_32K = (PILE, dict(tokenization="WordPiece", vocab_size=32768, do_lower_case=True))
+BIAS_CORRECTION = ("PyTorch's AdamW", dict(adam_bias_correction=True))
+UNSCALED_RATE = (OURS, dict(lr_scaling="none"))
+TRAINER_ADAMW = (
+    TRAINER,
+    dict(
+        optimizer="adamw",
+        adam_beta1=0.9,
+        adam_beta2=0.999,
+        adam_epsilon=1e-8,
+        adam_bias_correction=True,
+    ),
+)
+MASKED_ANEW = (f"{ROBERTA}, section 4.1", dict(masking="dynamic", dupe_factor=1))
+PREDICTIONS_39 = (f"{OURS}: max_seq_length x masked_lm_prob", dict(max_predictions_per_seq=39))
+PREDICTIONS_77 = (
+    f"{GOOGLE_TIPS}: max_seq_length x masked_lm_prob",
+    dict(max_predictions_per_seq=77),
+)
+FLOAT16 = "its precision is float16; here what --precision says"
+
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
@@ -116,7 +139,7 @@ RECIPES = {
                 ),
             ),
             (f"{GOOGLE_DATA} (defaults)", dict(max_predictions_per_seq=20)),
-            (OURS, dict(train_batch_size=32, lr_scaling="none")),
+            BATCH_32,
         ),
         classify=(
             (
@@ -142,7 +165,7 @@ RECIPES = {
                     curve="linear",
                 ),
             ),
-            (OURS, dict(train_batch_size=32, lr_scaling="none")),
+            BATCH_32,
         ),
         differs=dict(
             pretrain=(
@@ -179,10 +202,7 @@ RECIPES = {
             2: dict(
                 data=(
                     (f"{BERT}, appendix A.2", dict(max_seq_length=512)),
-                    (
-                        f"{GOOGLE_TIPS}: max_seq_length x masked_lm_prob",
-                        dict(max_predictions_per_seq=77),
-                    ),
+                    PREDICTIONS_77,
                 ),
                 pretrain=(
                     (
@@ -193,10 +213,7 @@ RECIPES = {
                         f"{BERT}, appendix A.2: where its one line over both parts is at 90 %",
                         dict(learning_rate=1e-5, warmup_proportion=0.0),
                     ),
-                    (
-                        f"{GOOGLE_TIPS}: max_seq_length x masked_lm_prob",
-                        dict(max_predictions_per_seq=77),
-                    ),
+                    PREDICTIONS_77,
                     (f"{OURS}: as many tokens at once as in phase 1", dict(train_batch_size=8)),
                 ),
             ),
@@ -214,7 +231,7 @@ RECIPES = {
                     max_tokens_per_character=0.25,
                 ),
             ),
-            (PILE, dict(tokenization="WordPiece", vocab_size=32768, do_lower_case=True)),
+            UNCASED_32K,
             (
                 f"{TRAIN}: a quarter of every row, exactly",
                 dict(masked_lm_prob=0.25, max_predictions_per_seq=32),
@@ -245,8 +262,8 @@ RECIPES = {
             ),
             (f"{CRAMMING}/cfg_pretrain.yaml", dict(total_training_time=24.0)),
             (PILE, dict(max_seq_length=128)),
-            ("PyTorch's AdamW", dict(adam_bias_correction=True)),
-            (OURS, dict(lr_scaling="none")),
+            BIAS_CORRECTION,
+            UNSCALED_RATE,
         ),
         classify=(
             (
@@ -269,7 +286,7 @@ RECIPES = {
                 dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, pooler_size=1024),
             ),
             (f"{EVALUATE}: zero_index", dict(pooling="first")),
-            ("PyTorch's AdamW", dict(adam_bias_correction=True)),
+            BIAS_CORRECTION,
             (OURS, dict(train_batch_size=16, lr_scaling="none")),
         ),
         differs=dict(
@@ -280,7 +297,7 @@ RECIPES = {
                 ),
                 "its text is brought to the characters of an English keyboard",
             ),
-            pretrain=("its precision is float16; here what --precision says",),
+            pretrain=(FLOAT16,),
             classify=(
                 (
                     "its cosine begins behind the warm-up; ours runs over "
@@ -355,8 +372,8 @@ RECIPES = {
                     )
                 ),
             ),
-            ("PyTorch's AdamW", dict(adam_bias_correction=True)),
-            (OURS, dict(lr_scaling="none")),
+            BIAS_CORRECTION,
+            UNSCALED_RATE,
         ),
         classify=(
             (
@@ -377,19 +394,10 @@ RECIPES = {
                 ),
                 dict(min_lr_ratio=0.002),
             ),
-            (
-                TRAINER,
-                dict(
-                    optimizer="adamw",
-                    adam_beta1=0.9,
-                    adam_beta2=0.999,
-                    adam_epsilon=1e-8,
-                    adam_bias_correction=True,
-                ),
-            ),
-            (OURS, dict(train_batch_size=32, lr_scaling="none")),
+            TRAINER_ADAMW,
+            BATCH_32,
         ),
-        differs=dict(pretrain=("its precision is float16; here what --precision says",)),
+        differs=dict(pretrain=(FLOAT16,)),
     ),
     "gpu8gb": Recipe(
         summary=(
@@ -438,7 +446,7 @@ RECIPES = {
             ),
             (NOTEBOOK, dict(optimizer="adamw", adam_beta1=0.9, adam_beta2=0.98, adam_epsilon=1e-9)),
             (f"{NOTEBOOK}: what it calls linear", dict(curve="one_cycle", warmup_proportion=0.5)),
-            ("PyTorch's AdamW", dict(adam_bias_correction=True)),
+            BIAS_CORRECTION,
             (OURS, dict(max_predictions_per_seq=20, lr_scaling="none")),
         ),
         classify=(
@@ -455,18 +463,9 @@ RECIPES = {
                 f"{FINE_TUNING}: what it calls linear",
                 dict(curve="one_cycle", warmup_proportion=0.0),
             ),
-            (
-                TRAINER,
-                dict(
-                    optimizer="adamw",
-                    adam_beta1=0.9,
-                    adam_beta2=0.999,
-                    adam_epsilon=1e-8,
-                    adam_bias_correction=True,
-                ),
-            ),
+            TRAINER_ADAMW,
             (TRAINER, dict(weight_decay_rate=0.0, clip_norm=1.0)),
-            (OURS, dict(train_batch_size=32, lr_scaling="none")),
+            BATCH_32,
         ),
         differs=dict(
             data=(
@@ -492,7 +491,7 @@ RECIPES = {
                 f"{ROBERTA}, section 4.2: FULL-SENTENCES without NSP",
                 dict(objective="full_sentences"),
             ),
-            (f"{ROBERTA}, section 4.1", dict(masking="dynamic", dupe_factor=1)),
+            MASKED_ANEW,
             (f"{ROBERTA}, section 2.3", dict(masked_lm_prob=0.15)),
             (f"{ROBERTA}, section 3.1: full length in every step", dict(max_seq_length=512)),
             (f"{OURS}: max_seq_length x masked_lm_prob", dict(max_predictions_per_seq=77)),
@@ -553,7 +552,7 @@ RECIPES = {
                 ),
             ),
             (f"{FAIRSEQ_GLUE}: its adam corrects the bias", dict(adam_bias_correction=True)),
-            (OURS, dict(train_batch_size=32, lr_scaling="none")),
+            BATCH_32,
         ),
         differs=dict(
             data=("its vocabulary is a BPE of bytes, which knows every text; here WordPiece",),
@@ -562,7 +561,7 @@ RECIPES = {
                     "it has no segment embeddings; here BERT base's, so that transformers opens "
                     "the model"
                 ),
-                "its precision is float16; here what --precision says",
+                FLOAT16,
             ),
             classify=("it picks the learning rate and the batch of each task by the dev set",),
         ),
@@ -579,10 +578,10 @@ RECIPES = {
                 dict(objective="packed", pack_separator="cls_sep"),
             ),
             (f"{MOSAIC_YAML}, as {MODERN}, section 2.2.2", dict(masked_lm_prob=0.3)),
-            (f"{ROBERTA}, section 4.1", dict(masking="dynamic", dupe_factor=1)),
+            MASKED_ANEW,
             (MOSAIC_YAML, dict(max_seq_length=128)),
-            (f"{OURS}: max_seq_length x masked_lm_prob", dict(max_predictions_per_seq=39)),
-            (PILE, dict(tokenization="WordPiece", vocab_size=32768, do_lower_case=True)),
+            PREDICTIONS_39,
+            UNCASED_32K,
         ),
         pretrain=(
             (f"{MODERN}, section 2.1.3: base's width, more layers", dict(model="base")),
@@ -643,9 +642,9 @@ RECIPES = {
                 f"{MODERN}, section 2.2.2: over 50 of 1,719 billion tokens, rounded",
                 dict(batch_ramp_proportion=0.03),
             ),
-            ("PyTorch's AdamW", dict(adam_bias_correction=True)),
-            (f"{OURS}: max_seq_length x masked_lm_prob", dict(max_predictions_per_seq=39)),
-            (OURS, dict(lr_scaling="none")),
+            BIAS_CORRECTION,
+            PREDICTIONS_39,
+            UNSCALED_RATE,
         ),
         classify=(
             (
@@ -670,7 +669,7 @@ RECIPES = {
                 f"{MOSAIC_YAML}: of hidden values as in BERT, of probabilities none",
                 dict(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.0),
             ),
-            ("PyTorch's AdamW", dict(adam_bias_correction=True)),
+            BIAS_CORRECTION,
             (OURS, dict(clip_norm=1.0, train_batch_size=16, lr_scaling="none")),
         ),
         differs=dict(

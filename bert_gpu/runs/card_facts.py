@@ -10,12 +10,12 @@ import os
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
+from bert_gpu.base.run_names import EVAL_RESULTS, MARKS, METRICS, MODEL, RUN
 from bert_gpu.base.settings import fields_of
 from bert_gpu.data.manifest import FILE_NAME, read_manifest
 from bert_gpu.runs import resume_changes
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.metrics import read_lines
-from bert_gpu.runs.names import EVAL_RESULTS, MARKS, METRICS, MODEL, RUN
 from bert_gpu.runs.progress import RunRecord
 from bert_gpu.runs.provenance import file_hash
 

@@ -18,10 +18,15 @@ import re
 import shutil
 
 from bert_gpu.base.errors import UserError, shortened
-from bert_gpu.base.files import check_local, check_writable, only_writer, read_json, write_json
-from bert_gpu.base.settings import fields_of
-from bert_gpu.base.tensor_files import load_file, save_file
-from bert_gpu.runs.names import (
+from bert_gpu.base.files import (
+    check_local,
+    check_writable,
+    only_writer,
+    read_json,
+    sync,
+    write_json,
+)
+from bert_gpu.base.run_names import (
     CHECKPOINTS,
     KEEP,
     LOCK,
@@ -35,6 +40,8 @@ from bert_gpu.runs.names import (
     VARIABLES,
     WANDB,
 )
+from bert_gpu.base.settings import fields_of
+from bert_gpu.base.tensor_files import load_file, save_file
 from bert_gpu.runs.progress import PROGRESS_FIELDS, Progress, RunRecord
 from bert_gpu.runs.provenance import differences
 
@@ -180,7 +187,8 @@ class RunFolder:
             os.makedirs(partial)
             save_file(values, os.path.join(partial, VARIABLES))
             write_json(os.path.join(partial, PROGRESS), dataclasses.asdict(progress))
-            sync(os.path.join(partial, VARIABLES), os.path.join(partial, PROGRESS), partial)
+            for path in (os.path.join(partial, VARIABLES), partial):
+                sync(path)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
@@ -209,12 +217,10 @@ class RunFolder:
         """(Progress, {name: array}) of the newest checkpoint that is whole, None without
         checkpoints. UserError when none is.
 
-        warn: is told of each newer one that is damaged, and of one that has no checksum. last: the
-        last step that is considered; None = all.
+        warn: called with a text for each newer one that is damaged. last: the last step that is
+        considered; None = all.
         """
-        return self._newest(
-            lambda step: (self.progress_of(step), self.restore(step, warn)), warn, last
-        )
+        return self._newest(lambda step: (self.progress_of(step), self.restore(step)), warn, last)
 
     def _newest(self, read, warn=lambda text: None, last=None):
         """read(step) of the newest checkpoint for which it raises no UserError."""
@@ -282,15 +288,9 @@ class RunFolder:
             if later > step:
                 self._discard(later)
 
-    def restore(self, step, warn=lambda text: None):
-        """The values {name: array} of a checkpoint. UserError when they are damaged; warn: is told
-        when they have no checksum.
-        """
-        path = os.path.join(self._checkpoint(step), VARIABLES)
-        values, has_checksum = load_file(path)
-        if not has_checksum:
-            warn(f"{path}: has no checksum (it is of an older version), so it is taken as it is")
-        return values
+    def restore(self, step):
+        """The values {name: array} of a checkpoint. UserError when they are damaged."""
+        return load_file(os.path.join(self._checkpoint(step), VARIABLES))
 
     def _checkpoint(self, step):
         return os.path.join(self.checkpoints, f"step-{step:08d}")
@@ -303,16 +303,6 @@ class RunFolder:
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._checkpoint(step), self._hidden(step, "old"))
             shutil.rmtree(self._hidden(step, "old"), ignore_errors=True)
-
-
-def sync(*paths):
-    """Flushes files and folders to the disk."""
-    for path in paths:
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def check_resumable(folder, stored, settings, fields=None, recipe=None):

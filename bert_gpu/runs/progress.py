@@ -26,11 +26,11 @@ class RunRecord(Settings):
     unit_size: int = setting(1, "Records of one micro-batch of every replica.", low=1)
     micro_batch_size: int | None = setting(None, "Records that a replica processes at once.", low=1)
     num_replicas: int | None = setting(None, "GPUs, or virtual replicas.", low=1)
-    device_kind: str | None = setting(None, "Of the replicas.", choices=("GPU", "CPU"))
+    device_kind: str | None = setting(None, "Kind of the devices.", choices=("GPU", "CPU"))
     learning_rate: float = setting(1e-4, "The highest of the schedule, as scaled.", low=0.0)
     num_steps: int | None = setting(None, "Steps of the whole run; None = by time.", low=1)
     exported_step: int | None = setting(None, "The step whose model is in model/.", low=0)
-    git_commit: str | None = setting(None, "Of the code.")
+    git_commit: str | None = setting(None, "Git commit of bert_gpu.")
     ended: str | None = setting(
         None, "How it ended, when not by itself or a signal.", choices=("diverged",)
     )
@@ -44,11 +44,11 @@ class Progress:
     divergence.Health, None at the start of a run.
     """
 
-    step: int = setting(0, "Updates tried.", low=0)
+    step: int = setting(0, "Optimizer steps taken, skipped ones included.", low=0)
     records: int = setting(0, "Training records consumed.", low=0)
     seconds: float = setting(0.0, "Spent in training, all sessions.", low=0.0)
     call_seconds: float | None = setting(
-        None, "Of them, those up to the end of the last call of steps.", low=0.0
+        None, "Training seconds when the last step ended, before what followed it.", low=0.0
     )
     best_step: int | None = setting(None, "Of the best validation so far.", low=0)
     best_metric: float | None = setting(

@@ -44,8 +44,8 @@ class SharedFolder:
     def newest_whole(self, warn, last=None):
         return self.workers.arrays_from_chief(self.own.newest_whole, warn, last)
 
-    def restore(self, step, warn=lambda text: None):
-        return self.workers.arrays_from_chief(self.own.restore, step, warn)
+    def restore(self, step):
+        return self.workers.arrays_from_chief(self.own.restore, step)
 
     @contextlib.contextmanager
     def reserved(self):

@@ -10,11 +10,11 @@ import dataclasses
 import math
 import typing
 
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
 
-optimizers = Later("bert_gpu.optim.optimizers")  # which needs TensorFlow
+optimizers = LazyModule("bert_gpu.optim.optimizers")  # which needs TensorFlow
 
 ROW_BYTES = 12  # a token of a row: input_ids, input_mask and segment_ids as int32
 
@@ -62,9 +62,9 @@ def compare(needs, where, available):
         return
     largest = max(needs, key=lambda need: need.num_bytes)
     raise UserError(
-        f"this run needs at least {in_words(total)}, and {where} has "
-        f"{in_words(available)}: {largest.what} take "
-        f"{in_words(largest.num_bytes)}",
+        f"this run needs at least {format_size(total)}, and {where} has "
+        f"{format_size(available)}: {largest.what} take "
+        f"{format_size(largest.num_bytes)}",
         largest.remedy,
     )
 
@@ -132,7 +132,7 @@ def row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, store
     )
 
 
-def in_words(num_bytes):
+def format_size(num_bytes):
     """A size with its unit, powers of 1,000; to three digits, rounded before the unit is chosen."""
     num_bytes, unit = float(f"{num_bytes:.3g}"), 0
     while num_bytes >= 1000 and unit < 8:

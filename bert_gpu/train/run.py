@@ -14,11 +14,13 @@ from collections.abc import Callable
 import numpy as np
 
 from bert_gpu.base.errors import TrainingStopped, UserError
-from bert_gpu.base.signals import watch_signals
+from bert_gpu.base.files import is_inside
+from bert_gpu.base.run_names import MARKS
+from bert_gpu.devices.signals import watch_signals
 from bert_gpu.devices.workers import ALONE
 from bert_gpu.monitor import metrics_log
 from bert_gpu.runs import folder as run_folder
-from bert_gpu.runs import metrics, names, provenance
+from bert_gpu.runs import metrics, provenance
 from bert_gpu.runs.progress import Progress
 from bert_gpu.runs.resume_changes import describe_changes
 from bert_gpu.runs.shared_folder import open_folder
@@ -116,12 +118,6 @@ def open_run(output_dir, overwrite, trains=True, fields=None, start=None, worker
         yield folder, None if overwrite else folder.stored(fields)
 
 
-def is_inside(path, folder):
-    """Whether a path is a folder or lies in it."""
-    path, folder = os.path.realpath(path), os.path.realpath(folder)
-    return os.path.commonpath([path, folder]) == folder
-
-
 def fixed_settings(settings, precision):
     """{setting: value} of RunSettings that may not change in a resumed run, such as all of the
     schedule but --lr_schedule and --total_training_time.
@@ -200,7 +196,6 @@ def train(session):
     Raises:
       TrainingStopped: the run diverged, stopped early or could not save. UserError.
     """
-    check_layers(session.settings.optimizer, session.state)
     job = make_job(session, plan_run(session))
     progress = session.folder.newest_progress() if session.stored is not None else None
     if progress is not None:
@@ -267,21 +262,6 @@ def check_same_command(workers, settings):
     """
     values = settings.values() | dict(overwrite=settings.overwrite, recipe=settings.recipe)
     workers.check_alike({name: values[name] for name in values if name not in OWN_SETTINGS})
-
-
-def check_layers(optimizer, state):
-    """UserError when learning rates shall differ between layers that the weights' names do not
-    tell, as those of Model Garden's encoders.
-    """
-    if optimizer.layer_lr_decay < 1 and not any(
-        name.startswith("layer_") for name in state.weights
-    ):
-        raise UserError(
-            "the weights of this encoder are not known by layers",
-            "drop the flag",
-            setting="layer_lr_decay",
-            value=f"{optimizer.layer_lr_decay:g}",
-        )
 
 
 def with_update(flops, step, optimizer):
@@ -496,7 +476,7 @@ def export_mark(folder, mark, step, export, state):
     """Exports the model as it is now, after `step` steps, to OUTPUT_DIR/marks/SHARE; returns that
     folder.
     """
-    path = os.path.join(folder.path, names.MARKS, f"{mark:g}")
+    path = os.path.join(folder.path, MARKS, f"{mark:g}")
     export(path, state.read_weights(), step)
     return path
 

@@ -13,7 +13,7 @@ from bert_gpu.base.console import format_seconds
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
 from bert_gpu.runs import metrics
-from bert_gpu.train.memory_check import in_words
+from bert_gpu.train.memory_check import format_size
 
 # Beyond what pretrainings on little text take (40 by default).
 MANY_PASSES = 1000
@@ -46,9 +46,9 @@ def device_rows(devices, memory_limit=None):
     """Rows on devices.Devices. memory_limit: megabytes of a GPU that may be used, or None."""
     if devices.kind == "GPU":
         memory = gpu_bytes(devices.nvml, memory_limit)
-        more = "" if memory is None else f", {in_words(memory)} each"
+        more = "" if memory is None else f", {format_size(memory)} each"
     else:
-        more = f"; {os.cpu_count()} cores, {in_words(machine_bytes())}"
+        more = f"; {os.cpu_count()} cores, {format_size(machine_bytes())}"
     compiled = "on" if devices.xla else "off"
     return [
         ("devices", devices.summary + more),
@@ -141,7 +141,9 @@ def describe_memory(least_bytes, devices):
     if least_bytes is None:
         return ""
     where = "on each GPU" if devices.kind == "GPU" else "in all"
-    return f"at least {in_words(least_bytes)} {where}: weights, gradients, optimizer, activations"
+    return (
+        f"at least {format_size(least_bytes)} {where}: weights, gradients, optimizer, activations"
+    )
 
 
 def describe_first_step(devices):
@@ -163,5 +165,5 @@ def peak_memory(devices):
     except (ValueError, KeyError, tf.errors.OpError):  # an allocator that keeps no account
         return ""
     total = gpu_bytes(devices.nvml, None)
-    has = f", which has {in_words(total)}" if total else ""
-    return f"{in_words(max(peaks))} of a GPU's memory in use{has}"
+    has = f", which has {format_size(total)}" if total else ""
+    return f"{format_size(max(peaks))} of a GPU's memory in use{has}"

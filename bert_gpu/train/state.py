@@ -11,6 +11,7 @@ import re
 import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
+from bert_gpu.base.weight_names import EMBEDDINGS, layers_of
 from bert_gpu.optim import optimizers
 
 # doubled after LOSS_SCALE_GROWTH_STEPS good steps, halved at overflow
@@ -102,21 +103,6 @@ def first_copy(variable):
     return copies(variable)[0]
 
 
-# Patterns of weight names: ours, or Model Garden's, which begin with "encoder/". A layer without an
-# index is layer 0, which all layers may share (albert).
-EMBEDDINGS = r"^(embeddings|encoder/\w*embedding\w*)/"
-LAYER = re.compile(
-    r"^(?:encoder/(?:transformer[/_])?)?layer_(\d+)/"
-    r"|^encoder/(?:reuse_transformer|transformer_scaffold)_(\d+)/|^encoder/\w*transformer"
-)
-
-
-def layer_of(name):
-    """Index of the layer that a weight belongs to, None for weights outside the layers."""
-    found = LAYER.match(name)
-    return found and int(found[1] or found[2] or 0)
-
-
 def frozen_names(weight_names, expressions):
     """The weights that --freeze names.
 
@@ -127,13 +113,8 @@ def frozen_names(weight_names, expressions):
     Raises UserError when an expression is invalid, matches nothing or names more layers than there
     are, or when nothing is left to train.
     """
-    frozen, num_layers = (
-        set(),
-        1
-        + max(
-            (layer for name in weight_names if (layer := layer_of(name)) is not None), default=-1
-        ),
-    )
+    frozen, layers = set(), layers_of(weight_names)
+    num_layers = 1 + max(layers.values(), default=-1)
     for expression in expressions:
         first_layers = re.fullmatch(r"layers:(\d+)", expression)
         if first_layers and int(first_layers[1]) > num_layers:
@@ -145,11 +126,7 @@ def frozen_names(weight_names, expressions):
             )
         try:
             if first_layers:
-                found = {
-                    name
-                    for name in weight_names
-                    if (layer := layer_of(name)) is not None and layer < int(first_layers[1])
-                }
+                found = {name for name, layer in layers.items() if layer < int(first_layers[1])}
             else:
                 found = {
                     name

@@ -5,13 +5,13 @@ once: a run that was killed and resumed, or rolled back, may have written a step
 then the later line counts. Tokens are summed from what each line says of its interval.
 """
 
-import array
 import bisect
 import contextlib
 import dataclasses
 import functools
 import json
 import math
+import operator
 import os
 import re
 
@@ -21,10 +21,10 @@ import safetensors
 from bert_gpu.base.errors import UserError, printable, shortened
 from bert_gpu.base.files import check_regular, read_json, readable
 from bert_gpu.base.locks import ENDED, RUNNING, state_of_holder
+from bert_gpu.base.run_names import EVAL_RESULTS, LOCK, METRICS, RUN, VARIABLES
 from bert_gpu.base.settings import fields_of
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.metrics import parse_line
-from bert_gpu.runs.names import EVAL_RESULTS, LOCK, METRICS, RUN, VARIABLES
 from bert_gpu.runs.progress import RunRecord
 
 EVAL = "eval_"  # which names of validation begin with
@@ -200,11 +200,6 @@ def names_of(paths):
     return names
 
 
-def read_runs(paths):
-    """[Run] of folders. UserError for what is damaged."""
-    return [read_run(path, name) for path, name in zip(paths, names_of(paths), strict=True)]
-
-
 def read_run(path, name):
     """The Run of a folder. UserError when a file of it is damaged or cannot be read."""
     with readable(path):
@@ -265,10 +260,10 @@ def read_metrics(path):
     """(training, validation) of a metrics.jsonl: {name: (n,) float64} each, empty without a file.
     UserError for a damaged line; a last line without an end is being written, and left out.
     """
-    train, valid = Columns(), Columns()
+    train, valid = [], []
     for line in whole_lines(path):
         add_line(train, valid, line)
-    train, valid = train.arrays(), valid.arrays()
+    train, valid = arrays_of(train), arrays_of(valid)
     valid = {name.removeprefix(EVAL): values for name, values in valid.items()}
     add_axes(train, valid)
     return train, valid
@@ -285,50 +280,30 @@ def whole_lines(path):
                 yield parse_line(line.decode("utf-8", "replace"), f"{path}, line {number}")
 
 
-def add_line(train, valid, line):
-    """Adds a line to its Columns. One whose step is not above those of its kind replaces what was
-    written since: the run went back.
+def add_line(train: list[dict], valid: list[dict], line: dict) -> None:
+    """Add a line to those of its kind, whose steps rise. One whose step is not above theirs
+    replaces what was written since: the run went back.
     """
     own, other, step = train, valid, line["step"]
     if is_validation(line):
         own, other = other, own
-    if step <= own.last_step:
-        own.cut(step)
-        other.cut(step + 1)
+    if own and step <= own[-1]["step"]:
+        cut(own, step)
+        cut(other, step + 1)
     own.append(line)
 
 
-class Columns:
-    """Lines of numbers and nulls whose steps rise, as a column for each name; NaN where a line has
-    no value.
-    """
+def cut(lines: list[dict], step: int) -> None:
+    """Drop the lines from a step on."""
+    del lines[bisect.bisect_left(lines, step, key=operator.itemgetter("step")) :]
 
-    def __init__(self):
-        self.values = {"step": array.array("d")}
 
-    @property
-    def last_step(self):
-        return self.values["step"][-1] if self.values["step"] else -1
-
-    def append(self, line):
-        """Adds an object of a number or None each."""
-        count = len(self.values["step"])
-        for name, value in line.items():
-            if name not in self.values:
-                self.values[name] = array.array("d", [math.nan]) * count
-            self.values[name].append(as_float(value))
-        for name in self.values.keys() - line.keys():
-            self.values[name].append(math.nan)
-
-    def cut(self, step):
-        """Drops the lines from a step on."""
-        count = bisect.bisect_left(self.values["step"], step)
-        for column in self.values.values():
-            del column[count:]
-
-    def arrays(self):
-        """{name: (n,) float64}."""
-        return {name: np.array(column, np.float64) for name, column in self.values.items()}
+def arrays_of(lines: list[dict]) -> dict[str, np.ndarray]:
+    """Return {name: (n,) float64} of lines of numbers and nulls, NaN where a line has no value."""
+    names = dict.fromkeys(["step", *(name for line in lines for name in line)])
+    return {
+        name: np.array([as_float(line.get(name)) for line in lines], np.float64) for name in names
+    }
 
 
 def as_float(value):

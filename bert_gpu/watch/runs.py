@@ -10,9 +10,9 @@ import time
 from bert_gpu.base.console import HUGE, format_metric, format_seconds
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import check_regular, read_json, readable
+from bert_gpu.base.run_names import CHECKPOINTS, METRICS, MODEL, RUN
 from bert_gpu.base.settings import fields_of
 from bert_gpu.runs.metrics import parse_line
-from bert_gpu.runs.names import CHECKPOINTS, METRICS, MODEL, RUN
 from bert_gpu.runs.progress import RunRecord
 from bert_gpu.watch.run_data import EVAL, as_name, distinct, find_below, is_validation, state_of
 
@@ -147,7 +147,7 @@ def cells(run):
     step = shown("step", "{:,}".format)
     if run["num_steps"] is not None:
         step += f" of {run['num_steps']:,}"
-    ago = shown("silent_seconds", lambda seconds: f"{in_words(seconds)} ago")
+    ago = shown("silent_seconds", lambda seconds: f"{format_age(seconds)} ago")
     return (
         as_name(run["path"]),
         run["state"],
@@ -160,7 +160,7 @@ def cells(run):
     )
 
 
-def in_words(seconds):
+def format_age(seconds):
     """A time as one is told it: 40 s, 12 min, 5:10 h, 3 days."""
     if seconds < 60:
         return f"{seconds:.0f} s"

@@ -14,7 +14,6 @@ import time
 import pytest
 
 from bert_gpu.base import environment
-from bert_gpu.base.errors import UserError
 
 ROOT = pathlib.Path(__file__).parents[2]
 HOME = "/proc/nonexistent"  # cannot be made, not even by root
@@ -184,19 +183,19 @@ print(tf.keras.layers.Dense is keras.layers.Dense, tf_text.keras.layers.ToDense.
 def test_later_imports_at_the_first_use():
     code = """
 import json, sys
-from bert_gpu.base.environment import Later
-module = Later("wave")
+from bert_gpu.base.environment import LazyModule
+module = LazyModule("wave")
 before = "wave" in sys.modules
 name = module.Error.__name__
 print(json.dumps([before, name, "wave" in sys.modules]))
 """
     assert json.loads(python(code)) == [False, "Error", True]
-    later = environment.Later("json")
+    later = environment.LazyModule("json")
     assert later.dumps is json.dumps
     with pytest.raises(AttributeError):
         _ = later.absent
     with pytest.raises(ModuleNotFoundError):
-        _ = environment.Later("no_such_module").name
+        _ = environment.LazyModule("no_such_module").name
 
 
 def test_quick_imports_leave_the_collector_on():
@@ -211,49 +210,6 @@ except ImportError:
     print(gc.isenabled(), gc.get_freeze_count() > 0)
 """
     assert python(code).splitlines() == ["False", "True True"]
-
-
-def fake_python(tmp_path, monkeypatch, code, said=""):
-    """In place of the process that tries the flags, one that says something and ends with code."""
-    calls = []
-
-    def run(command, env, **options):
-        calls.append(env)
-        return subprocess.CompletedProcess(command, code, stderr=said)
-
-    monkeypatch.setattr(environment.subprocess, "run", run)
-    return calls
-
-
-def test_flags_of_the_user_are_tried_and_only_those(tmp_path, monkeypatch):
-    calls = fake_python(tmp_path, monkeypatch, 0)
-    ours = {}
-    environment.prepare(ours, [])
-    environment.check_flags(ours)
-    assert calls == []
-    cache = dict(XDG_CACHE_HOME=str(tmp_path))
-    for _ in range(2):  # once each; a file of flags may change
-        environment.check_flags(ours | cache | dict(TF_XLA_FLAGS="--x"))
-        environment.check_flags(cache | dict(XLA_FLAGS="--y"))
-        environment.check_flags(cache | dict(XLA_FLAGS="flags.txt"))
-    assert len(calls) == 4 and all(env["CUDA_VISIBLE_DEVICES"] == "-1" for env in calls)
-    assert [env.get("XLA_FLAGS") for env in calls].count("flags.txt") == 2
-
-
-@pytest.mark.parametrize("name", environment.FLAG_VARIABLES)
-def test_flags_that_would_abort_are_named(tmp_path, monkeypatch, name):
-    log = f"I harmless\n2026: F parse.cc:1] Unknown flag in {name}: --garbage\nmore\n"
-    fake_python(tmp_path, monkeypatch, -6, log)
-    given = {name: "--garbage"} | ({} if name == "XLA_FLAGS" else dict(XLA_FLAGS="--good"))
-    given["XDG_CACHE_HOME"] = str(tmp_path)
-    environment.prepare(given, [])
-    for _ in range(2):
-        with pytest.raises(UserError) as caught:
-            environment.check_flags(given)
-    assert str(caught.value) == (
-        f"{name}=--garbage: TensorFlow cannot read it (Unknown flag in {name}: --garbage); "
-        "correct or unset the environment variable"
-    )
 
 
 @pytest.mark.parametrize("mapped", ["google_crc32c", "libtensorflow_framework"])

@@ -22,7 +22,7 @@ from bert_gpu.cli import classify, flags
 from bert_gpu.finetune.tasks import problem_types
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.models import tokenizer_files
-from bert_gpu.model.config import ModelConfig, read_labels
+from bert_gpu.model.config import ModelConfig, labels_of
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import pretraining_weights
 from bert_gpu.model.weights import initialize
@@ -54,6 +54,11 @@ FLAGS = [
     "--train_batch_size=16",
     "--log_steps=5",
 ]
+
+
+def labels_in(folder):
+    path = folder / "model" / "config.json"
+    return labels_of(str(path), json.loads(path.read_text()))
 
 
 def write_split(folder, split, count, seed, has_labels=True):
@@ -164,7 +169,7 @@ def test_a_run_writes_its_files_and_learns(trained):
         assert float(no) + float(yes) == pytest.approx(1, abs=1e-5) and (label == "yes") == (
             float(yes) > float(no)
         )
-    assert read_labels(str(trained / "model" / "config.json")) == ("no", "yes")
+    assert labels_in(trained) == ("no", "yes")
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     assert lines[0]["step"] == 0 and lines[0]["eval_auc"] < lines[-1]["eval_auc"]
     assert (
@@ -896,7 +901,7 @@ def test_rows_without_a_label_in_one_process(workplace, tmp_path):
     command = [sys.executable, "run_classifier.py", *flags, f"--output_dir={output}"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert read_labels(str(output / "model" / "config.json")) == ("no", "yes")
+    assert labels_in(output) == ("no", "yes")
     assert json.loads((output / "eval_results.json").read_text())["num_examples"] == 30
     assert len((output / "predictions.tsv").read_text().splitlines()) == 1 + 21 + 3
     for split, outcome in (("train", "are left"), ("dev", "are left"), ("test", "count in no")):

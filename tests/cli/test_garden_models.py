@@ -13,6 +13,7 @@ from bert_gpu.cli import classify, fill_mask, flags
 from bert_gpu.interop import huggingface
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
+from bert_gpu.optim.optimizers import layer_factors
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.train.state import frozen_names
 from tests.cli.pretraining import pretrain, same, weights
@@ -218,3 +219,7 @@ def test_freezing_counts_its_layers_too(name):
         )
     with pytest.raises(UserError, match="layers:0"):
         frozen_names(names, ["layers:0"])
+    factors = layer_factors(names, 0.5)
+    assert factors["mlm/bias"] == 1.0
+    assert {factors[name] for name in layers[0]} == {0.5**num_own}
+    assert {factors[name] for name in embeddings} == {0.5 ** (num_own + 1)}

@@ -153,7 +153,6 @@ def test_paths_are_looked_at_without_tensorflow(tmp_path):
         "assert recognise(sys.argv[1]) is None; assert 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)
-    assert all(row.reads or row.writes for row in formats.FORMATS)
 
 
 @pytest.mark.parametrize("name", ["savedmodel", "onnx"])

@@ -4,6 +4,7 @@ or output is wrong.
 """
 
 import functools
+import signal
 
 from tests.faults import oracle
 from tests.faults.machines import Case
@@ -29,6 +30,7 @@ VARIABLES = {
     "TERM": ("garbage",),
 }
 
+FATAL = ("XLA_FLAGS", "TF_XLA_FLAGS")  # TensorFlow says what is wrong with them, and aborts
 
 ELSEWHERE = "gs://", "s3://bucket/x", "x://y"  # outputs that are no path of this machine
 
@@ -75,6 +77,8 @@ def cases(world, seed, part=None):
 
 def law(arguments, name, value, folder):
     ended = oracle.run(*arguments(folder / "out"), "--quiet", watch=folder, **{name: value})
+    if name in FATAL and ended.code == -signal.SIGABRT:
+        return ended.changes() or ("" if name in ended.stderr else f"not named: {ended.stderr}")
     problem = ended.problem((0, 2))
     if problem or ended.code == 0:
         return problem

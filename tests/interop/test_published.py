@@ -246,7 +246,7 @@ def test_a_published_config_is_read_or_refused_for_its_reason(name, tmp_path, ca
         assert len(str(caught.value)) <= 300
         return
     for _ in range(2):
-        _, config = read_shape(str(tmp_path / "config.json"))
+        config = read_shape(str(tmp_path / "config.json")).config
     assert config.vocab_size == size and config.hidden_size == values["hidden_size"]
     err = capsys.readouterr().err
     assert err == "" or (err.count("\n") == 1 and err.endswith(": split\n") and "split" in values)

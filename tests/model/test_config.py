@@ -13,9 +13,9 @@ from bert_gpu.model.config import (
     PRESETS,
     ModelConfig,
     config_bytes,
+    labels_of,
     preset,
     read_config,
-    read_labels,
 )
 from tests.model.variants import SWITCHES, VARIANTS
 
@@ -100,7 +100,9 @@ def test_what_is_written_reads_back_the_same(tmp_path):
         )
     )
     assert read_config(path) == config
-    assert read_labels(path) == tuple(f"name {index}" for index in range(12))
+    assert labels_of("", json.loads(path.read_text())) == tuple(
+        f"name {index}" for index in range(12)
+    )
 
 
 @pytest.mark.parametrize(

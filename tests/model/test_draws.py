@@ -1,5 +1,5 @@
-"""Dropout's random bits: a hash of index, seed and site whose masks show no correlation where one
-could matter.
+"""Dropout's random bits: a hash of index, seed and dropout_key whose masks show no correlation
+where one could matter.
 """
 
 import numpy as np
@@ -55,8 +55,10 @@ def test_masks_of_neighbours_sites_and_steps_are_independent(rate):
     """No correlation with nearby values, other sites, other micro-batches or other steps."""
     threshold, share = layers.drop_threshold(rate)
 
-    def mask(seed, site):
-        return (layers.draw_bits([NUM_DRAWS], seed, site).numpy() >= threshold.numpy()) - share
+    def mask(seed, dropout_key):
+        return (
+            layers.draw_bits([NUM_DRAWS], seed, dropout_key).numpy() >= threshold.numpy()
+        ) - share
 
     first, bound = mask(SEED, "layer_0/attention"), 5 * rate * (1 - rate) / np.sqrt(NUM_DRAWS)
     assert abs(first.mean()) < 5 * np.sqrt(rate * (1 - rate) / NUM_DRAWS)
@@ -77,7 +79,8 @@ def test_masks_of_neighbours_sites_and_steps_are_independent(rate):
     ):
         assert abs((first * np.roll(first, lag)).mean()) < bound, lag
     others = [
-        mask(SEED, site) for site in ("layer_0/feed_forward", "layer_1/attention", "embeddings")
+        mask(SEED, dropout_key)
+        for dropout_key in ("layer_0/feed_forward", "layer_1/attention", "embeddings")
     ]
     others += [mask(fold_seed(SEED, index), "layer_0/attention") for index in range(4)]
     others += [

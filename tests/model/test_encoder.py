@@ -208,9 +208,9 @@ def test_own_gradients_equal_automatic_ones(part, has_gpu, monkeypatch):
     generator = np.random.default_rng(1)
     draw = lambda *shape: tf.constant(generator.standard_normal(shape), tf.float32)  # noqa: E731
     bias = attention.mask_bias(tf.constant([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]))
-    rate, site = 0.3, "somewhere"
+    rate, dropout_key = 0.3, "somewhere"
     threshold, share = layers.drop_threshold(rate)
-    mask = tf.cast(layers.draw_bits([2, 3, 5, 5], SEED, site) >= threshold, tf.float32)
+    mask = tf.cast(layers.draw_bits([2, 3, 5, 5], SEED, dropout_key) >= threshold, tf.float32)
 
     def plain_attention(q, k, v, factor):
         probabilities = tf.nn.softmax(tf.einsum("bnsd,bntd->bnst", q, k) / np.sqrt(4) + bias)
@@ -244,7 +244,7 @@ def test_own_gradients_equal_automatic_ones(part, has_gpu, monkeypatch):
             [draw(2, 3, 5, 4)] * 3,
         ),
         "attention with dropout": (
-            lambda *qkv: attention.attention(*qkv, bias, rate, SEED, site),
+            lambda *qkv: attention.attention(*qkv, bias, rate, SEED, dropout_key),
             lambda *qkv: plain_attention(*qkv, mask / share),
             [draw(2, 3, 5, 4) for _ in range(3)],
         ),

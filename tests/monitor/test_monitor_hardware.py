@@ -9,7 +9,7 @@ import types
 import pynvml
 import pytest
 
-from bert_gpu.devices import nvml as nvml_module
+from bert_gpu.devices import nvml as nvml_sessions
 from bert_gpu.devices.nvml import visible_gpus
 from bert_gpu.monitor import hardware, metrics_log
 from bert_gpu.monitor.advice import SlowdownWarnings
@@ -99,8 +99,8 @@ class FakeNvml:
 @pytest.fixture
 def nvml(monkeypatch):
     fake = FakeNvml()
-    monkeypatch.setattr(hardware, "pynvml", fake)
-    monkeypatch.setattr(nvml_module, "pynvml", fake)
+    for module in (hardware, nvml_sessions):
+        monkeypatch.setattr(module, "pynvml", fake)
     return fake
 
 

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from bert_gpu.base import run_names as run_files
 from bert_gpu.base import tensor_files
 from bert_gpu.base.errors import UserError
 from bert_gpu.runs import folder as run_folder
-from bert_gpu.runs import names as run_files
 from bert_gpu.runs.checkpoint_writer import SAVE_ERRORS, CheckpointWriter, SaveFailed
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress
@@ -475,7 +475,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_taken(folder):
         folder.newest_whole(told.append)
 
 
-def test_an_older_checkpoint_without_checksums_is_read_and_that_is_said(folder):
+def test_a_checkpoint_without_checksums_is_read(folder):
     folder.save(Progress(step=10, records=80), values(10), keep=5)
     path = os.path.join(folder.checkpoints, "step-00000010")
     safetensors.numpy.save_file(folder.restore(10), os.path.join(path, run_files.VARIABLES))
@@ -484,7 +484,7 @@ def test_an_older_checkpoint_without_checksums_is_read_and_that_is_said(folder):
     told = []
     progress, restored = folder.newest_whole(told.append)
     assert progress == Progress(step=10, records=80) and same(values(10), restored)
-    assert len(told) == 1 and "has no checksum (it is of an older version)" in told[0]
+    assert told == []
 
 
 def test_a_checksum_covers_name_type_shape_and_bytes(tmp_path):

@@ -103,4 +103,10 @@ def test_gpus_are_looked_at_one_by_one(monkeypatch):
 def test_this_machine_has_memory():
     assert 10**8 < nvml.machine_bytes() < 10**15
     sizes = (0, 999, 1500, 999_600_000, 25 * 10**9)
-    assert [memory_check.in_words(n) for n in sizes] == ["0 B", "999 B", "1.5 kB", "1 GB", "25 GB"]
+    assert [memory_check.format_size(n) for n in sizes] == [
+        "0 B",
+        "999 B",
+        "1.5 kB",
+        "1 GB",
+        "25 GB",
+    ]

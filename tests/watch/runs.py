@@ -5,6 +5,7 @@ import json
 import numpy as np
 
 from bert_gpu.base.files import write_json
+from bert_gpu.watch import run_data
 
 SETTINGS = dict(
     num_hidden_layers=2,
@@ -62,3 +63,9 @@ def noisy(num_steps, seed=0, every=1):
             yield validation(
                 step, eval_loss=9.2 - np.log(step), eval_mlm_accuracy=step / num_steps / 2
             )
+
+
+def read_runs(paths):
+    """[Run] of folders."""
+    names = run_data.names_of(paths)
+    return [run_data.read_run(path, name) for path, name in zip(paths, names, strict=True)]

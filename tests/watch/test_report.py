@@ -10,15 +10,16 @@ import pytest
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.base.errors import UserError
+from bert_gpu.base.locks import this_process, write_holder
 from bert_gpu.watch import charts, report, run_data, sections, style
 from bert_gpu.watch.config import ReportConfig
-from tests.watch.runs import line, make_run, noisy, validation
+from tests.watch.runs import line, make_run, noisy, read_runs, validation
 
 CLASSIFIER = dict(task_name="pairs", labels=["no", "yes"])
 
 
 def make(*folders, **config):
-    runs = run_data.read_runs(run_data.find_runs(map(str, folders)))
+    runs = read_runs(run_data.find_runs(map(str, folders)))
     return report.make_report(runs, ReportConfig(**config), report.now())
 
 
@@ -108,7 +109,7 @@ def test_cards_sum_up(two):
 def test_a_running_run_tells_what_is_left(tmp_path):
     folder = make_run(tmp_path / "run", [line(1, remaining_seconds=5400.0)])
     assert "<dt>left</dt>" not in make(folder).html
-    (folder / ".run.lock").write_text(f"{os.getpid()}\n")
+    write_holder(folder / ".run.lock", this_process())
     assert "<dt>left</dt><dd>1 h 30 min</dd>" in make(folder).html
 
 
@@ -138,7 +139,7 @@ def test_only_what_a_run_has_is_drawn(tmp_path):
         *("Clocks held down: heat", "surprise"),
     ]
     assert "run-0 range" in rich.html
-    (run,) = run_data.read_runs([str(tmp_path / "rich")])
+    (run,) = read_runs([str(tmp_path / "rich")])
     assert sections.time_shares(run) == dict(training=0.75, validation=0.25)
     empty = make(make_run(tmp_path / "new", []))
     assert titles(empty.html) == [] and "Curves" not in empty.html and not empty.pictures
@@ -152,7 +153,7 @@ def test_a_loss_that_is_not_finite_or_positive_is_survived(tmp_path):
     assert (
         titles(made.html)[0] == "Loss" and '<svg data-axis="step" data-scale="log"' not in made.html
     )
-    (run,) = run_data.read_runs([str(tmp_path / "run")])
+    (run,) = read_runs([str(tmp_path / "run")])
     by_key = {chart.key: chart for group in charts.charts_of([run]).values() for chart in group}
     assert by_key["gradient-norm"].opens_with_log([run])
     assert not by_key["loss"].opens_with_log([run])
@@ -176,7 +177,7 @@ def test_trials_are_one_entry_with_their_spread(tmp_path):
             folder = tmp_path / f"{model}-{seed}"
             make_run(folder, [line(1)], settings=CLASSIFIER | start, results=results)
     make_run(tmp_path / "pretraining", [line(1)])
-    runs = run_data.read_runs(run_data.find_runs([str(tmp_path)]))
+    runs = read_runs(run_data.find_runs([str(tmp_path)]))
     pretraining, trials = sections.sections_of(runs)
     assert [entry.name for entry in pretraining.entries] == ["pretraining"]
     assert [(entry.name, len(entry.runs)) for entry in trials.entries] == [("bad", 2), ("good", 3)]
@@ -205,7 +206,7 @@ def test_names_of_metrics_need_no_care(tmp_path):
 def test_each_task_has_a_section(tmp_path):
     for task in ("pairs", "CoLA", "c.o.l.a", "<>"):
         make_run(tmp_path / task.strip("<>") / "run", [line(1)], settings=dict(task_name=task))
-    runs = run_data.read_runs([str(path.parent) for path in tmp_path.rglob("run.json")])
+    runs = read_runs([str(path.parent) for path in tmp_path.rglob("run.json")])
     found = sections.sections_of(runs)
     assert len({section.key for section in found}) == 4 and {"pairs", "cola"} <= {
         section.key for section in found
@@ -220,7 +221,7 @@ def test_a_folder_of_trials_has_an_entry_for_each_cell(tmp_path):
             settings = CLASSIFIER | dict(seed=seed, learning_rate=rate, init_checkpoint=f"x{seed}")
             folder = tmp_path / "sweep" / f"learning_rate={rate}" / f"trial-{seed}"
             make_run(folder, [line(1)], settings=settings, results=dict(accuracy=seed / 2))
-    runs = run_data.read_runs(run_data.find_runs([str(tmp_path / "sweep")]))
+    runs = read_runs(run_data.find_runs([str(tmp_path / "sweep")]))
     (section,) = sections.sections_of(runs)
     found = [(entry.name, len(entry.runs)) for entry in section.entries]
     assert found == [("learning_rate=1e-05", 2), ("learning_rate=2e-05", 2)]
@@ -231,7 +232,7 @@ def test_runs_of_one_seed_and_several_models_are_no_trials(tmp_path):
     for number in (1, 2):
         start = CLASSIFIER | dict(init_checkpoint=f"model{number}")
         make_run(tmp_path / f"pairs-{number}", [line(1)], settings=start)
-    runs = run_data.read_runs(run_data.find_runs([str(tmp_path)]))
+    runs = read_runs(run_data.find_runs([str(tmp_path)]))
     assert [entry.name for entry in sections.sections_of(runs)[0].entries] == ["pairs-1", "pairs-2"]
 
 
@@ -353,7 +354,7 @@ def test_names_that_are_no_utf_8_are_escaped(tmp_path):
 def test_the_names_of_many_runs_cover_no_curve(tmp_path):
     for number in range(15):
         make_run(tmp_path / f"a-run-with-a-long-name-{number}", [line(1), line(2)])
-    runs = run_data.read_runs(run_data.find_runs([str(tmp_path)]))
+    runs = read_runs(run_data.find_runs([str(tmp_path)]))
     names = {index: run.name for index, run in enumerate(runs)}
     drawing = report.import_drawing()
     chart = charts.LOSSES[0]

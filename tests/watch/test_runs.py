@@ -208,8 +208,8 @@ def test_the_table_and_its_json(tmp_path, capsys, monkeypatch):
     assert main(["bert-gpu", "runs", "a", "b"]) == 2
 
 
-def test_times_in_words():
+def test_ages_in_words():
     seconds = (0, 59, 60, 3599, 3600, 47 * 3600, 49 * 3600, 4 * 86400)
-    assert [runs.in_words(one) for one in seconds] == [
+    assert [runs.format_age(one) for one in seconds] == [
         *("0 s", "59 s", "1 min", "60 min", "1:00 h", "47:00 h", "2 days", "4 days")
     ]

@@ -10,18 +10,18 @@ import tempfile
 import numpy as np
 
 from bert_gpu.base import files
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError, shortened, shortened_path
 from bert_gpu.base.files import read_json
+from bert_gpu.base.run_names import RUN
 from bert_gpu.base.settings import fields_of
 from bert_gpu.finetune.config import FILES, STANDARD_INPUT, FinetuneConfig
 from bert_gpu.finetune.files.examples import Loaded, Source, check_alike
 from bert_gpu.finetune.files.tables import Part
 from bert_gpu.finetune.tasks.interface import open_task_type
 from bert_gpu.finetune.tasks.table import find_folder, find_tables
-from bert_gpu.runs.names import RUN
 
-tf = Later("tensorflow")
+tf = LazyModule("tensorflow")
 
 # what to say where files are named, but not this one, and no folder that may hold it
 MISSING = dict(

@@ -17,13 +17,13 @@ import re
 from collections.abc import Iterable
 
 from bert_gpu.base import files
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.finetune.tasks.table import ENDINGS
 from bert_gpu.text.formats.containers import CONVERT, decoded_lines
 from bert_gpu.text.formats.encodings import check_plain
 
-tf = Later("tensorflow")
+tf = LazyModule("tensorflow")
 
 DIALECTS = {
     "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),

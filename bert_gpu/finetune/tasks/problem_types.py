@@ -11,11 +11,11 @@ import re
 
 import numpy as np
 
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError, shortened
 
-tf = Later("tensorflow")
-heads = Later("bert_gpu.finetune.tasks.heads")
+tf = LazyModule("tensorflow")
+heads = LazyModule("bert_gpu.finetune.tasks.heads")
 
 NEGATION = "(not|non|no|nt|un|in|im|il|ir|dis|without)"  # before the name that it negates
 NEGATIVE = "no|not|none|false|negative|without"  # of any name

@@ -10,10 +10,10 @@ import os
 import re
 
 from bert_gpu.base import files
-from bert_gpu.base.environment import Later
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError
 
-tf = Later("tensorflow")
+tf = LazyModule("tensorflow")
 
 TEXT_KINDS = ("classification", "regression", "multilabel")  # one answer a text: problem_types.py
 KINDS = (*TEXT_KINDS, "tagging", "answers")

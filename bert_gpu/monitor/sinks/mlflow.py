@@ -12,8 +12,8 @@ import time
 from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import write_text
+from bert_gpu.base.run_names import MLFLOW_RUN_ID
 from bert_gpu.monitor.sinks.interface import Sink
-from bert_gpu.runs.names import MLFLOW_RUN_ID
 
 PARAMS_A_CALL, PARAM_CHARACTERS = 100, 500  # MLflow's limits
 WAITING = 10_000  # lines at most, for a server that does not answer

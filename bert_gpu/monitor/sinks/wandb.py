@@ -6,8 +6,8 @@ import secrets
 from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import write_text
+from bert_gpu.base.run_names import WANDB
 from bert_gpu.monitor.sinks.interface import Sink
-from bert_gpu.runs.names import WANDB
 
 
 class WeightsAndBiases(Sink):

@@ -1,5 +1,5 @@
-"""Tensors as they stand in a folder of transformers: under the names of a family, without what is
-stored twice, and checked.
+"""Normalises tensors read from a folder of transformers: canonical names, nothing that is stored
+twice, shapes checked.
 """
 
 import re

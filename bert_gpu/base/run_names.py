@@ -1,4 +1,6 @@
-"""Names of the files and folders in OUTPUT_DIR, for those who write and those who read a run."""
+"""Names of the files and folders in OUTPUT_DIR, for those who write and those who read a run: they
+stand here because interop/, which may not import runs/, recognises a run's folder by them.
+"""
 
 RUN = "run.json"
 METRICS = "metrics.jsonl"
