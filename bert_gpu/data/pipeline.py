@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from bert_gpu.base.settings import UserError
 from bert_gpu.data import checks, examples, masking
-from bert_gpu.data.random_bits import derive_key, row_keys
+from bert_gpu.data.random_bits import derive_key, permutation, row_keys
 
 WINDOW_BATCHES = 64  # uniform padding sorts by length inside windows of this size
 VALIDATION_EPOCH = -1  # validation is masked the same way every time
@@ -223,9 +223,7 @@ def bucketed(order, sizes, seed, epoch, batch_size):
 
 def epoch_order(num_records, seed, epoch):
     """The permutation (N,) of one epoch."""
-    return np.random.Generator(np.random.Philox(key=derive_key(seed, "order", epoch))).permutation(
-        num_records
-    )
+    return permutation(derive_key(seed, "order", epoch), num_records)
 
 
 def consume(num_records, batch_size, position, order_of):

@@ -290,16 +290,14 @@ def num_several(lines, language):
     return sum(len(split_sentences(line, language)) > 1 for line in lines)
 
 
-def vocabulary_warnings(tokenizer, documents, do_lower_case, is_given):
+def vocabulary_warnings(tokenizer, documents, ids, do_lower_case, is_given):
     """What is wrong with a vocabulary for the text: list of str, each with what to do.
 
     Args:
-      tokenizer: of the vocabulary. documents: from `sample`, normalised.
+      tokenizer: of the vocabulary. documents: from `sample`, normalised. ids: their tokens.
       is_given: whether the user named it; one that was learnt fits the casing.
     """
     warnings = casing_warnings(tokenizer, documents, do_lower_case) if is_given else []
-    sentences = [sentence for document in documents for sentence in document]
-    ids, _ = tokenizer.tokenize(sentences)
     share = float((ids == tokenizer.unk_id).mean()) if len(ids) else 0.0
     if share > UNKNOWN_SHARE:
         words = unknown_words(tokenizer, documents)
@@ -360,13 +358,17 @@ def shorten(sentence):
 
 
 class Warner:
-    """Says warnings on a console; with strict, the first one is an error."""
+    """Says warnings on a console; with strict, the first one is an error.
+
+    topics: set of str, those of the warnings so far.
+    """
 
     def __init__(self, console, strict):
-        self.console, self.strict = console, strict
+        self.console, self.strict, self.topics = console, strict, set()
 
-    def __call__(self, warnings):
+    def __call__(self, warnings, topic=""):
         for text in warnings:
+            self.topics.add(topic)
             if self.strict:
                 raise UserError(f"--strict: {text}")
             self.console.warn(text)

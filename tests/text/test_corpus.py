@@ -180,7 +180,7 @@ def test_there_are_as_many_windows_as_asked_for_or_documents(tmp_path, position)
     documents.insert(position, "a b c d e f g h i\n" * 160)
     path, text_format = write(tmp_path, "\n".join(documents)), TextFormat(input_format="lines")
     for least in range(1, 7):
-        windows = corpus.plan_windows([path], 1000, text_format, least=least)
+        windows = corpus.plan_windows([path], 1000, text_format, min_windows=least)
         assert len(windows) >= min(least, 4)
         assert [document for window in windows for document in window.read()] == [
             [line.encode() for line in document.splitlines()] for document in documents

@@ -197,9 +197,10 @@ WORDS = ["the", "house", "stood", ".", "still"]
 )
 def test_vocabularies_that_do_not_fit(tmp_path, pieces, do_lower_case, text, parts):
     made = tokenizer(tmp_path, pieces, do_lower_case)
-    warnings = quality.vocabulary_warnings(made, [[text]], do_lower_case, True)
+    ids, _ = made.tokenize([text])
+    warnings = quality.vocabulary_warnings(made, [[text]], ids, do_lower_case, True)
     assert len(warnings) == bool(parts) and all(part in warnings[0] for part in parts)
-    learnt = quality.vocabulary_warnings(made, [[text]], do_lower_case, False)
+    learnt = quality.vocabulary_warnings(made, [[text]], ids, do_lower_case, False)
     assert len(learnt) == sum("[UNK]" in part for part in parts), "casing fits what was learnt"
 
 
@@ -224,7 +225,8 @@ def test_unknown_words_leave_the_remedy_whole_and_long_ones_name_the_limit(
     of_words, lengths, is_given
 ):
     text = " ".join("z" * length for length in lengths).encode()
-    [warning] = quality.vocabulary_warnings(of_words, [[text]], True, is_given)
+    ids, _ = of_words.tokenize([text])
+    [warning] = quality.vocabulary_warnings(of_words, [[text]], ids, True, is_given)
     assert len(f"--strict: {warning}") <= 300
     listed = sorted("z" * length for length in lengths)[:10]  # each is there once
     if statistics.median(map(len, listed)) > 200:

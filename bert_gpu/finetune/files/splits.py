@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import shutil
-import sys
 import tempfile
 
 import numpy as np
@@ -13,7 +12,8 @@ from bert_gpu.base import files
 from bert_gpu.base.environment import Later
 from bert_gpu.base.files import read_json
 from bert_gpu.base.settings import UserError, fields_of, shortened, shortened_path
-from bert_gpu.finetune.config import FILES, STANDARD_INPUT, FinetuneConfig
+from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
+from bert_gpu.finetune.config import FILES, FinetuneConfig
 from bert_gpu.finetune.files.examples import Loaded, Source, check_alike
 from bert_gpu.finetune.files.tables import Part
 from bert_gpu.finetune.tasks.interface import open_task_type
@@ -179,14 +179,13 @@ def standard_input_spooled(config):
     if config.predict_file != STANDARD_INPUT:
         yield config
         return
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UserError(
-            "--predict_file=-: nothing is piped to standard input; give a file, or pipe one"
-        )
+    stream = open_standard_input(
+        "--predict_file=-: nothing is piped to standard input; give a file, or pipe one"
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "standard-input")
         with open(path, "wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+            shutil.copyfileobj(stream, file)
         try:
             yield dataclasses.replace(config, predict_file=path)
         except UserError as error:

@@ -8,12 +8,12 @@ import dataclasses
 import json
 import os
 import re
-import sys
 
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base.settings import UserError
+from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.text import corpus
 from bert_gpu.text.config import AUTO, FILE_NAMES
 from bert_gpu.text.formats import archives
@@ -85,8 +85,8 @@ def find_inputs(patterns, text_format, standard_input=None, is_own=lambda path: 
     """
     found, others = corpus.find_files(patterns)
     names, left_out = without_own(found, patterns, is_own)
-    paths = [standard_input if name == corpus.STANDARD_INPUT else name for name in names]
-    names = ["standard input" if name == corpus.STANDARD_INPUT else name for name in names]
+    paths = [standard_input if name == STANDARD_INPUT else name for name in names]
+    names = ["standard input" if name == STANDARD_INPUT else name for name in names]
     kinds, reasons = decide(paths, names, text_format)
     lines = []
     for kind, reason in dict.fromkeys(zip(kinds, reasons, strict=True)):
@@ -241,8 +241,7 @@ def read_standard_input(input_file, spool):
     """Copies standard input, if it is an input, to a file in the folder `spool`: (path or None,
     whether it is new). Raises UserError.
     """
-    if corpus.STANDARD_INPUT not in map(str.strip, input_file.split(",")):
+    if STANDARD_INPUT not in map(str.strip, input_file.split(",")):
         return None, False
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UserError("--input_file=-: nothing is piped to standard input; give a file, or pipe")
-    return archives.spool_standard_input(sys.stdin.buffer, spool)
+    problem = "--input_file=-: nothing is piped to standard input; give a file, or pipe"
+    return archives.spool_standard_input(open_standard_input(problem), spool)
