@@ -10,8 +10,10 @@ nothing but standard input, to a file beside the output. `run_job` checks the te
 vocabulary, drops duplicates and writes the missing shards.
 """
 
+import collections
 import contextlib
 import dataclasses
+import functools
 import os
 import shutil
 import tempfile
@@ -29,7 +31,7 @@ from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import Manifest, read_manifest
 from bert_gpu.data.output_folder import LEARNT, OutputFolder
 from bert_gpu.data.own_files import is_own
-from bert_gpu.data.plan import CorpusPlan, plan_corpus
+from bert_gpu.data.plan import CorpusPlan, plan_corpus, predict_bytes, predict_rows
 from bert_gpu.data.shards import (
     DROPPED,
     PAIRS,
@@ -141,7 +143,7 @@ def open_job(
         folder.status(overwrite)  # raises for another text
         # gzip's ratio is not known yet; write_missing measures it on a sample
         if plan is not None and status == "new" and not config.gzip_compress:
-            check_space(config, plan.predicted_bytes)
+            check_space(config, predict_bytes(config, plan.num_text_bytes))
     except UserError:
         if is_new:
             os.remove(standard_input)
@@ -169,27 +171,24 @@ def make_plan(
     pass over the text.
     """
     with reading_progress(console, paths, names, "looking for documents") as progress:
-
-        def read(path, name):
-            pieces = corpus.whole_lines(path, name)
-            return with_checksum(pieces, path, checksums, progress.add)
-
+        read = functools.partial(read_file, corpus.whole_lines, checksums, progress.add)
         return plan_corpus(config, paths, formats, names, read)
 
 
 def add_checksums(console: Console, text: inputs.Inputs, checksums: dict) -> None:
     """Add the CRC-32C of each input as it is stored, {path: it}."""
     with reading_progress(console, text.paths, text.names, "computing checksums") as progress:
-        for path, name in zip(text.paths, text.names, strict=True):
-            pieces = corpus.file_pieces(path, name)
-            for _ in with_checksum(pieces, path, checksums, progress.add):
-                pass
+        read = functools.partial(read_file, corpus.file_pieces, checksums, progress.add)
+        for pieces in map(read, text.paths, text.names):
+            collections.deque(pieces, 0)  # reads to the end
 
 
-def with_checksum(pieces, path, checksums, report):
-    """Yield pieces of bytes, report their sizes, and enter their CRC-32C for a path at the end."""
+def read_file(read, checksums, report, path, name):
+    """Yield the pieces of bytes that read(path, name) does, report their sizes, and enter their
+    CRC-32C for the path at the end.
+    """
     crc = 0
-    for piece in pieces:
+    for piece in read(path, name):
         crc = google_crc32c.extend(crc, piece)
         report(len(piece))
         yield piece
@@ -246,7 +245,7 @@ def run_job(job: Job) -> tuple[Manifest, Counts, int]:
                 paths, formats = inputs.unpack(job.inputs, folder.spool, job.console)
                 plan = make_plan(config, job.console, paths, formats, job.inputs.names, {})
                 if job.status == "new" and not config.gzip_compress:
-                    check_space(config, plan.predicted_bytes)
+                    check_space(config, predict_bytes(config, plan.num_text_bytes))
                 content, tokenizer = check_text(job, plan)
             # The last that --strict may refuse; an earlier data set is removed after it.
             plan, num_duplicates = drop_duplicates(job, plan)
@@ -278,34 +277,35 @@ def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | No
     if not config.drop_duplicates:  # else once they are known
         say_validation(job, plan)
     if config.given_vocabulary is not None:
-        content, tokenizer = given_vocabulary(config, blocks)
+        content, tokenizer = given_vocabulary(config)
     elif job.status == "resumed" and job.folder.kept_vocabulary():
         return None, None
     else:
         content, tokenizer = learn_vocabulary(job, blocks)
-    check_vocabulary(job, sample, tokenizer)
+    check_vocabulary(job, blocks, sample, tokenizer)
     return content, tokenizer
 
 
 def say_validation(job: Job, plan: CorpusPlan) -> None:
     """Say what is held out, and warn if that is much of the text."""
     chosen, is_kept = plan.split == VALIDATION, plan.split != DROPPED
-    held_out = validation.bytes_of(plan.blocks, chosen, plan.most_bytes)
+    most_bytes = validation.most_bytes(plan.blocks, plan.share)
+    held_out = validation.bytes_of(plan.blocks, chosen, most_bytes)
     kept = validation.bytes_of(plan.blocks, is_kept)
     chosen, text_share = chosen[is_kept], held_out / kept
-    rows = plan.predicted_rows * kept / plan.num_text_bytes
+    num_rows = predict_rows(job.config, plan.num_text_bytes, plan.num_documents)
+    rows = num_rows * kept / plan.num_text_bytes
     job.console.say(validation.describe(chosen, text_share, rows, job.config.validation_share))
     job.warn(validation.validation_warnings(chosen, text_share, plan.share))
 
 
-def given_vocabulary(config: DataConfig, blocks: list) -> tuple[bytes, Tokenizer]:
+def given_vocabulary(config: DataConfig) -> tuple[bytes, Tokenizer]:
     """Return the content of the file that the user named, as the data set has it, and its
-    tokenizer. Raises UserError when it finds no word in the text.
+    tokenizer.
     """
     path = config.given_vocabulary
     tokenizer = open_tokenizer(path, config.do_lower_case)
     warn_of_blanks(path, tokenizer.vocab)
-    text_checks.check_words(config, blocks, tokenizer)
     if path.endswith(".json"):
         return tokenizer.files()[FILE_NAMES["WordPiece"]], tokenizer
     with corpus.open_binary(path) as file:
@@ -323,12 +323,15 @@ def learn_vocabulary(job: Job, blocks: list) -> tuple[bytes, Tokenizer]:
         return content, open_tokenizer(path, config.do_lower_case)
 
 
-def check_vocabulary(job: Job, sample: list, tokenizer: Tokenizer) -> None:
+def check_vocabulary(job: Job, blocks: list, sample: list, tokenizer: Tokenizer) -> None:
     """Warn of a vocabulary that does not fit a sample of the text, of documents that will be
-    dropped, and of pairs that teach little; say what share of them is random.
+    dropped, and of pairs that teach little; say what share of them is random. Raises UserError
+    when the vocabulary finds no word in the text.
     """
     config = job.config
     tokens = tokenizer.tokenize([line for document in sample for line in document])
+    if not len(tokens[0]):
+        text_checks.check_words(config, blocks, tokenizer)
     job.warn(
         quality.vocabulary_warnings(
             tokenizer, sample, tokens[0], config.do_lower_case, config.given_vocabulary is not None

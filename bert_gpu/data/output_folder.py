@@ -5,6 +5,7 @@ finished one has dataset.json. Without either file the folder's content is not o
 """
 
 import contextlib
+import dataclasses
 import glob
 import json
 import os
@@ -129,16 +130,16 @@ class OutputFolder:
         own = {f".{self.config.name}.lock", *map(os.path.basename, (self.spool, self.hashes))}
         return set(os.listdir(self.config.folder)) <= own
 
+    def _stored(self):
+        """What dataset.json, or the file of an unfinished job, says of a data set."""
+        present = read_manifest(self.config.folder)
+        if present is not None:
+            return dataclasses.asdict(present)
+        return read_json(self.building, "the settings of an unfinished job", BUILDING)
+
     def kept_vocabulary(self):
         """Whether the vocabulary of the interrupted job still exists, unchanged."""
-        present = read_manifest(self.config.folder)
-        identity = (
-            present.tokenizer
-            if present
-            else read_json(self.building, "the settings of an unfinished job", BUILDING).get(
-                "tokenizer"
-            )
-        )
+        identity = self._stored().get("tokenizer")
         if identity is None or not os.path.exists(self.vocab_file):
             return False
         return open_tokenizer(self.vocab_file, self.config.do_lower_case).identity == identity
@@ -169,13 +170,9 @@ class OutputFolder:
         """The vocabulary in the folder that the earlier data set learnt from its text, or None. One
         that was given to it may be the user's own file.
         """
-        present, made = read_manifest(self.config.folder), {}
-        if present is not None:
-            made = present.settings
-        elif os.path.exists(self.building):
-            with contextlib.suppress(UserError):  # a damaged one is overwritten all the same
-                made = read_json(self.building, "the settings of a job", BUILDING, ("settings",))
-                made = made["settings"]
+        made = {}
+        with contextlib.suppress(UserError):  # a damaged one is overwritten all the same
+            made = self._stored().get("settings", {})
         name = FILE_NAMES.get(made.get("tokenization"))
         if made.get("vocabulary") != LEARNT or name is None:
             return None

@@ -56,19 +56,6 @@ class CorpusPlan:
     def num_text_bytes(self):
         return sum(window.num_bytes for window in self.windows)
 
-    @property
-    def most_bytes(self):
-        """Bytes of text above which a document is too long to be held out."""
-        return validation.most_bytes(self.blocks, self.share)
-
-    @property
-    def predicted_bytes(self):
-        return predict_bytes(self.config, self.num_text_bytes)
-
-    @property
-    def predicted_rows(self):
-        return predict_rows(self.config, self.num_text_bytes, self.num_documents)
-
     def check_documents(self) -> None:
         """Raise UserError when there are too few documents for next-sentence pairs."""
         if self.config.objective != "nsp":

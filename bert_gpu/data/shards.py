@@ -14,7 +14,6 @@ import typing
 import zlib
 
 import numpy as np
-import tensorflow as tf
 
 from bert_gpu.base.files import atomic_file, read_json, write_json
 from bert_gpu.base.malloc import trim_heap
@@ -103,16 +102,6 @@ class Tokenized(typing.NamedTuple):
 NOTHING = Tokenized([], np.zeros(0, np.int32), np.zeros(1, np.int64), 0)
 
 
-class MemoryWriter:
-    """Used in place of a ShardWriter: keeps what would be written in memory."""
-
-    def __init__(self):
-        self.content = b""
-
-    def write(self, buffer, splits):
-        self.content += buffer.tobytes() + bytes((HEADER + FOOTER) * (len(splits) - 1))
-
-
 @dataclasses.dataclass(eq=False)
 class ShardBuilder:
     """Turns windows into a shard. Picklable: each process makes its own tokenizer.
@@ -133,7 +122,12 @@ class ShardBuilder:
 
     @functools.cached_property
     def _mask(self):
-        return tf.function(self._mask_rows, autograph=False, reduce_retracing=True)
+        config = self.config
+        return masking.compile_masking(
+            masking.MaskingSpec.from_settings(
+                config.to_dict(), config.num_predictions, self.tokenizer
+            )
+        )
 
     def write_shard(self, shard, report):
         """Writes one shard and its statistics. `report` is called with the bytes of text and the
@@ -145,7 +139,7 @@ class ShardBuilder:
         with ShardWriter(shard.path, self.config.gzip_compress) as writer:
             for index, (documents, pool, num_bytes) in enumerate(self._groups(shard)):
                 key = derive_key(self.config.random_seed, shard.split, shard.index, index)
-                own = self._write_group(documents, pool, writer, scores, key, num_passes)
+                own = self._write_group(documents, pool, writer.write, scores, key, num_passes)
                 counts += own
                 trim_heap()
                 report(num_bytes, own.num_tokens)
@@ -159,7 +153,11 @@ class ShardBuilder:
         """Size of the output relative to the text, measured on a few samples of the corpus; writes
         no file.
         """
-        num_read, writer = 0, MemoryWriter()
+        num_read, parts = 0, []
+
+        def write(buffer, splits):
+            parts.append(buffer.tobytes() + bytes((HEADER + FOOTER) * (len(splits) - 1)))
+
         places = np.linspace(0, len(windows) - 1, NUM_SAMPLES).round().astype(int)
         for index in np.unique(places).tolist():
             documents, end = [], num_read + SAMPLE_BYTES
@@ -171,9 +169,9 @@ class ShardBuilder:
                 if part != DROPPED:
                     documents.append(clean.normalize(document, self.config.normalization))
             key = derive_key(self.config.random_seed, "trial", index)
-            self._write_group(documents, [], writer, [], key, self.config.num_passes)
+            self._write_group(documents, [], write, [], key, self.config.num_passes)
         trim_heap()
-        content = writer.content
+        content = b"".join(parts)
         if self.config.gzip_compress:
             content = zlib.compress(content, GZIP_LEVEL)
         return len(content) / max(1, num_read)
@@ -229,7 +227,7 @@ class ShardBuilder:
                 break
         return lent
 
-    def _write_group(self, documents, pool, writer, scores, key, num_passes):
+    def _write_group(self, documents, pool, write, scores, key, num_passes):
         """Tokenizes documents, makes rows in `num_passes` passes, masks and writes them; returns
         their Counts. Appends to `scores` when the order needs them.
         """
@@ -252,7 +250,7 @@ class ShardBuilder:
                 features = self._static_features(tokens, keys[chosen])
             else:
                 features = compact_features(tokens)
-            writer.write(*examples.encode_examples(features))
+            write(*examples.encode_examples(features))
         return counts
 
     def _static_features(self, tokens, keys):
@@ -260,8 +258,7 @@ class ShardBuilder:
         packed rows.
         """
         starts = self.tokenizer.word_starts(tokens.input_ids)
-        masked = self._mask(tokens.input_ids, tokens.lengths, starts, keys)
-        features = {name: value.numpy() for name, value in masked.items()}
+        features = self._mask(tokens.input_ids, tokens.lengths, starts, keys)
         features["input_mask"] = (tokens.sequence_ids > 0).astype(np.int32)
         features["segment_ids"] = np.zeros_like(tokens.sequence_ids)
         if tokens.labels is not None:
@@ -271,12 +268,6 @@ class ShardBuilder:
             features["sequence_ids"] = tokens.sequence_ids
         rename = examples.V2_NAMES if self.config.use_v2_feature_names else {}
         return {rename.get(name, name): values for name, values in features.items()}
-
-    def _mask_rows(self, input_ids, lengths, word_starts, keys):
-        spec = masking.MaskingSpec.from_settings(
-            self.config.to_dict(), self.config.num_predictions, self.tokenizer
-        )
-        return masking.mask_rows(input_ids, lengths, word_starts, keys, spec)
 
 
 def read_documents(
@@ -366,8 +357,7 @@ def make_rows(
         rows = rows.take(permutation(derive_key(key, "shuffle"), len(rows)))
     counts.num_instances = len(rows)
     if config.objective in PAIRS:
-        counts.num_random_next = int(rows.instances[:, 4].sum())
-        counts.num_single = rows.num_single
+        counts.num_random_next, counts.num_single = rows.instances[:, 4:].sum(0).tolist()
         counts.num_used_tokens = rows.num_used(is_random=config.objective == "nsp")
     return documents, rows, counts
 

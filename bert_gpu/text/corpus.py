@@ -22,7 +22,7 @@ from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.text.config import LINES, TextFormat
 from bert_gpu.text.formats import saved_datasets
 from bert_gpu.text.formats.encodings import ENDINGS, check_plain, not_utf8
-from bert_gpu.text.formats.plain import BadLine, find_documents, parse_documents
+from bert_gpu.text.formats.plain import BadLine, cut_at_lines, find_documents, parse_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 1 << 22  # that the scan holds at once, beside the longest line
@@ -86,21 +86,15 @@ class Window:
         return [document for block in self.blocks for document in read_block(block)]
 
 
-def expand_inputs(patterns):
-    """Comma-separated files, folders and globs (or a list of them) -> sorted paths of
-    files, without repeats: of several paths of one file the first that is named.
+def find_files(patterns):
+    """Comma-separated files, folders and globs (or a list of them) -> (paths, others): sorted paths
+    of files, without repeats (of several paths of one file the first that is named), and of the
+    files below the folders that are left out because of their endings.
 
     A folder stands for all files below it whose names end in one of FOLDER_ENDINGS, in small or
     capital letters, and do not begin with a dot; of a folder that Hugging Face's `datasets` saved,
     its tables alone. Links to folders below it are not followed. STANDARD_INPUT stays as it is.
     UserError when a pattern gives no file.
-    """
-    return find_files(patterns)[0]
-
-
-def find_files(patterns):
-    """(paths, others): those of `expand_inputs`, and sorted paths of the files below the folders
-    that are left out because of their endings.
     """
     hint = comma_hint(patterns) if isinstance(patterns, str) else ""
     patterns = patterns.split(",") if isinstance(patterns, str) else patterns
@@ -411,15 +405,7 @@ def whole_lines(path, name):
     """Yields the file's bytes, about CHUNK_BYTES at a time, cut after a line break.
     Raises UserError.
     """
-    pending = []
-    for chunk in file_pieces(path, name):
-        end = chunk.rfind(b"\n") + 1
-        if end:
-            yield b"".join([*pending, chunk[:end]])
-            pending = []
-        pending.append(chunk[end:])
-    if any(pending):
-        yield b"".join(pending)
+    return cut_at_lines(file_pieces(path, name))
 
 
 @contextlib.contextmanager

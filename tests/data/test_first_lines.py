@@ -65,13 +65,13 @@ def test_the_input_is_said_before_it_is_read(tmp_path, capsys, monkeypatch):
     """Reading a large one takes minutes, of which progress is shown."""
     said = []
 
-    def read(pieces, path, checksums, report):
+    def read_file(read, checksums, report, path, name):
         said.append(capsys.readouterr().out)
         checksums[path] = 0
         report(10**6)
-        yield from pieces
+        yield from read(path, name)
 
-    monkeypatch.setattr(build, "with_checksum", read)
+    monkeypatch.setattr(build, "read_file", read_file)
     monkeypatch.setattr(build, "LARGE_TEXT_BYTES", 0)
     text = f"{DOCUMENTS}\n\n" * 20
     assert call(tmp_path, text, vocabulary(tmp_path, *COMMON)) == 0

@@ -52,7 +52,7 @@ def warnings_of(tmp_path, text, objective="nsp", **settings):
     path = tmp_path / "text"
     path.write_text(text, encoding="utf-8")
     text_format = TextFormat(**settings)
-    (kind,), _ = inputs.decide([str(path)], ["text"], text_format)
+    ((kind, _),) = inputs.decide([str(path)], ["text"], text_format)
     blocks = plan_blocks([str(path)], 1 << 20, text_format.replaced(kind))
     return quality.shape_warnings(blocks, quality.sample(blocks), objective)
 
@@ -141,7 +141,7 @@ def test_files_without_a_document_are_warned_of(tmp_path, text, names, message):
 
 
 def test_an_endless_document_among_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(quality, "ENDLESS_DOCUMENT", 80)
+    monkeypatch.setattr(quality, "MAX_SENTENCES_PER_DOCUMENT", 80)
     (warning,) = warnings_of(tmp_path, "\n".join(SENTENCES * 3), "packed")
     assert "a document has 90 lines" in warning and "pairs" not in warning
 
