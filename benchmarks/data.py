@@ -234,7 +234,7 @@ class Bench:
 
         import tensorflow as tf
 
-        from bert_gpu.data.build import DatasetBuilder
+        from bert_gpu.data.build import open_job
         from bert_gpu.data.config import DataConfig
         from bert_gpu.data.shards import ShardBuilder
         from bert_gpu.text import corpus
@@ -266,12 +266,12 @@ class Bench:
                 validation_share=0.0,
                 **settings,
             )
-            builder = DatasetBuilder(config)
-            worker = ShardBuilder(config, str(self.vocab), builder.plan.fate)
-            worker.write_shard(builder.plan.shards()[0], lambda *done: None)  # compiles
+            plan = open_job(config).plan
+            worker = ShardBuilder(config, str(self.vocab), plan.split)
+            worker.write_shard(plan.shards()[0], lambda *done: None)  # compiles
 
-            def whole(builder=builder, worker=worker):
-                for shard in builder.plan.shards():
+            def whole(plan=plan, worker=worker):
+                for shard in plan.shards():
                     worker.write_shard(shard, lambda *done: None)
 
             seconds = timed(whole)

@@ -285,11 +285,17 @@ def comma_hint(patterns):
     return "; commas separate names: write ? for one in a name" if "," in patterns else ""
 
 
-def check_writable(folder: str, setting: str, value: str):
-    """UserError, of a setting and its value, unless `folder` can be written to or created."""
-    path = os.path.abspath(folder)
+def existing_parent(path: str) -> str:
+    """Return the absolute path itself where it exists, or else the nearest folder above it."""
+    path = os.path.abspath(path)
     while not os.path.lexists(path):
         path = os.path.dirname(path)
+    return path
+
+
+def check_writable(folder, flag):
+    """UserError unless `folder` can be written to or created; its message names `flag`."""
+    path = existing_parent(folder)
     if not os.path.isdir(path):
         raise UserError(
             f"{path} is a file, not a folder", "choose another folder", setting=setting, value=value

@@ -40,6 +40,19 @@ class Schema:
     is_packed: bool = False
     v2_names: bool = False
 
+    def shapes(self, max_seq_length: int) -> dict[str, list[int]]:
+        """Return the shape of each feature of a row, as batches have it, in the order in which they
+        are checked.
+        """
+        names = ["input_ids", "input_mask", "segment_ids", *["sequence_ids"] * self.is_packed]
+        shapes = dict.fromkeys(names, [max_seq_length])
+        if self.kind == STATIC:
+            names = "masked_lm_positions", "masked_lm_ids", "masked_lm_weights"
+            shapes |= dict.fromkeys(names, [self.max_predictions_per_seq])
+        if self.has_next_sentence_labels:
+            shapes["next_sentence_labels"] = []
+        return shapes
+
     def describe(self):
         """What tells it from other schemas, in words."""
         rows = (
@@ -91,20 +104,10 @@ def parse_static(records, schema):
     Raises tf.errors.InvalidArgumentError when a record does not fit the schema.
     """
     rename = V2_NAMES if schema.v2_names else {}
-    row, prediction = [schema.max_seq_length], [schema.max_predictions_per_seq]
     spec = {
-        name: tf.io.FixedLenFeature(row, tf.int64)
-        for name in ("input_ids", "input_mask", "segment_ids")
+        name: tf.io.FixedLenFeature(shape, tf.float32 if "weights" in name else tf.int64)
+        for name, shape in schema.shapes(schema.max_seq_length).items()
     }
-    if schema.is_packed:
-        spec["sequence_ids"] = tf.io.FixedLenFeature(row, tf.int64)
-    spec |= {
-        name: tf.io.FixedLenFeature(prediction, tf.int64)
-        for name in ("masked_lm_positions", "masked_lm_ids")
-    }
-    spec["masked_lm_weights"] = tf.io.FixedLenFeature(prediction, tf.float32)
-    if schema.has_next_sentence_labels:
-        spec["next_sentence_labels"] = tf.io.FixedLenFeature([], tf.int64)
     parsed = tf.io.parse_example(
         records, {rename.get(name, name): feature for name, feature in spec.items()}
     )
@@ -128,16 +131,18 @@ def parse_compact(records, schema, max_seq_length):
         spec["next_sentence_labels"] = tf.io.FixedLenFeature([], tf.int64)
     parsed = tf.io.parse_example(records, spec)
     ids, starts = parsed["input_ids"], parsed["starts"]
-    splits, start_splits = ids.row_splits.numpy(), starts.row_splits.numpy()
-    if len(splits) > 1 and np.diff(splits).max() > max_seq_length:
+    lengths, num_starts = np.diff(ids.row_splits), np.diff(starts.row_splits)
+    rows = np.repeat(np.arange(len(lengths)), num_starts)
+    if len(lengths) and lengths.max() > max_seq_length:
         raise tf.errors.InvalidArgumentError(
             None, None, f"a row is longer than {max_seq_length} tokens"
         )
-    input_ids, input_mask, sequence_ids = _pad_rows(
-        ids.values.numpy(), splits, starts.values.numpy(), start_splits, max_seq_length
-    )
-    is_sound = _rise_from_0(starts.values.numpy(), start_splits, np.diff(splits))
-    batch = dict(input_ids=input_ids, input_mask=input_mask, starts=is_sound)
+    is_token = np.arange(max_seq_length) < lengths[:, None]
+    input_ids = np.zeros(is_token.shape, np.int64)
+    input_ids[is_token] = ids.values.numpy()
+    sequence_ids = count_starts(rows, starts.values.numpy(), is_token)
+    is_sound = rise_from_0(rows, starts.values.numpy(), lengths).astype(np.int64)
+    batch = dict(input_ids=input_ids, input_mask=is_token.astype(np.int64), starts=is_sound)
     if schema.has_next_sentence_labels:
         batch["segment_ids"] = np.maximum(sequence_ids - 1, 0)
         batch["next_sentence_labels"] = parsed["next_sentence_labels"].numpy()
@@ -146,39 +151,25 @@ def parse_compact(records, schema, max_seq_length):
     return batch
 
 
-@numba.njit(cache=True, nogil=True)
-def _pad_rows(ids, splits, starts, start_splits, max_seq_length):
-    """Flat rows -> (N, S) ids, mask, and sequence ids: how many starts are at or before each
-    token.
+def count_starts(rows: np.ndarray, starts: np.ndarray, is_token: np.ndarray) -> np.ndarray:
+    """Return (N, S), how many starts of its row are at or before each token, 0 for padding. rows:
+    that of each start.
     """
-    num_rows = len(splits) - 1
-    input_ids = np.zeros((num_rows, max_seq_length), np.int64)
-    input_mask = np.zeros((num_rows, max_seq_length), np.int64)
-    sequence_ids = np.zeros((num_rows, max_seq_length), np.int64)
-    for row in range(num_rows):
-        next_start, num_starts = start_splits[row], 0
-        for column in range(splits[row + 1] - splits[row]):
-            while next_start < start_splits[row + 1] and starts[next_start] <= column:
-                num_starts += 1
-                next_start += 1
-            input_ids[row, column] = ids[splits[row] + column]
-            input_mask[row, column] = 1
-            sequence_ids[row, column] = num_starts
-    return input_ids, input_mask, sequence_ids
+    is_inside = (starts >= 0) & (starts < is_token.shape[1])
+    counts = np.zeros(is_token.shape, np.int64)
+    np.add.at(counts, (rows[is_inside], starts[is_inside]), 1)
+    return np.cumsum(counts, 1) * is_token
 
 
-@numba.njit(cache=True, nogil=True)
-def _rise_from_0(starts, start_splits, lengths):
-    """(N,) 1 where the starts of a row rise from 0 to below its length, else 0."""
-    is_sound = np.ones(len(lengths), np.int64)
-    for row in range(len(lengths)):
-        first, end = start_splits[row], start_splits[row + 1]
-        if first == end or starts[first] != 0 or starts[end - 1] >= lengths[row]:
-            is_sound[row] = 0
-        for i in range(first + 1, end):
-            if starts[i] <= starts[i - 1]:
-                is_sound[row] = 0
-    return is_sound
+def rise_from_0(rows: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return (N,) whether the starts of a row rise from 0 to below its length. rows: that of each
+    start, rising.
+    """
+    is_first = np.diff(rows, prepend=-1) > 0
+    is_good = np.where(is_first, starts == 0, np.diff(starts, prepend=0) > 0)
+    is_good &= starts < lengths[rows]
+    has_start = np.bincount(rows, minlength=len(lengths)) > 0
+    return has_start & (np.bincount(rows, ~is_good, len(lengths)) == 0)
 
 
 def encode_examples(features):
@@ -194,20 +185,16 @@ def encode_examples(features):
     """
     payloads, payload_splits, keys, codes = [], [], [], []
     for name in sorted(features):
-        if isinstance(features[name], tuple):
-            code = 3
-            payload, splits = _pack_varints(
-                features[name][0].astype(np.int64, copy=False), features[name][1].astype(np.int64)
-            )
-        elif (values := np.ascontiguousarray(features[name])).dtype == np.float32:
-            code, payload = 2, values.view(np.uint8).reshape(-1)
-            splits = np.arange(len(values) + 1, dtype=np.int64) * values[:1].nbytes
+        values = features[name]
+        if not isinstance(values, tuple):
+            values = values.reshape(-1), np.arange(len(values) + 1) * values[:1].size
+        values, splits = values
+        code = 2 if values.dtype == np.float32 else 3
+        if code == 2:
+            payload, splits = values.view(np.uint8), splits * values.itemsize
         else:
-            code = 3
-            width = values[:1].size
             payload, splits = _pack_varints(
-                values.reshape(-1).astype(np.int64, copy=False),
-                np.arange(len(values) + 1, dtype=np.int64) * width,
+                values.astype(np.int64, copy=False), splits.astype(np.int64, copy=False)
             )
         payloads.append(payload)
         payload_splits.append(splits)

@@ -18,8 +18,13 @@ import dataclasses
 import numba
 import numpy as np
 
+from bert_gpu.data.config import FRAMES
 from bert_gpu.data.random_bits import draw, draw_integer, draw_uniform
 
+# Rows of full sentences and of pairs have [CLS] first and a [SEP] after each piece;
+# only in pairs the pieces are numbered, as segments.
+ROW, PAIR = "row", "pair"
+FRAME_KINDS = (*FRAMES, ROW, PAIR)
 PIECES_PER_ROW = 5  # of sentences longer than a row; measured in docs/results.md
 
 
@@ -100,11 +105,6 @@ class PairRows:
         """The rows with these indices, in that order."""
         return PairRows(self.instances[rows])
 
-    @property
-    def num_single(self) -> int:
-        """Rows whose chunk of the text has one sentence."""
-        return int(self.instances[:, 5].sum())
-
     def num_used(self, is_random: bool) -> int:
         """Tokens of documents in their own rows. is_random: whether label 1 means a random B, whose
         tokens do not count.
@@ -115,13 +115,11 @@ class PairRows:
 
     def tokens(self, documents, max_seq_length, tokenizer):
         """Tokens of rows [CLS] A [SEP] B [SEP]."""
-        args = documents.ids, self.instances, max_seq_length, tokenizer.cls_id, tokenizer.sep_id
-        input_ids, lengths, first_lengths = make_rows(*args)
-        columns = np.arange(max_seq_length)[None, :]
-        sequence_ids = (columns < lengths[:, None]).astype(np.int32) + (
-            (columns >= first_lengths[:, None]) & (columns < lengths[:, None])
-        )
-        return Tokens(input_ids, lengths, sequence_ids.astype(np.int32), self.instances[:, 4])
+        pieces = self.instances[:, :4].reshape(-1, 2)
+        args = pieces, np.ones(len(pieces), bool), np.arange(0, len(pieces) + 1, 2), max_seq_length
+        kind = FRAME_KINDS.index(PAIR)
+        rows = make_rows(documents.ids, *args, tokenizer.cls_id, tokenizer.sep_id, kind)
+        return Tokens(*rows, self.instances[:, 4])
 
 
 def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, key, swaps=False):
@@ -243,33 +241,31 @@ def _truncate(a_start, a_end, b_start, b_end, max_tokens, state):
 
 
 @numba.njit(cache=True, nogil=True)
-def make_rows(ids, instances, max_seq_length, cls_id, sep_id):
-    """Instances (N, 6) -> rows [CLS] A [SEP] B [SEP].
+def make_rows(ids, pieces, ends, row_splits, max_seq_length, cls_id, sep_id, kind):
+    """Pieces (K, 2) of ids -> rows with frames; row i has the pieces row_splits[i] :
+    row_splits[i + 1].
 
-    Returns: input_ids (N, S) int32 padded with 0, lengths (N,) int32 without padding,
-      first_lengths (N,) int32 of [CLS] A [SEP], which is segment 0.
+    ends: (K,) bool, the pieces at the end of their document. kind: index in FRAME_KINDS.
+    Returns input_ids (N, S), lengths (N,) and sequence_ids (N, S), int32, as in Tokens.
     """
-    num_rows = len(instances)
+    num_rows = len(row_splits) - 1
     input_ids = np.zeros((num_rows, max_seq_length), np.int32)
-    lengths, first_lengths = np.empty(num_rows, np.int32), np.empty(num_rows, np.int32)
+    sequence_ids = np.zeros((num_rows, max_seq_length), np.int32)
+    lengths = np.empty(num_rows, np.int32)
     for row in range(num_rows):
-        a_start, a_end, b_start, b_end = (
-            instances[row, 0],
-            instances[row, 1],
-            instances[row, 2],
-            instances[row, 3],
-        )
-        input_ids[row, 0] = cls_id
-        position = 1
-        for token in range(a_start, a_end):
-            input_ids[row, position] = ids[token]
-            position += 1
-        input_ids[row, position] = sep_id
-        position += 1
-        first_lengths[row] = position
-        for token in range(b_start, b_end):
-            input_ids[row, position] = ids[token]
-            position += 1
-        input_ids[row, position] = sep_id
-        lengths[row] = position + 1
-    return input_ids, lengths, first_lengths
+        position = 0
+        for piece in range(row_splits[row], row_splits[row + 1]):
+            begin = position
+            if kind == 0 or (kind >= 3 and piece == row_splits[row]):
+                input_ids[row, position] = cls_id
+                position += 1
+            for token in range(pieces[piece, 0], pieces[piece, 1]):
+                input_ids[row, position] = ids[token]
+                position += 1
+            has_sep = kind == 0 or kind >= 3 or (kind == 1 and ends[piece])
+            if has_sep and position < max_seq_length:
+                input_ids[row, position] = sep_id
+                position += 1
+            sequence_ids[row, begin:position] = 1 if kind == 3 else piece - row_splits[row] + 1
+        lengths[row] = position
+    return input_ids, lengths, sequence_ids

@@ -10,6 +10,7 @@ Legend: B rows, S row length, P predictions a row.
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 import tensorflow as tf
@@ -57,6 +58,17 @@ class MaskingSpec:
             ngram_weights=settings["ngram_weights"],
             blank_ids=tuple(index for index, piece in enumerate(tokenizer.vocab) if not piece),
         )
+
+
+def compile_masking(spec: MaskingSpec):
+    """Return `mask_rows` with the settings, compiled, as a function that returns NumPy arrays."""
+    masks = functools.partial(mask_rows, spec=spec)
+    compiled = tf.function(masks, autograph=False, reduce_retracing=True)
+
+    def mask(*batch):
+        return {name: value.numpy() for name, value in compiled(*batch).items()}
+
+    return mask
 
 
 def mask_rows(input_ids, lengths, word_starts, keys, spec):

@@ -1,4 +1,4 @@
-"""Knows the files of our own jobs, so that a folder of text may also be the folder of the output.
+"""Recognises files written by earlier data jobs, so that --input_file may name the output folder.
 
 A data job leaves dataset.json (or .NAME.building.json, unfinished) beside its other files. A
 vocabulary is known by its name and its special pieces, in any folder.
@@ -30,14 +30,12 @@ def is_own(path):
 
 def is_data_folder(folder):
     """Whether a data job, finished or not, wrote to a folder."""
-    if unfinished_job(folder) is not None:
-        return True
     try:
         with open(os.path.join(folder, FILE_NAME), encoding="utf-8") as file:
-            content = json.load(file)
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and content.keys() >= MANIFEST_KEYS
+            is_finished = json.load(file).keys() >= MANIFEST_KEYS
+    except (OSError, ValueError, RecursionError, AttributeError):  # none, or not ours
+        is_finished = False
+    return is_finished or unfinished_job(folder) is not None
 
 
 def unfinished_job(folder):

@@ -15,10 +15,8 @@ import dataclasses
 import numba
 import numpy as np
 
-from bert_gpu.data.config import CLS_SEP, FRAMES
-from bert_gpu.data.instances import Tokens
-
-ROW = "row"  # full sentences: one frame around the row
+from bert_gpu.data.config import CLS_SEP
+from bert_gpu.data.instances import FRAME_KINDS, ROW, Tokens, make_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +60,7 @@ class PieceRows:
         sentences.
         """
         ends = np.isin(self.pieces[:, 1], documents.sentence_splits[documents.document_splits])
-        kind = (*FRAMES, ROW).index(self.frame)
+        kind = FRAME_KINDS.index(self.frame)
         args = (
             documents.ids,
             self.pieces,
@@ -73,7 +71,7 @@ class PieceRows:
             tokenizer.sep_id,
             kind,
         )
-        return Tokens(*_make_piece_rows(*args), labels=None)
+        return Tokens(*make_rows(*args), labels=None)
 
 
 def packed_rows(documents, chosen, *, max_seq_length, separator):
@@ -173,29 +171,3 @@ def _full_sentences(sentence_splits, document_splits, chosen, budget):
         num_rows += 1
         row_splits[num_rows] = num_pieces
     return pieces[:num_pieces].copy(), row_splits[: num_rows + 1].copy()
-
-
-@numba.njit(cache=True, nogil=True)
-def _make_piece_rows(ids, pieces, ends, row_splits, max_seq_length, cls_id, sep_id, kind):
-    num_rows = len(row_splits) - 1
-    input_ids = np.zeros((num_rows, max_seq_length), np.int32)
-    sequence_ids = np.zeros((num_rows, max_seq_length), np.int32)
-    lengths = np.empty(num_rows, np.int32)
-    for row in range(num_rows):
-        position = 0
-        for piece in range(row_splits[row], row_splits[row + 1]):
-            begin = position
-            if kind == 0 or (kind == 3 and piece == row_splits[row]):
-                input_ids[row, position] = cls_id
-                position += 1
-            for token in range(pieces[piece, 0], pieces[piece, 1]):
-                input_ids[row, position] = ids[token]
-                position += 1
-            if (
-                kind == 0 or kind == 3 or (kind == 1 and ends[piece])
-            ) and position < max_seq_length:
-                input_ids[row, position] = sep_id
-                position += 1
-            sequence_ids[row, begin:position] = 1 if kind == 3 else piece - row_splits[row] + 1
-        lengths[row] = position
-    return input_ids, lengths, sequence_ids

@@ -9,16 +9,16 @@ the next batch is ready when a step ends.
 Legend: N records, B rows of a batch, S row length, P predictions a row.
 """
 
+import concurrent.futures
 import dataclasses
-import queue
-import threading
 
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.errors import UserError
-from bert_gpu.data import checks, examples, masking
-from bert_gpu.data.random_bits import derive_key, row_keys
+from bert_gpu.base.settings import UserError
+from bert_gpu.data import checks, examples
+from bert_gpu.data.masking import MaskingSpec, compile_masking
+from bert_gpu.data.random_bits import derive_key, permutation, row_keys
 
 WINDOW_BATCHES = 64  # uniform padding sorts by length inside windows of this size
 VALIDATION_EPOCH = -1  # validation is masked the same way every time
@@ -29,7 +29,7 @@ WIDE = ("input_ids", "input_mask", "segment_ids", "sequence_ids", "token_labels"
 class Masking:
     """How rows are masked at reading. starts_word: (V,) bool, the pieces that begin a word."""
 
-    spec: masking.MaskingSpec
+    spec: MaskingSpec
     starts_word: np.ndarray
 
 
@@ -81,7 +81,7 @@ class Reader:
         ) | (limits or {})
         self.needs_predictions, self.skipped = needs_predictions, set()
         if masking is not None:
-            self._mask = tf.function(self._mask_rows, autograph=False, reduce_retracing=True)
+            self._mask = compile_masking(masking.spec)
 
     def __len__(self):
         return len(self.records)
@@ -112,48 +112,35 @@ class Reader:
         text}, to which it adds those that it finds.
         """
         good = [row for row in range(len(serialized)) if row not in problems]
+        whole = self._blank(len(serialized))
+        if not good:
+            return whole
         try:
-            batch = self._parse([serialized[row] for row in good]) if good else None
+            batch = self._parse([serialized[row] for row in good])
         except tf.errors.InvalidArgumentError:
             # one of them does not fit: which?
             misfits = [row for row in good if not self._fits(serialized[row])]
             problems |= dict.fromkeys(misfits, "does not fit the schema of the other records")
             assert misfits
             return self._checked(serialized, problems)
-        if batch is None:
-            return self._blank(len(serialized))
         found = checks.bad_rows(batch, self.limits, self.needs_predictions)
         problems |= {good[row]: text for row, text in found.items()}
-        batch.pop("starts", None)
-        batch = {
-            name: value if value.dtype == np.float32 else value.astype(np.int32)
-            for name, value in batch.items()
-        }
-        if not problems:
-            return batch
-        kept = [row for row in range(len(good)) if row not in found]
-        whole, rows = self._blank(len(serialized)), [good[row] for row in kept]
+        kept = rows = slice(None)
+        if problems:
+            kept = ~np.isin(np.arange(len(good)), list(found))
+            rows = np.array(good)[kept]
         for name, values in whole.items():
             values[rows] = batch[name][kept]
         return whole
 
     def _blank(self, num_rows):
         """A batch of rows of one token, which stand for records that are skipped."""
-        schema, shape = self.schema, (num_rows, self.max_seq_length)
-        first = np.zeros(shape, np.int32)
-        first[:, 0] = 1
-        batch = {name: np.zeros(shape, np.int32) for name in ("input_ids", "segment_ids")}
-        batch["input_mask"] = first
-        if schema.is_packed:
-            batch["sequence_ids"] = first.copy()
-        if schema.has_next_sentence_labels:
-            batch["next_sentence_labels"] = np.zeros(num_rows, np.int32)
-        if schema.kind == examples.STATIC:
-            shape = num_rows, schema.max_predictions_per_seq
-            batch |= {
-                name: np.zeros(shape, np.int32) for name in ("masked_lm_positions", "masked_lm_ids")
-            }
-            batch["masked_lm_weights"] = np.zeros(shape, np.float32)
+        batch = {
+            name: np.zeros((num_rows, *shape), np.float32 if "weights" in name else np.int32)
+            for name, shape in self.schema.shapes(self.max_seq_length).items()
+        }
+        for name in {"input_mask", "sequence_ids"}.intersection(batch):
+            batch[name][:, 0] = 1
         return batch
 
     def _name_skipped(self, index, problem):
@@ -181,13 +168,8 @@ class Reader:
             chosen = epochs == epoch
             keys[chosen] = row_keys(derive_key(self.seed, "masks", epoch), indices[chosen])
         starts = self.masking.starts_word[batch["input_ids"]]
-        masked = self._mask(
-            batch["input_ids"], batch["input_mask"].sum(1, dtype=np.int32), starts, keys
-        )
-        return {name: value.numpy() for name, value in masked.items()}
-
-    def _mask_rows(self, input_ids, lengths, word_starts, keys):
-        return masking.mask_rows(input_ids, lengths, word_starts, keys, self.masking.spec)
+        lengths = batch["input_mask"].sum(1, dtype=np.int32)
+        return self._mask(batch["input_ids"], lengths, starts, keys)
 
     def _trim(self, batch):
         """Cuts the batch to its longest row, rounded up to a multiple of `length_multiple`."""
@@ -224,9 +206,7 @@ def bucketed(order, sizes, seed, epoch, batch_size):
 
 def epoch_order(num_records, seed, epoch):
     """The permutation (N,) of one epoch."""
-    return np.random.Generator(np.random.Philox(key=derive_key(seed, "order", epoch))).permutation(
-        num_records
-    )
+    return permutation(derive_key(seed, "order", epoch), num_records)
 
 
 def consume(num_records, batch_size, position, order_of):
@@ -237,18 +217,15 @@ def consume(num_records, batch_size, position, order_of):
     """
     epoch, order = None, None
     while True:
-        indices, epochs, num_missing = [], [], batch_size
-        while num_missing:
-            if position // num_records != epoch:
-                epoch = position // num_records
-                order = order_of(epoch)
-            start = position % num_records
-            part = order[start : start + num_missing]
-            indices.append(part)
-            epochs.append(np.full(len(part), epoch))
-            position += len(part)
-            num_missing -= len(part)
-        yield np.concatenate(indices), np.concatenate(epochs)
+        positions = np.arange(position, position + batch_size)
+        epochs, indices = positions // num_records, np.empty(batch_size, np.int64)
+        for own in np.unique(epochs).tolist():
+            if own != epoch:
+                epoch, order = own, order_of(own)
+            is_own = epochs == own
+            indices[is_own] = order[positions[is_own] % num_records]
+        yield indices, epochs
+        position += batch_size
 
 
 def training_batches(reader, *, batch_size, position, shuffle):
@@ -278,36 +255,12 @@ def prefetch(batches, depth=2):
     """Runs an iterator in a background thread, `depth` items ahead. Errors reach the consumer;
     closing ends the thread.
     """
-    ready, stopped = queue.Queue(depth), threading.Event()
-    end = object()
-
-    def offer(item):
-        while not stopped.is_set():
-            try:
-                return ready.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-
-    def produce():
-        try:
-            for item in batches:
-                offer((item, None))
-                if stopped.is_set():
-                    return
-            offer((end, None))
-        except BaseException as error:  # the consumer raises it
-            offer((end, error))
-
-    thread = threading.Thread(target=produce, name="input pipeline", daemon=True)
-    thread.start()
+    batches, end = iter(batches), object()
+    executor = concurrent.futures.ThreadPoolExecutor(1, "input pipeline")
     try:
-        while True:
-            item, error = ready.get()
-            if error is not None:
-                raise error
-            if item is end:
-                return
+        ahead = [executor.submit(next, batches, end) for _ in range(depth)]
+        while (item := ahead.pop(0).result()) is not end:
+            ahead.append(executor.submit(next, batches, end))
             yield item
     finally:
-        stopped.set()
-        thread.join()
+        executor.shutdown(cancel_futures=True)

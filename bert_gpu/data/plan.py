@@ -35,13 +35,13 @@ class CorpusPlan:
     Attributes:
       config: of the job. windows: list of corpus.Window, the whole text.
       share: of the documents, that is held out for validation.
-      fate: (D,) int8, TRAIN, VALIDATION or DROPPED. num_shards: to train on.
+      split: (D,) int8, TRAIN, VALIDATION or DROPPED. num_shards: to train on.
     """
 
     config: DataConfig
     windows: list
     share: float
-    fate: np.ndarray
+    split: np.ndarray
     num_shards: int
 
     @functools.cached_property
@@ -50,30 +50,17 @@ class CorpusPlan:
 
     @property
     def num_documents(self):
-        return len(self.fate)
+        return len(self.split)
 
     @functools.cached_property
     def num_text_bytes(self):
         return sum(window.num_bytes for window in self.windows)
 
-    @property
-    def most_bytes(self):
-        """Bytes of text above which a document is too long to be held out."""
-        return validation.most_bytes(self.blocks, self.share)
-
-    @property
-    def predicted_bytes(self):
-        return predict_bytes(self.config, self.num_text_bytes)
-
-    @property
-    def predicted_rows(self):
-        return predict_rows(self.config, self.num_text_bytes, self.num_documents)
-
     def check_documents(self) -> None:
         """Raise UserError when there are too few documents for next-sentence pairs."""
         if self.config.objective != "nsp":
             return
-        num_documents = int((self.fate != DROPPED).sum())
+        num_documents = int((self.split != DROPPED).sum())
         remedy = "--objective=sop, full_sentences or packed"
         if num_documents == 1:
             raise UserError(
@@ -95,20 +82,20 @@ class CorpusPlan:
         """The plan without some documents, (D,) bool, in as many shards. If none to train on or
         none for validation is left, chooses again among the others.
         """
-        fate = self.fate.copy()
-        fate[is_dropped] = DROPPED
+        split = self.split.copy()
+        split[is_dropped] = DROPPED
         least = validation.least_documents(self.config.objective)
         wanted = (TRAIN, VALIDATION) if self.share else (TRAIN,)
-        if not all((fate == split).sum() >= least for split in wanted):
+        if not all((split == part).sum() >= least for part in wanted):
             chosen = choose(self.config, self.windows, self.share, is_dropped)
-            fate[~is_dropped] = chosen[~is_dropped]
-        return dataclasses.replace(self, fate=fate)
+            split[~is_dropped] = chosen[~is_dropped]
+        return dataclasses.replace(self, split=split)
 
     def shards(self):
         """The shards of the job, training first."""
         prefix = os.path.join(self.config.folder, self.config.name)
         groups = np.array_split(np.arange(len(self.windows)), self.num_shards)
-        lenders = nearest_windows(self.windows, self.fate)
+        lenders = nearest_windows(self.windows, self.split)
         shards = [
             Shard(
                 shard_path(prefix, i, self.num_shards),
@@ -119,38 +106,38 @@ class CorpusPlan:
             )
             for i, group in enumerate(groups)
         ]
-        if (self.fate == VALIDATION).any():
+        if (self.split == VALIDATION).any():
             path = shard_path(prefix, 0, 1, "validation")
             shards.append(Shard(path, "validation", 0, tuple(self.windows)))
         return shards
 
 
-def plan_corpus(config, paths, formats, names, report):
+def plan_corpus(config, paths, formats, names, read):
     """The CorpusPlan of plain files.
 
     Args:
-      config: DataConfig. paths, formats, names, report: see `corpus.plan_blocks`.
+      config: DataConfig. paths, formats, names, read: see `corpus.plan_windows`.
 
     Raises UserError: the text is bad, or has too few documents for --num_shards.
     """
 
-    def cut(least, report=None):
+    def cut(min_windows, read=None):
         window_bytes = max(1, round(config.window_megabytes * 1e6))
-        return corpus.plan_windows(paths, window_bytes, formats, names, least, report)
+        return corpus.plan_windows(paths, window_bytes, formats, names, min_windows, read)
 
-    windows = cut(config.num_shards or 1, report)
+    windows = cut(config.num_shards or 1, read)
     num_bytes = sum(window.num_bytes for window in windows)
     share = config.validation_share
     if share is None:
         num_rows = predict_rows(config, num_bytes, windows[-1].documents.stop)
         share = validation.default_share(num_rows)
-    fate = choose(config, windows, share).astype(np.int8)
-    return CorpusPlan(config, windows, share, fate, count_shards(config, windows, fate, cut))
+    split = choose(config, windows, share).astype(np.int8)
+    return CorpusPlan(config, windows, share, split, count_shards(config, windows, split, cut))
 
 
-def nearest_windows(windows: list, fate: np.ndarray) -> list:
+def nearest_windows(windows: list, split: np.ndarray) -> list:
     """Return for each window the nearest other one with documents to train on, or None."""
-    used = [i for i, window in enumerate(windows) if (fate[window.documents] == TRAIN).any()]
+    used = [i for i, window in enumerate(windows) if (split[window.documents] == TRAIN).any()]
     nearest = []
     for index, place in enumerate(np.searchsorted(used, np.arange(len(windows))).tolist()):
         near = [(abs(i - index), i) for i in used[max(0, place - 1) : place + 2] if i != index]
@@ -185,16 +172,16 @@ def predict_rows(config, num_text_bytes, num_documents):
     return round(rows)
 
 
-def count_shards(config, windows, fate, cut):
+def count_shards(config, windows, split, cut):
     """The number of training shards, which duplicates that are dropped later do not change.
 
     Args:
-      fate: (D,) TRAIN or VALIDATION. cut: function of a number of windows, that cuts the text into
+      split: (D,) TRAIN or VALIDATION. cut: function of a number of windows, that cuts the text into
         as many or more.
 
     Raises UserError: --num_shards is too large.
     """
-    most, wanted = num_for_training(windows, fate), config.num_shards
+    most, wanted = num_for_training(windows, split), config.num_shards
     if wanted is None:
         num_text_bytes = sum(window.num_bytes for window in windows)
         by_size = round(predict_bytes(config, num_text_bytes) / SHARD_BYTES)
@@ -202,7 +189,7 @@ def count_shards(config, windows, fate, cut):
     possible = wanted
     while most < possible and possible > 1:
         possible = max(1, min(most, possible - 1))
-        most = num_for_training(cut(possible), fate)
+        most = num_for_training(cut(possible), split)
     if possible < wanted:
         raise UserError(
             "the text has too few documents to train on for so many",
@@ -213,6 +200,6 @@ def count_shards(config, windows, fate, cut):
     return wanted
 
 
-def num_for_training(windows, fate):
+def num_for_training(windows, split):
     """The number of windows that hold a document to train on."""
-    return sum((fate[window.documents] == TRAIN).any() for window in windows)
+    return sum((split[window.documents] == TRAIN).any() for window in windows)

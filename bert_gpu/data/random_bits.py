@@ -47,6 +47,11 @@ def row_keys(key, rows):
     return x ^ (x >> np.uint64(31))
 
 
+def permutation(key: int, num_rows: int) -> np.ndarray:
+    """Return the indices 0 ... num_rows - 1 in a random order."""
+    return np.random.Generator(np.random.Philox(key=key)).permutation(num_rows)
+
+
 def column_bits(keys, columns, stream):
     """(N, K) int32 in [0, 2**31): a hash of row key (N,) uint64, column (N, K) or (1, K) int32, and
     `stream` (a small int).

@@ -6,12 +6,14 @@ and from the nearest one if a single document nearly fills it.
 """
 
 import dataclasses
+import functools
+import itertools
+import operator
 import os
 import typing
 import zlib
 
 import numpy as np
-import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import atomic_file, read_json, write_json
@@ -19,11 +21,13 @@ from bert_gpu.base.malloc import trim_heap
 from bert_gpu.base.settings import fields_of, setting
 from bert_gpu.base.tensor_files import load_file, save
 from bert_gpu.data import examples, instances, masking, packing
+from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import SHARES
-from bert_gpu.data.random_bits import derive_key, row_keys
+from bert_gpu.data.random_bits import derive_key, permutation, row_keys
 from bert_gpu.data.records import FOOTER, GZIP_LEVEL, HEADER, ShardWriter
 from bert_gpu.text import clean, corpus
 from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 TRAIN, VALIDATION, DROPPED = 0, 1, 2  # how a document is used
 ROWS_PER_BATCH = 2048  # then each array of a batch has about a megabyte
@@ -72,8 +76,7 @@ class Counts:
     num_dropped: int = setting(0, "Documents that --max_tokens_per_character drops.", low=0)
 
     def __add__(self, other):
-        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
-        return Counts(*(mine + theirs for mine, theirs in pairs))
+        return Counts(*map(operator.add, dataclasses.astuple(self), dataclasses.astuple(other)))
 
     def pair_shares(self) -> dict[str, float]:
         """Return the shares of pairs that dataset.json has, by name (manifest.SHARES)."""
@@ -97,60 +100,53 @@ class Tokenized(typing.NamedTuple):
     num_dropped: int
 
 
-class MemoryWriter:
-    """Used in place of a ShardWriter: keeps what would be written in memory."""
-
-    def __init__(self):
-        self.parts = []
-
-    def write(self, buffer, splits):
-        self.parts += [buffer.tobytes(), bytes((HEADER + FOOTER) * (len(splits) - 1))]
+NOTHING = Tokenized([], np.zeros(0, np.int32), np.zeros(1, np.int64), 0)
 
 
+@dataclasses.dataclass(eq=False)
 class ShardBuilder:
-    """Turns windows into a shard. Picklable: each process makes its own tokenizer."""
+    """Turns windows into a shard. Picklable: each process makes its own tokenizer.
 
-    def __init__(self, config, vocab_file, fate):
-        """fate: (D,) int8, TRAIN, VALIDATION or DROPPED for each document of the corpus."""
-        self.config, self.vocab_file, self.fate = config, vocab_file, fate
-        self._tokenizer = None
+    split: (D,) int8, TRAIN, VALIDATION or DROPPED for each document of the corpus.
+    """
 
-    def __getstate__(self):
-        return {
-            "config": self.config,
-            "vocab_file": self.vocab_file,
-            "fate": self.fate,
-            "_tokenizer": None,
-        }
+    config: DataConfig
+    vocab_file: str
+    split: np.ndarray
 
-    @property
+    def __reduce__(self):
+        return type(self), (self.config, self.vocab_file, self.split)
+
+    @functools.cached_property
     def tokenizer(self):
-        if self._tokenizer is None:
-            self._mask = tf.function(self._mask_rows, autograph=False, reduce_retracing=True)
-            self._tokenizer = open_tokenizer(self.vocab_file, self.config.do_lower_case)
-        return self._tokenizer
+        return open_tokenizer(self.vocab_file, self.config.do_lower_case)
+
+    @functools.cached_property
+    def _mask(self):
+        config = self.config
+        return masking.compile_masking(
+            masking.MaskingSpec.from_settings(
+                config.to_dict(), config.num_predictions, self.tokenizer
+            )
+        )
 
     def write_shard(self, shard, report):
         """Writes one shard and its statistics. `report` is called with the bytes of text and the
         tokens done since its last call.
         """
-        counts, scores = Counts(), []
+        counts, scores = Counts(), [np.zeros(0)]
         # Another pass over the validation documents would say no more about a model.
         num_passes = self.config.num_passes if shard.split == "train" else 1
         with ShardWriter(shard.path, self.config.gzip_compress) as writer:
-            for index, (texts, others, num_bytes) in enumerate(self._groups(shard)):
+            for index, (documents, pool, num_bytes) in enumerate(self._groups(shard)):
                 key = derive_key(self.config.random_seed, shard.split, shard.index, index)
-                group_counts = Counts()
-                if texts:
-                    group_counts = self._write_group(texts, others, writer, scores, key, num_passes)
-                counts += group_counts
+                own = self._write_group(documents, pool, writer.write, scores, key, num_passes)
+                counts += own
                 trim_heap()
-                # The validation shard reads the text again; progress counts each byte once.
-                report(num_bytes if shard.split == "train" else 0, group_counts.num_tokens)
+                report(num_bytes, own.num_tokens)
             if self.config.order in SCORED_ORDERS:
-                whole = np.concatenate(scores) if scores else np.zeros(0)
                 with atomic_file(scores_path(shard), "wb") as file:
-                    file.write(save({"scores": whole}))
+                    file.write(save({"scores": np.concatenate(scores)}))
         counts.num_bytes = writer.num_bytes
         write_json(stats_path(shard), dataclasses.asdict(counts))
 
@@ -158,48 +154,47 @@ class ShardBuilder:
         """Size of the output relative to the text, measured on a few samples of the corpus; writes
         no file.
         """
-        num_read, writer = 0, MemoryWriter()
-        for index in np.unique(
-            np.linspace(0, len(windows) - 1, NUM_SAMPLES).round().astype(int)
-        ).tolist():
-            block = windows[index].blocks[0]
-            fates = self.fate[corpus.Window((block,)).documents]
-            texts, end = [], num_read + SAMPLE_BYTES
-            for document, fate in zip(corpus.read_block(block), fates, strict=True):
+        num_read, parts = 0, []
+
+        def write(buffer, splits):
+            parts.append(buffer.tobytes() + bytes((HEADER + FOOTER) * (len(splits) - 1)))
+
+        places = np.linspace(0, len(windows) - 1, NUM_SAMPLES).round().astype(int)
+        for index in np.unique(places).tolist():
+            documents, end = [], num_read + SAMPLE_BYTES
+            window = corpus.Window(windows[index].blocks[:1])
+            for document, part in zip(window.read(), self.split[window.documents], strict=True):
                 if num_read >= end:
                     break
                 num_read += sum(map(len, document)) + len(document)  # as formats.py measures it
-                if fate != DROPPED:
-                    texts.append(clean.normalize(document, self.config.normalization))
-            if texts:
-                key = derive_key(self.config.random_seed, "trial", index)
-                self._write_group(texts, [], writer, [], key, self.config.num_passes)
+                if part != DROPPED:
+                    documents.append(clean.normalize(document, self.config.normalization))
+            key = derive_key(self.config.random_seed, "trial", index)
+            self._write_group(documents, [], write, [], key, self.config.num_passes)
         trim_heap()
-        content = b"".join(writer.parts)
-        return len(
-            zlib.compress(content, GZIP_LEVEL) if self.config.gzip_compress else content
-        ) / max(1, num_read)
+        content = b"".join(parts)
+        if self.config.gzip_compress:
+            content = zlib.compress(content, GZIP_LEVEL)
+        return len(content) / max(1, num_read)
 
     def _groups(self, shard):
-        """Yields (documents, documents of another window to draw random second segments from,
-        bytes of text read) of a shard, about a window at a time.
-        """
-        if shard.split == "validation":
-            yield from self._validation_groups(shard)
-            return
-        for window, lender in zip(shard.windows, shard.lenders, strict=True):
-            documents = self._read(window, TRAIN)
-            is_short = lender is not None and self._lacks_others(documents)
-            yield documents, self._lent(lender) if is_short else [], window.num_bytes
+        """Yields (documents, pool: documents of another window to draw random second segments from,
+        bytes of text that are done) of a shard, about a window at a time.
 
-    def _validation_groups(self, shard):
-        """As `_groups`: validation documents are few, so those of several windows form a group. The
-        last group is joined to the one before it when it has too few documents for pairs.
+        Validation documents are few, so those of several windows form a group. The last group is
+        joined to the one before it when it has too few documents for pairs. The validation shard
+        reads the text again; progress counts each byte once.
         """
+        if shard.split == "train":
+            for window, lender in zip(shard.windows, shard.lenders, strict=True):
+                documents = self._read(window, TRAIN)
+                is_short = lender is not None and self._lacks_others(documents)
+                yield documents, self._lent(lender) if is_short else [], window.num_bytes
+            return
         least = self.config.window_megabytes * 1e6
         previous, pending = [], []
         for window in shard.windows:
-            if not (self.fate[window.documents] == VALIDATION).any():
+            if not (self.split[window.documents] == VALIDATION).any():
                 continue
             pending += self._read(window, VALIDATION)
             if text_bytes(pending) < least or self._lacks_others(pending):
@@ -219,13 +214,8 @@ class ShardBuilder:
         is_short = sum(sizes) - max(sizes, default=0) <= LEAST_OTHERS * sum(sizes)
         return self.config.objective == "nsp" and is_short
 
-    def _read(self, window, split):
-        """The documents of a window that belong to TRAIN or VALIDATION, normalised."""
-        return [
-            clean.normalize(document, self.config.normalization)
-            for document, fate in zip(window.read(), self.fate[window.documents], strict=True)
-            if fate == split
-        ]
+    def _read(self, window, part):
+        return read_documents(self.config, window, self.split, part)
 
     def _lent(self, window):
         """The first documents of another window, up to LENT_BYTES of text; the last one is cut."""
@@ -238,153 +228,161 @@ class ShardBuilder:
                 break
         return lent
 
-    def _write_group(self, texts, others, writer, scores, key, num_passes):
-        """Tokenizes documents, makes rows in `num_passes` passes, masks and writes them. Appends
-        to `scores` when the order needs them.
+    def _write_group(self, documents, pool, write, scores, key, num_passes):
+        """Tokenizes documents, makes rows in `num_passes` passes, masks and writes them; returns
+        their Counts. Appends to `scores` when the order needs them.
         """
-        config, own = self.config, self.tokenize(texts)
-        documents, rows, counts = self._make_rows(own, self.tokenize(others), key, num_passes)
-        if rows is None:
-            return counts
+        if not documents:
+            return Counts()
+        config, tokenizer = self.config, self.tokenizer
+        own, lent = (tokenize(config, tokenizer, texts) for texts in (documents, pool))
+        documents, rows, counts = make_rows(config, tokenizer, own, lent, key, num_passes)
         keys = row_keys(derive_key(key, "masks"), np.arange(len(rows)))
-        counted = np.bincount(own.ids, minlength=self.tokenizer.vocab_size)
-        frequencies = counted / max(1, len(own.ids))
+        frequencies = np.bincount(own.ids, minlength=tokenizer.vocab_size) / max(1, len(own.ids))
         for start in range(0, len(rows), ROWS_PER_BATCH):
             chosen = np.arange(start, min(start + ROWS_PER_BATCH, len(rows)))
-            tokens = rows.take(chosen).tokens(documents, config.max_seq_length, self.tokenizer)
-            if config.order in SCORED_ORDERS:
-                scores.append(
-                    tokens.lengths.astype(np.float64)
-                    if config.order == "length"
-                    else rarity(tokens, frequencies)
-                )
+            tokens = rows.take(chosen).tokens(documents, config.max_seq_length, tokenizer)
+            if config.order == "length":
+                scores.append(tokens.lengths.astype(np.float64))
+            elif config.order == "common":
+                scores.append(rarity(tokens, frequencies))
             counts.num_row_tokens += int(tokens.lengths.sum())
-            features = (
-                self._static_features(tokens, keys[chosen])
-                if config.masking == "static"
-                else compact_features(tokens)
-            )
-            writer.write(*examples.encode_examples(features))
-        return counts
-
-    def count_pairs(self, texts: list) -> Counts:
-        """Return the Counts of the rows that one pass over documents makes; writes nothing."""
-        return self._make_rows(self.tokenize(texts), self.tokenize([]), 0, 1)[2]
-
-    def _make_rows(self, own, others, key, num_passes):
-        """Returns Documents, their rows and the Counts of both, from two Tokenized: the documents
-        to make rows of, and those to draw random second segments from. The rows are None when no
-        document of `own` has tokens.
-        """
-        counts = Counts(
-            num_documents=len(own.documents),
-            num_sentences=len(own.splits) - 1,
-            num_tokens=len(own.ids),
-            num_dropped=own.num_dropped,
-            num_unknown=int(np.sum(own.ids == self.tokenizer.unk_id)),
-            num_pass_tokens=num_passes * len(own.ids),
-        )
-        documents = instances.Documents.from_sentences(
-            np.concatenate([own.ids, others.ids]),
-            np.concatenate([own.splits, len(own.ids) + others.splits[1:]]),
-            [len(document) for document in own.documents + others.documents],
-        )
-        if self.config.objective in PAIRS:
-            documents = documents.split_long(self.config.max_seq_length - 3)
-        starts = documents.sentence_splits[documents.document_splits[:-1]]
-        num_own = int(np.searchsorted(starts, len(own.ids)))
-        if num_own == 0:
-            return documents, None, counts
-        rows = self._rows(documents, num_own, key, num_passes)
-        counts.num_instances = len(rows)
-        if self.config.objective in PAIRS:
-            counts.num_random_next = int(rows.instances[:, 4].sum())
-            counts.num_single = rows.num_single
-            counts.num_used_tokens = rows.num_used(is_random=self.config.objective == "nsp")
-        return documents, rows, counts
-
-    def tokenize(self, texts):
-        """The Tokenized of documents, without those that --max_tokens_per_character drops."""
-        ids, splits = self.tokenizer.tokenize([line for document in texts for line in document])
-        limit = self.config.max_tokens_per_character
-        if limit is None:
-            return Tokenized(texts, ids, splits, 0)
-        ends = np.cumsum([0, *map(len, texts)])
-        num_tokens = np.diff(splits[ends])
-        num_characters = np.array(
-            [sum(len(line.decode("utf-8", "ignore")) for line in document) for document in texts]
-        )
-        keep = num_tokens < limit * num_characters
-        kept_lines = np.repeat(keep, np.diff(ends))
-        lengths = np.diff(splits)
-        kept = [document for document, good in zip(texts, keep, strict=True) if good]
-        kept_splits = np.concatenate([[0], np.cumsum(lengths[kept_lines])]).astype(np.int64)
-        kept_ids = ids[np.repeat(kept_lines, lengths)]
-        return Tokenized(kept, kept_ids, kept_splits, int((~keep).sum()))
-
-    def _rows(self, documents, num_own, key, num_passes):
-        """PairRows or PieceRows of all passes over the first `num_own` documents, ordered as the
-        settings say.
-        """
-        config, length = self.config, self.config.max_seq_length
-        passes = []
-        for index in range(num_passes):
-            pass_key = derive_key(key, "instances", index)
-            if config.objective in PAIRS:
-                args = documents, np.arange(num_own), np.arange(len(documents))
-                settings = dict(
-                    max_seq_length=length,
-                    short_seq_prob=config.short_seq_prob,
-                    swaps=config.objective == "sop",
-                )
-                passes.append(
-                    instances.PairRows(instances.pair_instances(*args, key=pass_key, **settings))
-                )
-                continue
-            order = np.arange(num_own)
-            if config.order != "as_is":
-                order = np.random.Generator(np.random.Philox(key=pass_key)).permutation(num_own)
-            if config.objective == "packed":
-                passes.append(
-                    packing.packed_rows(
-                        documents, order, max_seq_length=length, separator=config.pack_separator
-                    )
-                )
+            if config.masking == "static":
+                features = self._static_features(tokens, keys[chosen])
             else:
-                passes.append(packing.full_sentence_rows(documents, order, max_seq_length=length))
-        rows = type(passes[0]).concatenate(passes)
-        if config.order == "as_is":
-            return rows
-        return rows.take(
-            np.random.Generator(np.random.Philox(key=derive_key(key, "shuffle"))).permutation(
-                len(rows)
-            )
-        )
+                features = compact_features(tokens)
+            write(*examples.encode_examples(features))
+        return counts
 
     def _static_features(self, tokens, keys):
         """Google's seven features of a batch of rows; six without labels, and sequence_ids for
         packed rows.
         """
-        masked = self._mask(
-            tokens.input_ids, tokens.lengths, self.tokenizer.word_starts(tokens.input_ids), keys
-        )
-        features = {name: value.numpy() for name, value in masked.items()}
+        starts = self.tokenizer.word_starts(tokens.input_ids)
+        features = self._mask(tokens.input_ids, tokens.lengths, starts, keys)
         features["input_mask"] = (tokens.sequence_ids > 0).astype(np.int32)
+        features["segment_ids"] = np.zeros_like(tokens.sequence_ids)
         if tokens.labels is not None:
             features["segment_ids"] = np.maximum(tokens.sequence_ids - 1, 0)
             features["next_sentence_labels"] = tokens.labels[:, None]
-        else:
-            features["segment_ids"] = np.zeros_like(tokens.sequence_ids)
         if self.config.objective == "packed":
             features["sequence_ids"] = tokens.sequence_ids
         rename = examples.V2_NAMES if self.config.use_v2_feature_names else {}
         return {rename.get(name, name): values for name, values in features.items()}
 
-    def _mask_rows(self, input_ids, lengths, word_starts, keys):
-        spec = masking.MaskingSpec.from_settings(
-            self.config.to_dict(), self.config.num_predictions, self.tokenizer
+
+def read_documents(
+    config: DataConfig, window: corpus.Window, split: np.ndarray, part: int
+) -> list[list[bytes]]:
+    """Return the documents of a window that belong to TRAIN or VALIDATION, normalised."""
+    return [
+        clean.normalize(document, config.normalization)
+        for document, own in zip(window.read(), split[window.documents], strict=True)
+        if own == part
+    ]
+
+
+def tokenize(config: DataConfig, tokenizer: Tokenizer, documents: list) -> Tokenized:
+    """Return the Tokenized of documents, without those that --max_tokens_per_character drops."""
+    tokens = tokenizer.tokenize([line for document in documents for line in document])
+    return drop_dense(documents, *tokens, config.max_tokens_per_character)
+
+
+def drop_dense(
+    documents: list, ids: np.ndarray, splits: np.ndarray, limit: float | None
+) -> Tokenized:
+    """Return the Tokenized of documents without those of at least `limit` tokens per character
+    (--max_tokens_per_character). ids, splits: of all their sentences.
+    """
+    if limit is None:
+        return Tokenized(documents, ids, splits, 0)
+    ends = np.cumsum([0, *map(len, documents)])
+    texts = (b"".join(document) for document in documents)
+    num_characters = np.array([len(text.decode("utf-8", "ignore")) for text in texts])
+    is_kept = np.diff(splits[ends]) < limit * num_characters
+    kept_lines = np.repeat(is_kept, np.diff(ends))
+    lengths = np.diff(splits)
+    kept_splits = np.concatenate([[0], np.cumsum(lengths[kept_lines])]).astype(np.int64)
+    return Tokenized(
+        list(itertools.compress(documents, is_kept)),
+        ids[np.repeat(kept_lines, lengths)],
+        kept_splits,
+        int((~is_kept).sum()),
+    )
+
+
+def count_pairs(config: DataConfig, tokenizer: Tokenizer, own: Tokenized) -> Counts:
+    """Return the Counts of the rows that one pass over documents makes."""
+    return make_rows(config, tokenizer, own, NOTHING, 0, 1)[2]
+
+
+def make_rows(
+    config: DataConfig,
+    tokenizer: Tokenizer,
+    own: Tokenized,
+    pool: Tokenized,
+    key: int,
+    num_passes: int,
+) -> tuple:
+    """Return instances.Documents, their rows (PairRows or PieceRows) and the Counts of both.
+
+    Args:
+      own: documents to make rows of; none with tokens gives the rows (). pool: those to draw random
+        second segments from, too.
+    """
+    counts = Counts(
+        num_documents=len(own.documents),
+        num_sentences=len(own.splits) - 1,
+        num_tokens=len(own.ids),
+        num_dropped=own.num_dropped,
+        num_unknown=int(np.sum(own.ids == tokenizer.unk_id)),
+        num_pass_tokens=num_passes * len(own.ids),
+    )
+    documents = instances.Documents.from_sentences(
+        np.concatenate([own.ids, pool.ids]),
+        np.concatenate([own.splits, len(own.ids) + pool.splits[1:]]),
+        [len(document) for document in own.documents + pool.documents],
+    )
+    if config.objective in PAIRS:
+        documents = documents.split_long(config.max_seq_length - 3)
+    starts = documents.sentence_splits[documents.document_splits[:-1]]
+    num_own = int(np.searchsorted(starts, len(own.ids)))
+    if num_own == 0:
+        return documents, (), counts
+    passes = [
+        rows_of_pass(config, documents, num_own, derive_key(key, "instances", index))
+        for index in range(num_passes)
+    ]
+    rows = type(passes[0]).concatenate(passes)
+    if config.order != "as_is":
+        rows = rows.take(permutation(derive_key(key, "shuffle"), len(rows)))
+    counts.num_instances = len(rows)
+    if config.objective in PAIRS:
+        counts.num_random_next, counts.num_single = rows.instances[:, 4:].sum(0).tolist()
+        counts.num_used_tokens = rows.num_used(is_random=config.objective == "nsp")
+    return documents, rows, counts
+
+
+def rows_of_pass(config: DataConfig, documents: instances.Documents, num_own: int, key: int):
+    """Return the PairRows or PieceRows of one pass over the first num_own documents."""
+    own, length = np.arange(num_own), config.max_seq_length
+    if config.objective in PAIRS:
+        pairs = instances.pair_instances(
+            documents,
+            own,
+            np.arange(len(documents)),
+            max_seq_length=length,
+            short_seq_prob=config.short_seq_prob,
+            key=key,
+            swaps=config.objective == "sop",
         )
-        return masking.mask_rows(input_ids, lengths, word_starts, keys, spec)
+        return instances.PairRows(pairs)
+    if config.order != "as_is":
+        own = permutation(key, num_own)
+    if config.objective == "full_sentences":
+        return packing.full_sentence_rows(documents, own, max_seq_length=length)
+    separator = config.pack_separator
+    return packing.packed_rows(documents, own, max_seq_length=length, separator=separator)
 
 
 def is_usual(random: float, num_rows: int) -> bool:
@@ -406,10 +404,13 @@ def compact_features(tokens):
     """
     is_real = tokens.sequence_ids > 0
     begins = is_real & (np.diff(tokens.sequence_ids, axis=1, prepend=0) != 0)
-    features = {}
-    for name, values, where in (("input_ids", tokens.input_ids, is_real), ("starts", None, begins)):
-        splits = np.concatenate([[0], np.cumsum(where.sum(1))])
-        features[name] = (np.nonzero(where)[1] if values is None else values[where], splits)
+    token_splits, start_splits = (
+        np.cumsum(np.append(0, each.sum(1))) for each in (is_real, begins)
+    )
+    features = dict(
+        input_ids=(tokens.input_ids[is_real], token_splits),
+        starts=(np.nonzero(begins)[1], start_splits),
+    )
     if tokens.labels is not None:
         features["next_sentence_labels"] = tokens.labels[:, None]
     return features

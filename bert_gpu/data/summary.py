@@ -14,7 +14,7 @@ LABELS = dict(
 
 
 def summary(manifest, counts, num_duplicates, config, duration):
-    """The counts as lines of text. manifest, counts, num_duplicates: from DatasetBuilder.run.
+    """The counts as lines of text. manifest, counts, num_duplicates: from build.run_job.
     duration: formatted text.
     """
     num_shards = len(manifest.train_shards) + len(manifest.validation_shards)

@@ -5,8 +5,17 @@ words are found, and that cleaning leaves something.
 from bert_gpu.base.errors import UserError
 from bert_gpu.data import validation
 from bert_gpu.data.config import DataConfig
-from bert_gpu.data.shards import LEAST_RANDOM, MOST_RANDOM, PAIRS, TRAIN, Counts, is_usual
-from bert_gpu.text import clean, corpus
+from bert_gpu.data.shards import (
+    LEAST_RANDOM,
+    MOST_RANDOM,
+    PAIRS,
+    TRAIN,
+    Counts,
+    is_usual,
+    read_documents,
+    tokenize,
+)
+from bert_gpu.text import corpus
 from bert_gpu.text.vocabulary import learning
 
 MOST_DROPPED = 0.5  # the share of documents from which a filter is warned of
@@ -100,20 +109,15 @@ def check_words(config, blocks, tokenizer):
     raise learning.no_words(config.input_file)
 
 
-def check_left(config, plan, builder):
+def check_left(config, plan, tokenizer):
     """UserError when cleaning leaves too few documents to train on; the first that are enough end
-    the search. plan: CorpusPlan. builder: ShardBuilder.
+    the search. plan: CorpusPlan.
     """
     num_left = 0
     for block in plan.blocks:
-        fates = plan.fate[corpus.Window((block,)).documents]
-        documents = [
-            clean.normalize(document, config.normalization)
-            for document, fate in zip(corpus.read_block(block), fates, strict=True)
-            if fate == TRAIN
-        ]
+        documents = read_documents(config, corpus.Window((block,)), plan.split, TRAIN)
         for start in range(0, len(documents), 100):
-            left = builder.tokenize(documents[start : start + 100])
+            left = tokenize(config, tokenizer, documents[start : start + 100])
             num_left += len(left.documents) if len(left.ids) else 0
             if num_left >= validation.least_documents(config.objective):
                 return

@@ -28,7 +28,7 @@ def write_shards(builder, shards, workers, work_bytes, report):
     assert builder.tokenizer  # created once, before threads start
     # the validation shard, which is last, is little work
     num_tasks = sum(shard.split == "train" for shard in shards)
-    pool = workers.pool(num_tasks, work_bytes < THREADS_BYTES, parallel.Threads)
+    pool = workers.make_pool(num_tasks, work_bytes < THREADS_BYTES, parallel.Threads)
     # closed before the folder's lock is free, also when this fails
     with contextlib.closing(
         pool.run(functools.partial(write_shard, builder), shards, report)

@@ -2,15 +2,15 @@
 
 import dataclasses
 
-from bert_gpu.base.errors import UserError
-from bert_gpu.base.settings import Settings, setting
+from bert_gpu.base.settings import Settings, UserError, setting
+from bert_gpu.base.standard_input import STANDARD_INPUT as STANDARD_INPUT
 from bert_gpu.finetune.tasks import table
 from bert_gpu.model.config import PRESETS
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.config import CadenceConfig, RunSettings
 
 DEFAULT_START, DEFAULT_TASK = "runs/pretrain/model", "pairs"  # of a training
-STANDARD_INPUT = STANDARD_OUTPUT = "-"
+STANDARD_OUTPUT = "-"
 FILES = dict(train="train", eval="dev", predict="test")  # which split each phase reads
 
 

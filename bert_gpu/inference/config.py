@@ -2,11 +2,10 @@
 
 import dataclasses
 
-from bert_gpu.base.errors import UserError
-from bert_gpu.base.settings import Settings, setting
+from bert_gpu.base.settings import Settings, UserError, setting
+from bert_gpu.base.standard_input import STANDARD_INPUT
 
 DEFAULT_MODEL = "runs/pretrain/model"
-STANDARD_INPUT = "-"
 DEFAULT_LENGTH = 128  # of --max_seq_length
 OFFSETS = ".offsets.npy"  # in place of .npy, beside the hidden states of --pooling=none
 

@@ -4,13 +4,13 @@ plain UTF-8 text is refused as the data script refuses it.
 
 import contextlib
 import os
-import sys
 import time
 
 from bert_gpu.base.console import Console, LogConsole
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_regular
-from bert_gpu.inference.config import STANDARD_INPUT
+from bert_gpu.base.settings import UserError
+from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.text import corpus
 from bert_gpu.text.formats import archives, encodings
 
@@ -111,14 +111,10 @@ def readable_archive(path):
 
 def standard_input():
     """Yields the bytes of standard input as they come."""
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UserError(
-            "standard input is a terminal",
-            "pipe text into the command, or name a file",
-            setting="input",
-            value="-",
-        )
-    while piece := sys.stdin.buffer.read1(archives.READ_BYTES):
+    stream = open_standard_input(
+        "--input=-: standard input is a terminal; pipe text into the command, or name a file"
+    )
+    while piece := stream.read1(archives.READ_BYTES):
         yield piece
 
 

@@ -18,10 +18,12 @@ import tensorflow as tf
 
 from bert_gpu.base.errors import UserError, shortened_path
 from bert_gpu.base.files import check_regular, comma_hint
+from bert_gpu.base.settings import UserError, shortened_path
+from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.text.config import LINES, TextFormat
 from bert_gpu.text.formats import saved_datasets
 from bert_gpu.text.formats.encodings import ENDINGS, check_plain, not_utf8
-from bert_gpu.text.formats.plain import BadLine, find_documents, parse_documents
+from bert_gpu.text.formats.plain import BadLine, cut_at_lines, find_documents, parse_documents
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 1 << 22  # that the scan holds at once, beside the longest line
@@ -31,7 +33,6 @@ FOLDER_ENDINGS = (
     *(".parquet", ".arrow", ".feather", ".gz", ".zst"),
 )
 TO_TEXT = "extract their text, as with pdftotext FILE, or name files to read them as they are"
-STANDARD_INPUT = "-"
 BLOCKS_PER_WINDOW = 8  # so that windows are of equal size within an eighth of it
 
 
@@ -86,21 +87,15 @@ class Window:
         return [document for block in self.blocks for document in read_block(block)]
 
 
-def expand_inputs(patterns):
-    """Comma-separated files, folders and globs (or a list of them) -> sorted paths of
-    files, without repeats: of several paths of one file the first that is named.
+def find_files(patterns):
+    """Comma-separated files, folders and globs (or a list of them) -> (paths, others): sorted paths
+    of files, without repeats (of several paths of one file the first that is named), and of the
+    files below the folders that are left out because of their endings.
 
     A folder stands for all files below it whose names end in one of FOLDER_ENDINGS, in small or
     capital letters, and do not begin with a dot; of a folder that Hugging Face's `datasets` saved,
     its tables alone. Links to folders below it are not followed. STANDARD_INPUT stays as it is.
     UserError when a pattern gives no file.
-    """
-    return find_files(patterns)[0]
-
-
-def find_files(patterns):
-    """(paths, others): those of `expand_inputs`, and sorted paths of the files below the folders
-    that are left out because of their endings.
     """
     hint = comma_hint(patterns) if isinstance(patterns, str) else ""
     patterns = patterns.split(",") if isinstance(patterns, str) else patterns
@@ -175,7 +170,7 @@ def files_below(folder):
         )
 
 
-def plan_blocks(paths, block_bytes, text_format=LINES, names=None, report=None):
+def plan_blocks(paths, block_bytes, text_format=LINES, names=None, read=None):
     """Cuts files into blocks of about block_bytes of text, each at least that long except the last
     of a file.
 
@@ -185,7 +180,8 @@ def plan_blocks(paths, block_bytes, text_format=LINES, names=None, report=None):
       text_format: TextFormat of all the files, or a list, one for each.
       names: list of str, the name of each file in error messages, such as that of the compressed
         file. Default: its path.
-      report: called with the bytes of the files read since the last call.
+      read: function of a path and a name that yields the file's bytes, cut after line breaks; for
+        a caller that wants to see them. Default: `whole_lines`.
 
     Returns:
       list of Block. They depend on the files, on block_bytes and on the formats alone. A file
@@ -199,7 +195,7 @@ def plan_blocks(paths, block_bytes, text_format=LINES, names=None, report=None):
     blocks, left_out = [], []
     for path, own_format, name in zip(paths, formats, names or paths, strict=True):
         first = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
-        found = scan_file(path, block_bytes, first, own_format, name, report)
+        found = scan_file(path, block_bytes, first, own_format, name, read)
         left_out += [] if found else [name]
         blocks += found
     if not blocks:
@@ -215,31 +211,32 @@ def no_document(names, text_format):
     return UserError(f"has no document{others}", needed, where=names[0])
 
 
-def plan_windows(paths, window_bytes, text_formats, names=None, least=1, report=None):
+def plan_windows(paths, window_bytes, text_formats, names=None, min_windows=1, read=None):
     """Cuts files into windows of about the same size, near to window_bytes of text.
 
     Args:
-      paths, text_formats, names, report: see `plan_blocks`.
+      paths, text_formats, names, read: see `plan_blocks`; `read` sees each file once.
       window_bytes: int > 0.
-      least: number of windows wanted, also of a short text; fewer only when it has fewer documents.
+      min_windows: number of windows wanted, also of a short text; fewer only when it has fewer
+        documents.
 
     Returns:
-      list of Window. They depend on the text of each file, on window_bytes and on least alone.
+      list of Window. They depend on the text of each file, on window_bytes and min_windows alone.
     """
     block_bytes = -(-window_bytes // BLOCKS_PER_WINDOW)
-    blocks = plan_blocks(paths, block_bytes, text_formats, names, report)
+    blocks = plan_blocks(paths, block_bytes, text_formats, names, read)
     num_bytes = sum(block.num_bytes for block in blocks)
     num_windows = max(1, round(num_bytes / window_bytes))
-    if least > num_windows:
-        num_windows, block_bytes = least, -(-num_bytes // least)
+    if min_windows > num_windows:
+        num_windows, block_bytes = min_windows, -(-num_bytes // min_windows)
         blocks = plan_blocks(paths, block_bytes, text_formats, names)
     windows = cut(blocks, num_windows)
-    if len(windows) < least:
+    if len(windows) < min_windows:
         num_documents = blocks[-1].first_document + blocks[-1].num_documents
-        while len(blocks) < min(least, num_documents):
+        while len(blocks) < min(min_windows, num_documents):
             block_bytes = max(1, block_bytes // BLOCKS_PER_WINDOW)
             blocks = plan_blocks(paths, block_bytes, text_formats, names)
-        windows = cut_all(blocks, min(least, num_documents))
+        windows = cut_all(blocks, min(min_windows, num_documents))
     return windows
 
 
@@ -345,7 +342,7 @@ def open_binary(path):
     return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")
 
 
-def scan_file(path, block_bytes, first_document, text_format, name, report=None):
+def scan_file(path, block_bytes, first_document, text_format, name, read=None):
     """The blocks of one file, in one pass; none when it has no document. Arguments and errors are
     those of `plan_blocks`.
     """
@@ -362,9 +359,7 @@ def scan_file(path, block_bytes, first_document, text_format, name, report=None)
         first_document += num_documents
         start, num_documents, num_sentences, num_bytes, num_empty = end, 0, 0, 0, 0
 
-    for lines in whole_lines(path, name):
-        if report is not None:
-            report(len(lines))
+    for lines in (read or whole_lines)(path, name):
         if position == 0:
             check_plain(name, lines, ENDINGS)
             if lines.startswith(BYTE_ORDER_MARK):
@@ -403,20 +398,18 @@ def scan_file(path, block_bytes, first_document, text_format, name, report=None)
     return blocks
 
 
+def file_pieces(path, name):
+    """Yields the file's bytes, CHUNK_BYTES at a time. Raises UserError."""
+    with readable(name), open_binary(path) as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk
+
+
 def whole_lines(path, name):
     """Yields the file's bytes, about CHUNK_BYTES at a time, cut after a line break.
     Raises UserError.
     """
-    with readable(name), open_binary(path) as file:
-        pending = []
-        while chunk := file.read(CHUNK_BYTES):
-            end = chunk.rfind(b"\n") + 1
-            if end:
-                yield b"".join([*pending, chunk[:end]])
-                pending = []
-            pending.append(chunk[end:])
-        if any(pending):
-            yield b"".join(pending)
+    return cut_at_lines(file_pieces(path, name))
 
 
 @contextlib.contextmanager

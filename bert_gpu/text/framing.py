@@ -34,8 +34,8 @@ def frame(tokenizer, texts_a, texts_b, max_seq_length):
     """Tokenizes, truncates and joins texts to Framed rows.
 
     Args:
-      tokenizer: text.tokenizer.Tokenizer. texts_a: list of N str or bytes. texts_b: the same, or
-        None. max_seq_length: S, at least 2, or 5 with pairs, so that each text keeps a token.
+      tokenizer: tokenizers.wordpiece.Tokenizer. texts_a: list of N str or bytes. texts_b: the same,
+        or None. max_seq_length: S, at least 2, or 5 with pairs, so that each text keeps a token.
     """
     ids_a, splits_a = tokenizer.tokenize(texts_a)
     if texts_b is None:

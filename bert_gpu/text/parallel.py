@@ -58,16 +58,16 @@ class Workers:
     num_workers: int | None = None
     cluster: Pool | None = None
 
-    def pool(self, num_tasks, is_little, for_little):
-        """A Pool for at most num_tasks tasks at a time. for_little: its class on this machine when
-        there is little work (`is_little`), less than starting processes takes.
+    def make_pool(self, num_tasks, is_small, small_pool):
+        """A Pool for at most num_tasks tasks at a time. small_pool: its class on this machine when
+        there is little work (`is_small`), less than starting processes takes.
         """
         if self.cluster is not None:
             return self.cluster
         num_workers = min(self.num_workers or os.cpu_count() or 1, num_tasks)
         if num_workers <= 1:
             return InThisProcess()
-        return for_little(num_workers) if is_little else Processes(num_workers)
+        return small_pool(num_workers) if is_small else Processes(num_workers)
 
 
 LOCAL = Workers()
@@ -88,27 +88,27 @@ def open_workers(config, console):
         yield Workers(config.num_workers, cluster)
 
 
+@dataclasses.dataclass
 class InThisProcess:
-    """One task after another."""
+    """One task after another, whatever num_workers is."""
 
-    def __init__(self, num_workers=1):
-        self.num_workers = 1
+    num_workers: int = 1
 
     def run(self, function, tasks, report):
         for task in tasks:
             yield function(task, report)
 
 
+@dataclasses.dataclass
 class Threads:
     """For functions that are outside Python most of the time."""
 
-    def __init__(self, num_workers):
-        self.num_workers = num_workers
+    num_workers: int
 
     def run(self, function, tasks, report):
         done, lock = [0, 0], threading.Lock()
         call = functools.partial(call_counted, function, done, lock)
-        shown = Shown(report)
+        progress = ProgressDelta(report)
         # not an executor of concurrent.futures: an interrupted process would wait for its threads
         with multiprocessing.pool.ThreadPool(self.num_workers) as pool:
             results, num_done = pool.imap_unordered(call, tasks), 0
@@ -116,34 +116,34 @@ class Threads:
                 try:
                     result = results.next(POLL_SECONDS)
                 except multiprocessing.TimeoutError:
-                    shown.update(done)
+                    progress.update(done)
                     continue
                 num_done += 1
-                shown.update(done)
+                progress.update(done)
                 yield result
 
 
+@dataclasses.dataclass
 class Processes:
     """Each has its own interpreter and takes seconds to start."""
 
-    def __init__(self, num_workers):
-        self.num_workers = num_workers
+    num_workers: int
 
     def run(self, function, tasks, report):
         context = multiprocessing.get_context("spawn")
         done, others = context.Array("q", 2), set(multiprocessing.active_children())
-        shown = Shown(report)
+        progress = ProgressDelta(report)
         pool = concurrent.futures.ProcessPoolExecutor(
             self.num_workers, context, start_worker, (function, done, os.getpid())
         )
         try:
-            with children_ignore_interrupts():
+            with children_ignore_sigint():
                 running = {pool.submit(call_in_process, task) for task in tasks}
             while running:
                 finished, running = concurrent.futures.wait(
                     running, POLL_SECONDS, concurrent.futures.FIRST_COMPLETED
                 )
-                shown.update(done)
+                progress.update(done)
                 for future in finished:
                     yield future.result()
         except concurrent.futures.process.BrokenProcessPool:
@@ -159,11 +159,12 @@ class Processes:
         pool.shutdown()
 
 
-class Shown:
-    """What of (bytes, tokens) done in all has been reported."""
+@dataclasses.dataclass
+class ProgressDelta:
+    """Reports what was done since the last report, from (bytes, tokens) done in all."""
 
-    def __init__(self, report):
-        self.report, self.before = report, (0, 0)
+    report: typing.Callable
+    before: tuple = (0, 0)
 
     def update(self, done):
         now = tuple(done)
@@ -181,7 +182,7 @@ def map_blocks(function, blocks, workers, report=None):
       report: called with (bytes of text, tokens = 0) done since the last call.
     """
     sizes = [block.num_bytes for block in blocks]
-    pool = workers.pool(len(blocks), sum(sizes) <= IN_PROCESS_BYTES, InThisProcess)
+    pool = workers.make_pool(len(blocks), sum(sizes) <= IN_PROCESS_BYTES, InThisProcess)
     num_groups = len(blocks)
     if not isinstance(pool, InThisProcess):
         most = max(pool.num_workers * GROUPS_PER_WORKER, sum(sizes) // GROUP_BYTES)
@@ -206,6 +207,26 @@ def call_counted(function, done, lock, task):
             done[1] += num_tokens
 
     return function(task, report)
+
+
+@contextlib.contextmanager
+def children_ignore_sigint():
+    """Processes started inside do not hear Ctrl-C, which the terminal sends to them too: it is
+    their parent's to handle, once they are started.
+    """
+    caught, handler = [], signal.getsignal(signal.SIGINT)
+    is_handled = threading.current_thread() is threading.main_thread() and callable(handler)
+    if is_handled:  # any thread of this process may get the signal, and Python then interrupts this
+        signal.signal(signal.SIGINT, lambda signum, frame: caught.append(signum))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which children inherit
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if is_handled:
+            signal.signal(signal.SIGINT, handler)
+    if caught:  # called, not raised again: who counts signals has seen it
+        handler(signal.SIGINT, None)
 
 
 def start_worker(function, done, parent):

@@ -24,9 +24,9 @@ from bert_gpu.text.tokenizers.wordpiece import (
 from bert_gpu.text.vocabulary import wordpiece_learner
 
 NUM_SAMPLES, SAMPLE_BYTES = 16, 1 << 14  # of text, about
-LONE_DOCUMENT = 50  # sentences of a text that is one document; fewer are a small experiment
-ENDLESS_DOCUMENT = 20_000  # sentences; a long novel has 10,000
-MANY = 0.5  # the share of documents, or of lines, from which a shape is taken for the rule
+MIN_LONE_SENTENCES = 50  # sentences of a text that is one document; fewer are a small experiment
+MAX_SENTENCES_PER_DOCUMENT = 20_000  # sentences; a long novel has 10,000
+COMMON_SHARE = 0.5  # the share of documents, or of lines, from which a shape is taken for the rule
 MARKUP_SHARE = 0.05  # of sentences, also of those that look like JSON
 UNKNOWN_SHARE = 0.05  # of tokens
 UNUSED_SHARE = 0.01  # of pieces
@@ -44,7 +44,7 @@ HEADERS = {
     "csv": (",", re.compile(rf"{WORD}(?:,{WORD})+")),
     "tsv": ("\t", re.compile(r"[A-Za-z_]?[\w .-]*(?:\t[A-Za-z_][\w .-]*)+")),
 }
-LEAST_ROWS = 2  # below the header
+MIN_TABLE_ROWS = 2  # below the header
 SENTENCE_END = re.compile(r"[.!?:;…。！？][\"'”’»)\]]*$")
 FEW_LINES = 20  # say nothing of the rest of a text
 INSIDE_SHARE = 0.05  # of the lines of wrapped prose have a sentence's end inside, at least
@@ -115,35 +115,30 @@ def shape_warnings(blocks, documents, objective=None):
     """
     sentences = [sentence for document in documents for sentence in document]
     left_out = left_out_warnings(blocks)
-    json_warnings = looks_like(
+    has_lines = all(block.text_format.has_sentence_lines for block in blocks)
+    language = blocks[0].text_format.language
+    not_text = looks_like(
         sentences,
         JSON_LINE.match,
         "JSON",
         "give --input_format=jsonl or json and --text_field, or extract the plain text",
-    )
-    if json_warnings:
-        return json_warnings + left_out  # the rest follows from it
-    tables = table_warnings(blocks)
-    if tables:
-        return tables + left_out
-    empty = empty_warnings(blocks)
-    if objective is not None:
-        warnings = document_warnings(blocks, documents)
-    elif all(block.text_format.has_sentence_lines for block in blocks):
+    ) or table_warnings(blocks)
+    if not_text:
+        return not_text + left_out  # the rest follows from it
+    warnings = [] if objective is None else document_warnings(blocks)
+    if has_lines and not warnings:
         lines = [sentence.decode("utf-8", "ignore") for sentence in sentences]
-        warnings = wrapped_warnings(lines, blocks[0].text_format.language)
-    else:
-        warnings = []
+        warnings = wrapped_warnings(lines, language)
+        if objective is not None:
+            warnings = warnings or line_warnings(lines, language)
     warnings += looks_like(
         sentences,
         MARKUP.search,
         "markup (tags, entities, links, Markdown or LaTeX)",
         "extract the plain text",
     )
-    warnings += repetition_warnings(sentences, objective) + empty + left_out
-    formats = {block.text_format for block in blocks}
-    language = next(iter(formats)).language
-    if not all(each.has_sentence_lines for each in formats) and not has_rules(language):
+    warnings += repetition_warnings(sentences, objective) + empty_warnings(blocks) + left_out
+    if not has_lines and not has_rules(language):
         warnings.append(
             f"--language={language}: the splitter has no rules for it and takes those of English; "
             "give a related language that it knows, or one sentence a line"
@@ -155,7 +150,7 @@ def empty_warnings(blocks):
     """Warns when most rows or objects have no text."""
     num_empty = sum(block.num_empty for block in blocks)
     num_rows = num_empty + sum(block.num_documents for block in blocks)
-    if num_empty <= MANY * num_rows:
+    if num_empty <= COMMON_SHARE * num_rows:
         return []
     return [
         f"{num_empty:,} of {num_rows:,} rows have no text and are left out; check that "
@@ -210,7 +205,7 @@ def is_table(lines, delimiter):
         return False
     if len(lines) == HEAD_LINES:
         rows = rows[:-1]  # may be cut
-    return len(rows) > LEAST_ROWS and len({len(row) for row in rows}) == 1
+    return len(rows) > MIN_TABLE_ROWS and len({len(row) for row in rows}) == 1
 
 
 def looks_like(sentences, found, what, remedy):
@@ -237,35 +232,31 @@ def repetition_warnings(sentences: list[bytes], objective: str | None) -> list[s
     ]
 
 
-def document_warnings(blocks, documents):
-    num_documents = sum(block.num_documents for block in blocks)
+def document_warnings(blocks):
+    """Warns of a document of too many lines."""
     longest = max(
         (b.num_sentences // b.num_documents for b in blocks if b.num_sentences is not None),
         default=0,
     )
-    if (num_documents == 1 and longest >= LONE_DOCUMENT) or longest >= ENDLESS_DOCUMENT:
-        return [
-            f"a document has {longest:,} lines; put blank lines between documents, or give "
-            "--input_format=documents if every line is a document"
-        ]
-    if all(block.text_format.has_sentence_lines for block in blocks):
-        return line_warnings([s.decode("utf-8", "ignore") for d in documents for s in d], blocks)
-    return []
+    is_alone = sum(block.num_documents for block in blocks) == 1
+    if longest < (MIN_LONE_SENTENCES if is_alone else MAX_SENTENCES_PER_DOCUMENT):
+        return []
+    return [
+        f"a document has {longest:,} lines; put blank lines between documents, or give "
+        "--input_format=documents if every line is a document"
+    ]
 
 
-def line_warnings(lines, blocks):
-    """Warns when lines (list of str) that should be sentences are not."""
-    language = blocks[0].text_format.language
-    if wrapped := wrapped_warnings(lines, language):
-        return wrapped
+def line_warnings(lines, language):
+    """Warns when most lines (list of str), which should be sentences, have several."""
     several = num_several(lines, language)
-    if len(lines) >= FEW_LINES and several > MANY * len(lines):
-        return [
-            f"{several / len(lines):.0%} of the lines have several sentences, and a line is taken "
-            "for one; put each on a line of its own, or give --input_format=documents if every "
-            "line is a document"
-        ]
-    return []
+    if len(lines) < FEW_LINES or several <= COMMON_SHARE * len(lines):
+        return []
+    return [
+        f"{several / len(lines):.0%} of the lines have several sentences, and a line is taken "
+        "for one; put each on a line of its own, or give --input_format=documents if every "
+        "line is a document"
+    ]
 
 
 def wrapped_warnings(lines, language):
@@ -274,7 +265,7 @@ def wrapped_warnings(lines, language):
         not SENTENCE_END.search(line) and following[:1].islower()
         for line, following in zip(lines, lines[1:], strict=False)
     )
-    if len(lines) < FEW_LINES or broken <= MANY * len(lines):
+    if len(lines) < FEW_LINES or broken <= COMMON_SHARE * len(lines):
         return []
     if num_several(lines, language) <= INSIDE_SHARE * len(lines):
         return []
@@ -290,16 +281,14 @@ def num_several(lines, language):
     return sum(len(split_sentences(line, language)) > 1 for line in lines)
 
 
-def vocabulary_warnings(tokenizer, documents, do_lower_case, is_given):
+def vocabulary_warnings(tokenizer, documents, ids, do_lower_case, is_given):
     """What is wrong with a vocabulary for the text: list of str, each with what to do.
 
     Args:
-      tokenizer: of the vocabulary. documents: from `sample`, normalised.
+      tokenizer: of the vocabulary. documents: from `sample`, normalised. ids: their tokens.
       is_given: whether the user named it; one that was learnt fits the casing.
     """
     warnings = casing_warnings(tokenizer, documents, do_lower_case) if is_given else []
-    sentences = [sentence for document in documents for sentence in document]
-    ids, _ = tokenizer.tokenize(sentences)
     share = float((ids == tokenizer.unk_id).mean()) if len(ids) else 0.0
     if share > UNKNOWN_SHARE:
         words = unknown_words(tokenizer, documents)
@@ -360,13 +349,17 @@ def shorten(sentence):
 
 
 class Warner:
-    """Says warnings on a console; with strict, the first one is an error."""
+    """Says warnings on a console; with strict, the first one is an error.
+
+    topics: set of str, those of the warnings so far.
+    """
 
     def __init__(self, console, strict):
-        self.console, self.strict = console, strict
+        self.console, self.strict, self.topics = console, strict, set()
 
-    def __call__(self, warnings):
+    def __call__(self, warnings, topic=""):
         for text in warnings:
+            self.topics.add(topic)
             if self.strict:
                 raise UserError(text, setting="strict")
             self.console.warn(text)

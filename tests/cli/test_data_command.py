@@ -85,7 +85,7 @@ def test_killed_between_any_two_changes_of_the_folder(tmp_path, text, monkeypatc
     """Every removal and renaming in turn is the last thing that happens; the next call ends with
     what an undisturbed one has.
     """
-    from bert_gpu.data import target
+    from bert_gpu.data import output_folder
 
     flags = [
         "--vocab_size=300",
@@ -128,8 +128,8 @@ def test_killed_between_any_two_changes_of_the_folder(tmp_path, text, monkeypatc
             return does
 
         with monkeypatch.context() as patch:
-            patch.setattr(target.os, "remove", counted(os.remove))
-            patch.setattr(target.os, "replace", counted(os.replace))
+            patch.setattr(output_folder.os, "remove", counted(os.remove))
+            patch.setattr(output_folder.os, "replace", counted(os.replace))
             code = call(folder, *flags, *again)
         if code == 0:
             break

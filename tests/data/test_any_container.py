@@ -117,10 +117,10 @@ def content(folder):
 def expected(tmp_path_factory, documents):
     folder = tmp_path_factory.mktemp("expected")
     write_lines(folder / "text.txt", documents)
-    builder = build.DatasetBuilder(config(folder / "out", folder / "text.txt"))
-    assert len(builder.plan.windows) > 2, "windows end at the same documents"
-    assert len(builder.plan.blocks) == len(builder.plan.windows), "of one file"
-    builder.run(QUIET)
+    job = build.open_job(config(folder / "out", folder / "text.txt"))
+    assert len(job.plan.windows) > 2, "windows end at the same documents"
+    assert len(job.plan.blocks) == len(job.plan.windows), "of one file"
+    build.run_job(job)
     return content(folder / "out")
 
 
@@ -135,7 +135,7 @@ def vocab_file(tmp_path_factory, expected):
 def test_any_container_gives_the_same_shards(tmp_path, documents, expected, vocab_file, name):
     WRITERS[name](tmp_path / name, documents)
     settings = {} if name == "h.parquet" else dict(vocab_file=vocab_file)
-    build.DatasetBuilder(config(tmp_path / "out", tmp_path / name, **settings)).run(QUIET)
+    build.run_job(build.open_job(config(tmp_path / "out", tmp_path / name, **settings)))
     assert content(tmp_path / "out") == expected
 
 
@@ -203,7 +203,7 @@ def test_several_kinds_at_once(tmp_path, documents, vocab_file, capsys):
     assert "one sentence a line" in said[0] and "column 'text'" in said[1] and "Arrow" in said[2]
     whole = tmp_path / "whole.txt"
     write_lines(whole, documents)
-    build.DatasetBuilder(config(tmp_path / "one", whole, vocab_file=vocab_file)).run(QUIET)
+    build.run_job(build.open_job(config(tmp_path / "one", whole, vocab_file=vocab_file)))
     counts = [build.read_manifest(str(tmp_path / name)).num_tokens for name in ("out", "one")]
     assert counts[0] == counts[1]
 
@@ -213,9 +213,9 @@ def test_small_files_share_windows(tmp_path, documents):
     (tmp_path / "in").mkdir()
     for number, lines in enumerate(documents):
         write_lines(tmp_path / "in" / f"{number:02d}.txt", [lines])
-    builder = build.DatasetBuilder(config(tmp_path / "out", tmp_path / "in"))
-    sizes = [window.documents.stop - window.documents.start for window in builder.plan.windows]
-    assert sum(sizes) == len(documents) == len(builder.plan.blocks) and min(sizes) > 3
+    job = build.open_job(config(tmp_path / "out", tmp_path / "in"))
+    sizes = [window.documents.stop - window.documents.start for window in job.plan.windows]
+    assert sum(sizes) == len(documents) == len(job.plan.blocks) and min(sizes) > 3
 
 
 def test_a_killed_job_of_a_table_goes_on(tmp_path, documents, expected, vocab_file, monkeypatch):
@@ -231,12 +231,12 @@ def test_a_killed_job_of_a_table_goes_on(tmp_path, documents, expected, vocab_fi
     with monkeypatch.context() as patch:
         patch.setattr(build.ShardBuilder, "write_shard", dies)
         with pytest.raises(KeyboardInterrupt):
-            build.DatasetBuilder(settings).run(QUIET)
+            build.run_job(build.open_job(settings))
     shard = tmp_path / "out" / "x-00000-of-00002.tfrecord"
     inode = shard.stat().st_ino
-    builder = build.DatasetBuilder(settings)
-    assert builder.status == "resumed"
-    builder.run(QUIET)
+    job = build.open_job(settings)
+    assert job.status == "resumed"
+    build.run_job(job)
     assert content(tmp_path / "out") == expected and shard.stat().st_ino == inode
 
 
@@ -245,7 +245,7 @@ def test_a_broken_table_leaves_nothing(tmp_path, documents):
     path = tmp_path / "x.parquet"
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(UserError, match=r"x\.parquet: cannot be read"):
-        build.DatasetBuilder(config(tmp_path / "out", path)).run(QUIET)
+        build.run_job(build.open_job(config(tmp_path / "out", path)))
     assert os.listdir(tmp_path / "out") == [".x.lock"]
 
 
@@ -253,7 +253,7 @@ def test_a_saved_data_set_without_a_part_is_refused(tmp_path, documents):
     write_saved(tmp_path / "in", [table_of(documents[:3]), table_of(documents[3:])])
     (tmp_path / "in" / "data-00001-of-00002.arrow").unlink()
     with pytest.raises(UserError, match=r"data-00001-of-00002\.arrow: is missing"):
-        build.DatasetBuilder(config(tmp_path / "out", tmp_path / "in"))
+        build.open_job(config(tmp_path / "out", tmp_path / "in"))
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
@@ -309,11 +309,9 @@ def test_what_datasets_writes_is_read(tmp_path, documents, expected, vocab_file)
     )
     for name in ("plain", "selected", "splits", "rows.parquet", "rows.csv", "rows.jsonl"):
         settings = config(tmp_path / "out" / name, tmp_path / name, vocab_file=vocab_file)
-        build.DatasetBuilder(settings).run(QUIET)
+        build.run_job(build.open_job(settings))
         assert content(tmp_path / "out" / name) == expected, name
-    builder = build.DatasetBuilder(
-        config(tmp_path / "three", tmp_path / "parts", vocab_file=vocab_file)
-    )
-    assert len(builder.inputs.paths) == 3
-    manifest, *_ = builder.run(QUIET)
+    job = build.open_job(config(tmp_path / "three", tmp_path / "parts", vocab_file=vocab_file))
+    assert len(job.inputs.paths) == 3
+    manifest, *_ = build.run_job(job)
     assert manifest.num_documents == len(documents)

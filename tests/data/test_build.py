@@ -14,7 +14,8 @@ import pytest
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import only_writer
-from bert_gpu.data import build, manifest, target, workers
+from bert_gpu.base.settings import UserError
+from bert_gpu.data import build, manifest, output_folder, workers
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.validation import choose_validation
@@ -43,7 +44,7 @@ def config(folder, text, **settings):
 
 
 def run(folder, text, overwrite=False, **settings):
-    return build.DatasetBuilder(config(folder, text, **settings), overwrite).run(QUIET)
+    return build.run_job(build.open_job(config(folder, text, **settings), overwrite))
 
 
 def content(folder):
@@ -119,7 +120,7 @@ def test_a_shard_that_a_power_cut_has_cut_is_written_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(target.Target, "finish", dies)
+        patch.setattr(output_folder.OutputFolder, "finish", dies)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "cut", sample_text, **settings)
     os.truncate(tmp_path / "cut" / "x-00001-of-00002.tfrecord", 0)
@@ -150,9 +151,10 @@ def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch, ca
         "write_shard",
         lambda *args: (written.append(args[1].path), write(*args)),
     )
-    builder = build.DatasetBuilder(config(tmp_path / "killed", sample_text, **settings))
-    assert builder.status == "resumed"
-    builder.run(Console())
+    settings = config(tmp_path / "killed", sample_text, **settings)
+    job = build.open_job(settings, console=Console())
+    assert job.status == "resumed"
+    build.run_job(job)
     assert "resuming from 2 of 5 shards\n" in capsys.readouterr().out
     assert len(written) == 3  # two training shards and the validation shard
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
@@ -161,14 +163,11 @@ def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch, ca
 def test_same_and_changed_settings(tmp_path, sample_text, vocab_file):
     run(tmp_path, sample_text, vocab_file=vocab_file)
     before = content(tmp_path)
-    assert (
-        build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file)).status
-        == "finished"
-    )
+    assert build.open_job(config(tmp_path, sample_text, vocab_file=vocab_file)).status == "finished"
     with pytest.raises(UserError, match=r"--dupe_factor: 2 -> 3.*--overwrite"):
-        build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=3))
+        build.open_job(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=3))
     with pytest.raises(UserError, match="holds the data set 'x'"):
-        build.DatasetBuilder(
+        build.open_job(
             config(
                 tmp_path,
                 sample_text,
@@ -202,9 +201,7 @@ def test_as_many_shards_as_documents(tmp_path, vocab_file, share, most):
     settings = dict(vocab_file=vocab_file, validation_share=share)
 
     def opened(num_shards):
-        return build.DatasetBuilder(
-            config(tmp_path / "out", text, num_shards=num_shards, **settings)
-        )
+        return build.open_job(config(tmp_path / "out", text, num_shards=num_shards, **settings))
 
     possible = []
     for num_shards in range(1, 15):
@@ -223,13 +220,13 @@ def test_changed_text_is_noticed(tmp_path, vocab_file):
     run(tmp_path / "out", text, vocab_file=vocab_file)
     text.write_text("One man came.\nAnother cat went.\n\nThe sea was calm.\nThe night was dark.\n")
     with pytest.raises(UserError, match="the text itself"):
-        build.DatasetBuilder(config(tmp_path / "out", text, vocab_file=vocab_file))
+        build.open_job(config(tmp_path / "out", text, vocab_file=vocab_file))
 
 
 def test_foreign_shards_are_left_alone(tmp_path, sample_text, vocab_file):
     (tmp_path / "x-00000-of-00001.tfrecord").write_bytes(b"precious")
     with pytest.raises(UserError, match="exists and was not written by this script"):
-        build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file))
+        build.open_job(config(tmp_path, sample_text, vocab_file=vocab_file))
     assert (tmp_path / "x-00000-of-00001.tfrecord").read_bytes() == b"precious"
 
 
@@ -268,7 +265,7 @@ def test_a_foreign_vocabulary_is_left_alone(tmp_path, sample_text):
     (tmp_path / "vocab.txt").write_text("precious")
     for overwrite in (False, True):
         with pytest.raises(UserError, match="vocab.txt: exists and was not written"):
-            build.DatasetBuilder(config(tmp_path, sample_text), overwrite)
+            build.open_job(config(tmp_path, sample_text), overwrite)
     assert (tmp_path / "vocab.txt").read_text() == "precious"
 
 
@@ -281,7 +278,7 @@ def test_a_killed_rebuild_learns_its_own_vocabulary(tmp_path, sample_text, monke
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, sample_text, vocab_size=600, dupe_factor=1, overwrite=True)
     assert (
-        build.DatasetBuilder(config(tmp_path, sample_text, vocab_size=300, dupe_factor=1)).status
+        build.open_job(config(tmp_path, sample_text, vocab_size=300, dupe_factor=1)).status
         == "finished"
     ), "nothing is cleared too early"
     monkeypatch.undo()
@@ -300,7 +297,7 @@ def test_two_jobs_in_one_new_folder(tmp_path, sample_text, vocab_file, monkeypat
     """
     run(tmp_path / "alone", sample_text, vocab_file=vocab_file)
     first, second = (
-        build.DatasetBuilder(config(tmp_path / "shared", sample_text, vocab_file=vocab_file))
+        build.open_job(config(tmp_path / "shared", sample_text, vocab_file=vocab_file))
         for _ in range(2)
     )
     write, seen = build.ShardBuilder.write_shard, []
@@ -310,17 +307,17 @@ def test_two_jobs_in_one_new_folder(tmp_path, sample_text, vocab_file, monkeypat
         with pytest.raises(
             UserError, match=r"--output_file=.*another process \(\d+\) writes to .*shared"
         ):
-            second.run(QUIET)
+            build.run_job(second)
         assert content(tmp_path / "shared") == before
         seen.append(shard)
         write(worker, shard, report)
 
     with monkeypatch.context() as patch:
         patch.setattr(build.ShardBuilder, "write_shard", disturbed)
-        first.run(QUIET)
+        build.run_job(first)
     assert seen and content(tmp_path / "shared") == content(tmp_path / "alone")
     with pytest.raises(UserError, match="another process has just written to .*shared"):
-        second.run(QUIET)
+        build.run_job(second)
     assert content(tmp_path / "shared") == content(tmp_path / "alone")
 
 
@@ -428,7 +425,7 @@ def test_a_broken_dataset_json_is_named(tmp_path, sample_text, vocab_file, chang
     content = json.loads((tmp_path / "dataset.json").read_text())
     (tmp_path / "dataset.json").write_text(json.dumps(content | change))
     with pytest.raises(UserError, match="dataset.json"):
-        build.DatasetBuilder(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1))
+        build.open_job(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1))
     with pytest.raises(UserError, match="dataset.json"):
         Dataset(InputConfig(input_file=f"{tmp_path}/*.tfrecord"))
 

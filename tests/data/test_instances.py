@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from bert_gpu.data.instances import Documents, PairRows, make_rows, pair_instances
+from bert_gpu.data.instances import Documents, PairRows, pair_instances
 
 CLS, SEP = 2, 3
 
@@ -158,13 +158,13 @@ def test_chosen_documents_only():
 def test_rows_hold_the_segments():
     documents = random_corpus(3)
     rows = instances_of(documents)
-    input_ids, lengths, first_lengths = make_rows(documents.ids, rows, 64, CLS, SEP)
-    for ids, length, first, (a_start, a_end, b_start, b_end, _, _) in zip(
-        input_ids, lengths, first_lengths, rows, strict=True
+    tokens = PairRows(rows).tokens(documents, 64, types.SimpleNamespace(cls_id=CLS, sep_id=SEP))
+    for ids, length, numbers, (a_start, a_end, b_start, b_end, _, _) in zip(
+        tokens.input_ids, tokens.lengths, tokens.sequence_ids, rows, strict=True
     ):
         expected = [CLS, *documents.ids[a_start:a_end], SEP, *documents.ids[b_start:b_end], SEP]
         assert ids.tolist() == expected + [0] * (64 - len(expected))
-        assert length == len(expected) and first == a_end - a_start + 2
+        assert length == len(expected) and (numbers == 1).sum() == a_end - a_start + 2
 
 
 def test_short_sequences():

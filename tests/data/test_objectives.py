@@ -10,8 +10,7 @@ import re
 import numpy as np
 import pytest
 
-from bert_gpu.base.console import Console
-from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import UserError
 from bert_gpu.data import build, pipeline, records, summary
 from bert_gpu.data.config import PADDINGS, DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
@@ -44,7 +43,7 @@ def made(tmp_path_factory, sample_text):
                 | dict(vocab_file=vocab_file, objective=objective, masking=masking)
                 | settings
             )
-            build.DatasetBuilder(config).run(Console(quiet=True))
+            build.run_job(build.open_job(config))
             folders[key] = folder
             vocab_file = vocab_file or f"{folder}/vocab.txt"
         return folders[key]

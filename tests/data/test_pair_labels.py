@@ -73,7 +73,7 @@ def build_data(folder, documents, vocab_file, **settings):
         masking="dynamic",
         **settings,
     )
-    made, *_ = build.DatasetBuilder(config).run(SILENT)
+    made, *_ = build.run_job(build.open_job(config))
     return made, Dataset(InputConfig(input_file=f"{folder}/out"))
 
 
@@ -163,7 +163,7 @@ def test_one_document_left_by_cleaning_is_too_few_for_pairs(tmp_path, vocab_file
     for overwrite in (False, True):
         config = DataConfig(**flags, vocab_file=vocab_file, **settings)
         with pytest.raises(UserError, match="fewer than two documents are left to train on"):
-            build.DatasetBuilder(config, overwrite).run(SILENT)
+            build.run_job(build.open_job(config, overwrite))
         assert not list(tmp_path.glob("out/*.tfrecord"))
 
 

@@ -91,9 +91,8 @@ def ours(vocab_file, tokens):
             for key in range(PASSES)
         ]
     )
-    input_ids, lengths, first = instances.make_rows(
-        tokens.ids, rows, LENGTH, tokenizer.cls_id, tokenizer.sep_id
-    )
+    made = instances.PairRows(rows).tokens(tokens, LENGTH, tokenizer)
+    input_ids, lengths, first = made.input_ids, made.lengths, (made.sequence_ids == 1).sum(1)
     spec = masking.MaskingSpec(
         max_predictions=20,
         share=SHARE,

@@ -66,7 +66,7 @@ def make(folder, text, **changes):
         dupe_factor=1,
         validation_share=0.0,
     )
-    return build.DatasetBuilder(DataConfig(**base | changes)).run(QUIET)
+    return build.run_job(build.open_job(DataConfig(**base | changes)))
 
 
 def read_back(folder):
@@ -234,7 +234,7 @@ def test_the_predicted_size_is_about_right(tmp_path, vocabularies, sample_text, 
         )
         | changes
     )
-    _, counts, _ = build.DatasetBuilder(config).run(Console())
+    _, counts, _ = build.run_job(build.open_job(config, console=Console()))
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("about ")]
     predicted, unit = line.split()[1:3]
     assert float(predicted) * dict(kB=1e3, MB=1e6)[unit] == pytest.approx(counts.num_bytes, rel=0.2)

@@ -8,6 +8,7 @@ import shutil
 from unittest import mock
 
 from bert_gpu.data.target import Target
+
 from tests.faults import oracle
 
 DATA_FLAGS = ("--vocab_size=300", "--dupe_factor=1", "--max_seq_length=32", "--num_shards=2")

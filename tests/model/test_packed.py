@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.data.config import CLS_SEP, FRAMES
-from bert_gpu.data.packing import _make_piece_rows
+from bert_gpu.data.instances import make_rows
 from bert_gpu.model import encoder, heads, packed
 from bert_gpu.model.encoder import BertEncoder
 from tests.model.variants import VARIANTS, as_tensors, random_weights, value_and_gradients
@@ -118,7 +118,7 @@ def test_the_data_of_the_packed_objective_trains_each_piece_alone():
     """
     ids = np.arange(5, 25, dtype=np.int32)
     pieces, row_splits = np.array([[0, 4], [4, 9], [9, 18]]), np.array([0, 2, 3])
-    input_ids, _, sequence_ids = _make_piece_rows(
+    input_ids, _, sequence_ids = make_rows(
         ids, pieces, np.ones(3, bool), row_splits, 16, 1, 2, FRAMES.index(CLS_SEP)
     )
     positions = packed.restarted_positions(tf.constant(sequence_ids)).numpy()

@@ -11,8 +11,12 @@ import pytest
 from bert_gpu.base.errors import UserError
 from bert_gpu.text import corpus
 from bert_gpu.text.config import TextFormat
-from bert_gpu.text.corpus import endings_of, expand_inputs, find_files, plan_blocks, read_block
+from bert_gpu.text.corpus import endings_of, find_files, plan_blocks, read_block
 from bert_gpu.text.formats import archives
+
+
+def expand_inputs(patterns):
+    return find_files(patterns)[0]
 
 
 def naive_documents(content):
@@ -180,7 +184,7 @@ def test_there_are_as_many_windows_as_asked_for_or_documents(tmp_path, position)
     documents.insert(position, "a b c d e f g h i\n" * 160)
     path, text_format = write(tmp_path, "\n".join(documents)), TextFormat(input_format="lines")
     for least in range(1, 7):
-        windows = corpus.plan_windows([path], 1000, text_format, least=least)
+        windows = corpus.plan_windows([path], 1000, text_format, min_windows=least)
         assert len(windows) >= min(least, 4)
         assert [document for window in windows for document in window.read()] == [
             [line.encode() for line in document.splitlines()] for document in documents

@@ -36,13 +36,13 @@ def test_a_pool_runs_each_task_once(pool):
 
 def test_little_work_starts_no_process(monkeypatch):
     monkeypatch.setattr(parallel.os, "cpu_count", lambda: 8)
-    assert isinstance(Workers().pool(9, True, Threads), Threads)
-    assert isinstance(Workers(1).pool(9, False, Threads), InThisProcess)
-    assert Workers(4).pool(2, False, Threads).num_workers == 2
-    found = Workers().pool(9, False, Threads)
+    assert isinstance(Workers().make_pool(9, True, Threads), Threads)
+    assert isinstance(Workers(1).make_pool(9, False, Threads), InThisProcess)
+    assert Workers(4).make_pool(2, False, Threads).num_workers == 2
+    found = Workers().make_pool(9, False, Threads)
     assert isinstance(found, Processes) and found.num_workers == 8
     cluster = InThisProcess()
-    assert Workers(4, cluster).pool(9, False, Threads) is cluster
+    assert Workers(4, cluster).make_pool(9, False, Threads) is cluster
 
 
 def test_groups_hold_every_block_once():

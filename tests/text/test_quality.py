@@ -52,7 +52,7 @@ def warnings_of(tmp_path, text, objective="nsp", **settings):
     path = tmp_path / "text"
     path.write_text(text, encoding="utf-8")
     text_format = TextFormat(**settings)
-    (kind,), _ = inputs.decide([str(path)], ["text"], text_format)
+    ((kind, _),) = inputs.decide([str(path)], ["text"], text_format)
     blocks = plan_blocks([str(path)], 1 << 20, text_format.replaced(kind))
     return quality.shape_warnings(blocks, quality.sample(blocks), objective)
 
@@ -141,7 +141,7 @@ def test_files_without_a_document_are_warned_of(tmp_path, text, names, message):
 
 
 def test_an_endless_document_among_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(quality, "ENDLESS_DOCUMENT", 80)
+    monkeypatch.setattr(quality, "MAX_SENTENCES_PER_DOCUMENT", 80)
     (warning,) = warnings_of(tmp_path, "\n".join(SENTENCES * 3), "packed")
     assert "a document has 90 lines" in warning and "pairs" not in warning
 
@@ -197,9 +197,10 @@ WORDS = ["the", "house", "stood", ".", "still"]
 )
 def test_vocabularies_that_do_not_fit(tmp_path, pieces, do_lower_case, text, parts):
     made = tokenizer(tmp_path, pieces, do_lower_case)
-    warnings = quality.vocabulary_warnings(made, [[text]], do_lower_case, True)
+    ids, _ = made.tokenize([text])
+    warnings = quality.vocabulary_warnings(made, [[text]], ids, do_lower_case, True)
     assert len(warnings) == bool(parts) and all(part in warnings[0] for part in parts)
-    learnt = quality.vocabulary_warnings(made, [[text]], do_lower_case, False)
+    learnt = quality.vocabulary_warnings(made, [[text]], ids, do_lower_case, False)
     assert len(learnt) == sum("[UNK]" in part for part in parts), "casing fits what was learnt"
 
 
@@ -224,7 +225,8 @@ def test_unknown_words_leave_the_remedy_whole_and_long_ones_name_the_limit(
     of_words, lengths, is_given
 ):
     text = " ".join("z" * length for length in lengths).encode()
-    [warning] = quality.vocabulary_warnings(of_words, [[text]], True, is_given)
+    ids, _ = of_words.tokenize([text])
+    [warning] = quality.vocabulary_warnings(of_words, [[text]], ids, True, is_given)
     assert len(f"--strict: {warning}") <= 300
     listed = sorted("z" * length for length in lengths)[:10]  # each is there once
     if statistics.median(map(len, listed)) > 200:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import shutil
-import sys
 import tempfile
 
 import numpy as np
@@ -13,9 +12,9 @@ from bert_gpu.base import files
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError, shortened, shortened_path
 from bert_gpu.base.files import read_json
-from bert_gpu.base.run_names import RUN
-from bert_gpu.base.settings import fields_of
-from bert_gpu.finetune.config import FILES, STANDARD_INPUT, FinetuneConfig
+from bert_gpu.base.settings import UserError, fields_of, shortened, shortened_path
+from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
+from bert_gpu.finetune.config import FILES, FinetuneConfig
 from bert_gpu.finetune.files.examples import Loaded, Source, check_alike
 from bert_gpu.finetune.files.tables import Part
 from bert_gpu.finetune.tasks.interface import open_task_type
@@ -185,17 +184,13 @@ def standard_input_spooled(config):
     if config.predict_file != STANDARD_INPUT:
         yield config
         return
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UserError(
-            "nothing is piped to standard input",
-            "give a file, or pipe one",
-            setting="predict_file",
-            value="-",
-        )
+    stream = open_standard_input(
+        "--predict_file=-: nothing is piped to standard input; give a file, or pipe one"
+    )
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "standard-input")
         with open(path, "wb") as file:
-            shutil.copyfileobj(sys.stdin.buffer, file)
+            shutil.copyfileobj(stream, file)
         try:
             yield dataclasses.replace(config, predict_file=path)
         except UserError as error:

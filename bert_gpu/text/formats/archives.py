@@ -100,19 +100,12 @@ def unpack_file(path, text_format, folder, report, name):
     if os.path.exists(target):
         report(size)
         return target
-    done = 0
-
-    def count(num_bytes):
-        nonlocal done
-        done += num_bytes
-        report(num_bytes)
-
-    content = plain_pieces(path, count)
+    content = plain_pieces(path, report)
     if text_format.is_container:
         content = lines_of_texts(containers.texts(path, content, text_format, name))
     write_spool(content, target, name)
-    if done < size:
-        report(size - done)  # parquet and arrow count no bytes
+    if text_format.input_format in ("parquet", "arrow"):  # which count no bytes
+        report(size)
     return target
 
 
@@ -185,9 +178,8 @@ def write_remedy(error):
 def content_hash(path):
     """32 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=16)
-    with tf.io.gfile.GFile(path, "rb") as file:
-        while piece := file.read(1 << 22):
-            digest.update(piece)
+    for piece in corpus.file_pieces(path, path):
+        digest.update(piece)
     return digest.hexdigest()
 
 

@@ -9,10 +9,11 @@ import codecs
 import csv
 import itertools
 import json
+import re
 
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.text.formats.encodings import ENDINGS, check_plain, not_utf8
-from bert_gpu.text.formats.plain import BadLine, text_of_record
+from bert_gpu.text.formats.plain import BadLine, cut_at_lines, text_of_record
 
 ROWS_PER_BATCH = 256  # of parquet and arrow
 READ_BYTES = 1 << 20
@@ -34,6 +35,8 @@ OTHER_DELIMITERS = {
     ",": "give --input_format=csv",
 }
 MOST_TITLE, MOST_SPACES = 50, 4  # characters and spaces in the name of a column
+# between objects in a row, and between those in an array
+SEPARATORS = re.compile(r"[ \t\r\n]*"), re.compile(r"[ \t\r\n,]*")
 HEAD_BYTES = 256  # that say what a file is
 ARROW_FILE = b"ARROW1"  # at the beginning of a file; a stream has nothing of the kind
 
@@ -113,90 +116,90 @@ def check_delimiter(header, name, kind):
 
 def decoded_lines(pieces, name):
     """Yields the lines of bytes that come in pieces, as str with their line ends."""
-    pending, number = [], 0
-    for piece in itertools.chain(pieces, [None]):
-        if piece is not None:
-            end = piece.rfind(b"\n") + 1
-            pending.append(piece[:end])
-            if not end:
-                pending[-1] = piece
-                continue
-            lines, pending = b"".join(pending).splitlines(keepends=True), [piece[end:]]
-        else:
-            lines = b"".join(pending).splitlines(keepends=True)
-        for line in lines:
-            number += 1
-            if number == 1:
-                check_plain(name, line, ENDINGS)
-            try:
-                text = line.decode()
-            except UnicodeDecodeError:
-                head = line if number == 1 else b""
-                raise not_utf8(name, f"line {number}", head) from None
-            yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
+    parts = cut_at_lines(pieces)
+    lines = itertools.chain.from_iterable(part.splitlines(keepends=True) for part in parts)
+    for number, line in enumerate(lines, 1):
+        if number == 1:
+            check_plain(name, line, ENDINGS)
+        try:
+            text = line.decode()
+        except UnicodeDecodeError:
+            head = line if number == 1 else b""
+            raise not_utf8(name, f"line {number}", head) from None
+        yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
 
 
 def json_texts(pieces, field, name):
     """The texts in a field of the objects of one or several arrays, or of objects in a row."""
-    decode, scan = codecs.getincrementaldecoder("utf-8")().decode, json.JSONDecoder().raw_decode
-    buffer, position, index, is_last, head = "", 0, 0, False, b""
-
-    def refuse(problem):
-        raise UserError(f"object {index + 1} {problem}", where=name)
-
-    def more():
-        nonlocal buffer, position, is_last, head
-        # at least as much again, so that an object of many pieces is not scanned for each of them
-        parts, wanted = [buffer[position:]], len(buffer) - position
-        try:
-            while wanted >= 0 and not is_last:
-                piece = next(pieces, None)
-                is_last = piece is None
-                head += (piece or b"")[: max(0, HEAD_BYTES - len(head))]
-                parts.append(decode(piece or b"", final=is_last))
-                wanted -= len(parts[-1])
-        except UnicodeDecodeError:
-            check_plain(name, head, ENDINGS)
-            raise not_utf8(name, f"the text near object {index + 1}", head) from None
-        buffer, position = "".join(parts), 0
-
-    more()
-    buffer = buffer.removeprefix(BYTE_ORDER_MARK)
-    in_array, num_arrays = False, 0
-    while True:
-        separators = " \t\r\n," if in_array else " \t\r\n"
-        while position < len(buffer) and buffer[position] in separators:
-            position += 1
-        if position == len(buffer):
-            if not is_last:
-                more()
-                continue
-            if in_array:
-                problem = f"the array is not closed after object {index}; the file is truncated"
-                raise UserError(f"{problem}, so copy it again", where=name)
-            return
-        if not in_array and (num_arrays or index == 0) and buffer[position] == "[":
-            in_array, num_arrays, position = True, num_arrays + 1, position + 1
-            continue
-        if in_array and buffer[position] == "]":
-            in_array, position = False, position + 1
-            continue
-        if num_arrays and not in_array:
-            problem = f"something follows the array after object {index}"
-            remedy = "the file must be arrays of objects, or objects in a row"
-            raise UserError(problem, remedy, where=name)
-        try:
-            record, position = scan(buffer, position)
-        except (ValueError, RecursionError):
-            if not is_last and len(buffer) - position < LONGEST_OBJECT:
-                more()
-                continue
-            refuse("is not valid JSON; the file is an array of objects, or objects in a row")
+    for index, record in enumerate(json_values(pieces, name)):
         try:
             yield text_of_record(record, field, index)
         except BadLine as error:
-            refuse(error.problem)
-        index += 1
+            raise UserError(f"{shortened_path(name)}: object {index + 1} {error.problem}") from None
+
+
+def json_values(pieces, name):
+    """Yields the values in one or several arrays, or objects in a row, from pieces of bytes."""
+    index, in_array, num_arrays, head = 0, False, 0, b""
+
+    def with_head():
+        nonlocal head
+        for piece in pieces:
+            head += piece[: HEAD_BYTES - len(head)]
+            yield piece
+
+    parts, scan = codecs.iterdecode(with_head(), "utf-8-sig"), json.JSONDecoder().raw_decode
+
+    def read(rest):
+        """`rest` and what follows it: at least as much again, so that an object of many pieces is
+        not scanned for each of them.
+        """
+        added, num_missing = [rest], len(rest)
+        try:
+            while num_missing >= 0 and (part := next(parts, None)) is not None:
+                added.append(part)
+                num_missing -= len(part)
+        except UnicodeDecodeError:
+            check_plain(name, head, ENDINGS)
+            raise not_utf8(name, f"the text near object {index + 1}", head) from None
+        return "".join(added)
+
+    buffer, position = read(""), 0
+    while True:
+        position = SEPARATORS[in_array].match(buffer, position).end()
+        if position == len(buffer):
+            buffer, position = read(""), 0
+            if buffer:
+                continue
+            if in_array:
+                raise UserError(
+                    f"{shortened_path(name)}: the array is not closed after object {index}; the "
+                    "file is truncated, so copy it again"
+                )
+            return
+        if not in_array and (num_arrays or index == 0) and buffer[position] == "[":
+            in_array, num_arrays, position = True, num_arrays + 1, position + 1
+        elif in_array and buffer[position] == "]":
+            in_array, position = False, position + 1
+        elif num_arrays and not in_array:
+            raise UserError(
+                f"{shortened_path(name)}: something follows the array after object {index}; the "
+                "file must be arrays of objects, or objects in a row"
+            )
+        else:
+            try:
+                record, position = scan(buffer, position)
+            except (ValueError, RecursionError):
+                rest = buffer[position:]
+                buffer, position = read(rest) if len(rest) < LONGEST_OBJECT else rest, 0
+                if len(buffer) > len(rest):
+                    continue
+                raise UserError(
+                    f"{shortened_path(name)}: object {index + 1} is not valid JSON; the file is an "
+                    "array of objects, or objects in a row"
+                ) from None
+            yield record
+            index += 1
 
 
 def column_texts(path, field, name, columns):

@@ -8,12 +8,12 @@ import dataclasses
 import json
 import os
 import re
-import sys
 
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import UserError
+from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.text import corpus
 from bert_gpu.text.config import AUTO, FILE_NAMES
 from bert_gpu.text.formats import archives
@@ -21,7 +21,7 @@ from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.sentences import split_sentences
 
 HEAD_BYTES = 1 << 16  # of a file, from which its format is decided
-MOST = 0.5  # the share of lines from which several sentences are the rule
+MULTI_SENTENCE_SHARE = 0.5  # the share of lines from which several sentences are the rule
 NUM_HEADS, HEAD_LINES = 16, 200  # files that are looked at, and lines of each
 BY_NAME = {
     **{f".{kind}": kind for kind in ("jsonl", "csv", "tsv", "parquet", "arrow")},
@@ -75,7 +75,7 @@ class Inputs:
 
 
 def find_inputs(patterns, text_format, standard_input=None, is_own=lambda path: False):
-    """The Inputs of `corpus.expand_inputs`.
+    """The Inputs of the files of `corpus.find_files`.
 
     Args:
       standard_input: the file that holds what was read from it, if a pattern is "-".
@@ -85,24 +85,21 @@ def find_inputs(patterns, text_format, standard_input=None, is_own=lambda path: 
     """
     found, others = corpus.find_files(patterns)
     names, left_out = without_own(found, patterns, is_own)
-    paths = [standard_input if name == corpus.STANDARD_INPUT else name for name in names]
-    names = ["standard input" if name == corpus.STANDARD_INPUT else name for name in names]
-    kinds, reasons = decide(paths, names, text_format)
+    paths = [standard_input if name == STANDARD_INPUT else name for name in names]
+    names = ["standard input" if name == STANDARD_INPUT else name for name in names]
+    decisions = decide(paths, names, text_format)
     lines = []
-    for kind, reason in dict.fromkeys(zip(kinds, reasons, strict=True)):
-        chosen = [
-            (path, name)
-            for path, name, *decision in zip(paths, names, kinds, reasons, strict=True)
-            if decision == [kind, reason]
-        ]
-        size = sum(file_bytes(path, name) for path, name in chosen)
+    for decision in dict.fromkeys(decisions):
+        kind, reason = decision
+        chosen = [index for index, other in enumerate(decisions) if other == decision]
+        size = sum(file_bytes(paths[index], names[index]) for index in chosen)
         what = FORMAT_NAMES[kind].format(field=text_format.text_field)
         files = "1 file" if len(chosen) == 1 else f"{len(chosen):,} files"
         lines.append(f"input: {files}, {format_bytes(size)}, {what} ({reason})")
     if left_out:
         shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
         lines.append(f"input: left out, because bert-gpu wrote them: {shown}")
-    formats = [text_format.replaced(kind) for kind in kinds]
+    formats = [text_format.replaced(kind) for kind, _ in decisions]
     vocabularies = FILE_NAMES.values()  # the format of their text is no text's
     others = [
         path for path in others if os.path.basename(path) not in vocabularies and not is_own(path)
@@ -144,20 +141,16 @@ def without_own(names, patterns, is_own):
 
 
 def decide(paths, names, text_format):
-    """(input_format, reason) of each file, as two lists. Raises UserError."""
+    """[(input_format, reason)] of each file. Raises UserError."""
     if text_format.input_format != "auto":
         kind = text_format.input_format
-        return [kind] * len(paths), [f"--input_format={kind}"] * len(paths)
-    kinds = {path: kind_by_name(path, name) for path, name in zip(paths, names, strict=True)}
-    plain = [path for path in paths if kinds[path] is None]
-    shown = dict(zip(paths, names, strict=True))
+        return [(kind, f"--input_format={kind}")] * len(paths)
+    kinds = list(map(kind_by_name, paths, names))
+    plain = [index for index, kind in enumerate(kinds) if kind is None]
     chosen = sorted({int(i) for i in np.linspace(0, len(plain) - 1, NUM_HEADS)}) if plain else []
-    heads = [head_lines(plain[index], shown[plain[index]]) for index in chosen]
+    heads = [head_lines(paths[plain[i]], names[plain[i]]) for i in chosen]
     decided = kind_of_lines(heads, text_format.language)
-    return tuple(
-        [decision[part] for decision in (kinds[path] or decided for path in paths)]
-        for part in (0, 1)
-    )
+    return [kind or decided for kind in kinds]
 
 
 def kind_by_name(path, name):
@@ -188,7 +181,7 @@ def kind_of_lines(heads, language):
     )
     has_blanks = num_groups > sum(map(any, heads))
     several = sum(len(split_sentences(line, language)) > 1 for line in lines)
-    most_have_several = several > MOST * len(lines)
+    most_have_several = several > MULTI_SENTENCE_SHARE * len(lines)
     if most_have_several and (not has_blanks or len(lines) < 1.5 * num_groups):
         return "documents", "most lines have several sentences" + (
             " and stand alone" if has_blanks else ", and there are no blank lines"
@@ -243,13 +236,7 @@ def read_standard_input(input_file, spool):
     """Copies standard input, if it is an input, to a file in the folder `spool`: (path or None,
     whether it is new). Raises UserError.
     """
-    if corpus.STANDARD_INPUT not in map(str.strip, input_file.split(",")):
+    if STANDARD_INPUT not in map(str.strip, input_file.split(",")):
         return None, False
-    if sys.stdin is None or sys.stdin.isatty():
-        raise UserError(
-            "nothing is piped to standard input",
-            "give a file, or pipe",
-            setting="input_file",
-            value="-",
-        )
-    return archives.spool_standard_input(sys.stdin.buffer, spool)
+    problem = "--input_file=-: nothing is piped to standard input; give a file, or pipe"
+    return archives.spool_standard_input(open_standard_input(problem), spool)

@@ -41,6 +41,19 @@ class BadLine(Exception):
         self.index, self.problem = index, problem
 
 
+def cut_at_lines(pieces):
+    """Yields bytes that come in pieces, cut after line breaks; the last piece may lack one."""
+    pending = []
+    for piece in pieces:
+        end = piece.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*pending, piece[:end]])
+            pending = []
+        pending.append(piece[end:])
+    if any(pending):
+        yield b"".join(pending)
+
+
 @dataclasses.dataclass(frozen=True)
 class Found:
     """The documents in consecutive whole lines.

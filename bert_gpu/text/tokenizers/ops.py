@@ -26,7 +26,7 @@ SIGMA, FINAL_SIGMA = 0x3A3, 0x3C2  # capital; small at the end of a word
 
 def open_ops(tokenizer):
     """A tf.Module with tokenize(strings (N,)) -> RaggedTensor int32 (N, ids of each), equal to a
-    text.tokenizer.Tokenizer.
+    tokenizers.wordpiece.Tokenizer.
     """
     kind = SentencePieceOps if isinstance(tokenizer, SentencePieceTokenizer) else WordPieceOps
     return kind(tokenizer)

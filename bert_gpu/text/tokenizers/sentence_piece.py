@@ -19,10 +19,10 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 
-from bert_gpu.base.errors import UserError
-from bert_gpu.base.files import check_regular
+from bert_gpu.base.settings import UserError
 from bert_gpu.text.tokenizers import basic
-from bert_gpu.text.tokenizers.wordpiece import SPECIAL_PIECES, as_bytes
+from bert_gpu.text.tokenizers.wordpiece import SPECIAL_PIECES, Tokenizer, as_bytes
+from bert_gpu.text.vocabulary.file import read_file
 from bert_gpu.text.vocabulary.wordpiece_learner import CHARACTER_COVERAGE, MIN_PIECE_COUNT
 
 SPACE = "▁"  # U+2581, marks a space in a piece
@@ -37,7 +37,7 @@ MAX_WORD_BYTES = 4192
 TRAINER_THREADS = 8
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(Tokenizer):
     """Pieces of a SentencePiece model, in arrays.
 
     A piece begins a word if it begins with a space, or with punctuation or a CJK character, which
@@ -95,9 +95,6 @@ class SentencePieceTokenizer:
         self._starts_word = np.array([begins_word(piece) for piece in self.vocab]) | self.is_special
 
     def tokenize(self, sentences):
-        """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64
-        (len(sentences) + 1,)).
-        """
         rows = []
         for first in range(0, len(sentences), LINES_PER_CALL):
             batch = as_bytes(sentences[first : first + LINES_PER_CALL])
@@ -137,14 +134,6 @@ class SentencePieceTokenizer:
         begins, ends = (np.maximum.accumulate(side).astype(np.int32) for side in (begins, ends))
         return begins, ends
 
-    def word_starts(self, ids):
-        """Bool, of the shape of ids: True where a piece begins a word."""
-        return self._starts_word[ids]
-
-    def pieces(self, ids):
-        """The text of each piece."""
-        return [self.vocab[index] for index in ids]
-
     def decode(self, ids):
         """Joins pieces to words, and words by spaces: the text as the model normalises it, unless
         it has unknown characters.
@@ -158,7 +147,6 @@ class SentencePieceTokenizer:
         return re.sub(" +", " ", "".join(spaced)).strip(" ")
 
     def files(self):
-        """{name: bytes} of the files that the tokenizer can be opened from."""
         return {"sentencepiece.model": self._model.serialized_model_proto()}
 
 
@@ -178,20 +166,8 @@ def read_model(model_file, refuse):
     """
     if tf.io.gfile.isdir(model_file):
         refuse("is a folder; name the SentencePiece model in it, such as sentencepiece.model")
-    check_regular(model_file)
-    try:
-        with tf.io.gfile.GFile(model_file, "rb") as file:
-            content = file.read()
-    except tf.errors.NotFoundError:
-        refuse(
-            "no such SentencePiece model; check the path, or make one "
-            "with `python -m bert_gpu vocab --tokenization=SentencePiece`"
-        )
-    except (tf.errors.OpError, OSError) as error:
-        refuse(
-            "cannot be read as a SentencePiece model "
-            f"({type(error).__name__}); name a readable file"
-        )
+    command = "python -m bert_gpu vocab --tokenization=SentencePiece"
+    content = read_file(model_file, refuse, "SentencePiece model", "file", command)
     try:
         if sentencepiece.SentencePieceProcessor(model_proto=content).get_piece_size():
             return content

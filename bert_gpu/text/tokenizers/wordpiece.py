@@ -1,6 +1,6 @@
 """Sentences in, piece ids out: flat arrays, no Python object per token.
 
-`Tokenizer` is the protocol that the rest of the pipeline uses; `WordPieceTokenizer` is BERT's
+`Tokenizer` is the interface that the rest of the pipeline uses; `WordPieceTokenizer` is BERT's
 own. It gives exactly the pieces of Google's published rules (google-research/bert,
 tokenization.py) at the speed of tensorflow-text's FastBertTokenizer. That op differs from Google's
 rules on several thousand characters (control characters, ß, ellipsis, ligatures, ... ) and in how
@@ -12,7 +12,6 @@ long to judge, is split into words by basic_tokenizer.py and only then into piec
 import functools
 import hashlib
 import re
-import typing
 import unicodedata
 
 import numpy as np
@@ -31,7 +30,7 @@ LINES_PER_CALL = 2048
 PROBED_CODES = 0x1FB00
 
 
-class Tokenizer(typing.Protocol):
+class Tokenizer:
     """The interface of a tokenizer. Ids are int32, 0 <= id < vocab_size, and
     pad_id is 0.
     """
@@ -45,6 +44,7 @@ class Tokenizer(typing.Protocol):
     mask_id: int
     do_lower_case: bool
     identity: str  # equal if and only if two tokenizers give the same ids for every text
+    _starts_word: np.ndarray  # bool (vocab_size,)
 
     def tokenize(self, sentences: list) -> tuple[np.ndarray, np.ndarray]:
         """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64
@@ -53,17 +53,22 @@ class Tokenizer(typing.Protocol):
         Sentence i has the ids[row_splits[i] : row_splits[i + 1]], possibly none.
         """
 
-    def word_starts(self, ids: np.ndarray) -> np.ndarray:
-        """Bool, of the shape of ids: True where a piece begins a word."""
-
-    def pieces(self, ids) -> list[str]:
-        """The text of each piece."""
-
     def decode(self, ids) -> str:
         """Joins pieces to words, and words by spaces."""
 
+    def files(self) -> dict[str, bytes]:
+        """{name: bytes} of the files that the tokenizer can be opened from."""
 
-class WordPieceTokenizer:
+    def word_starts(self, ids: np.ndarray) -> np.ndarray:
+        """Bool, of the shape of ids: True where a piece begins a word."""
+        return self._starts_word[ids]
+
+    def pieces(self, ids) -> list[str]:
+        """The text of each piece."""
+        return [self.vocab[index] for index in ids]
+
+
+class WordPieceTokenizer(Tokenizer):
     """BERT's tokenizer, piece for piece as Google's `FullTokenizer`, in arrays.
 
     It equals Google's rules for all text of a checked corpus. In other text, bytes that are not
@@ -98,9 +103,6 @@ class WordPieceTokenizer:
             ) from None
 
     def tokenize(self, sentences):
-        """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64
-        (len(sentences) + 1,)).
-        """
         ids, lengths = [], [np.zeros(1, np.int64)]
         for first in range(0, len(sentences), LINES_PER_CALL):
             batch_ids, batch_lengths = self._tokenize_batch(
@@ -111,14 +113,6 @@ class WordPieceTokenizer:
         flat = np.concatenate(ids) if ids else np.zeros(0, np.int32)
         return flat, np.cumsum(np.concatenate(lengths))
 
-    def word_starts(self, ids):
-        """Bool, of the shape of ids: True where a piece begins a word, False for a "##" piece."""
-        return self._starts_word[ids]
-
-    def pieces(self, ids):
-        """The text of each piece."""
-        return [self.vocab[index] for index in ids]
-
     def decode(self, ids):
         """Joins pieces to words, and words by spaces. Case, accents and spacing that tokenizing
         removed are lost.
@@ -126,7 +120,6 @@ class WordPieceTokenizer:
         return " ".join(self.pieces(ids)).replace(" ##", "")
 
     def files(self):
-        """{name: bytes} of the files that the tokenizer can be opened from."""
         return {"vocab.txt": "".join(f"{piece}\n" for piece in self.vocab).encode()}
 
     def _tokenize_batch(self, lines):

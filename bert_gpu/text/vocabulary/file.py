@@ -28,19 +28,8 @@ def read_vocab(vocab_file):
     if tf.io.gfile.isdir(vocab_file):
         name = os.path.basename(vocab_in(vocab_file))
         refuse(f"is a folder; name the vocabulary file in it, such as {shortened(name)}")
-    check_regular(vocab_file)
-    try:
-        with tf.io.gfile.GFile(vocab_file, "rb") as file:
-            content = file.read()
-    except tf.errors.NotFoundError:
-        refuse(
-            "no such vocabulary file; check the path, or make one with `python -m bert_gpu vocab`"
-        )
-    except (tf.errors.OpError, OSError) as error:
-        refuse(
-            "cannot be read as a vocabulary file "
-            f"({type(error).__name__}); name a readable text file"
-        )
+    command = "python -m bert_gpu vocab"
+    content = read_file(vocab_file, refuse, "vocabulary file", "text file", command)
     read = pieces_of_json if str(vocab_file).endswith(".json") else pieces_of_lines
     vocab = read(content, refuse)
     missing = [piece for piece in SPECIAL_PIECES if piece not in vocab]
@@ -55,6 +44,23 @@ def read_vocab(vocab_file):
             "it must be on line 1 alone, because BERT pads with id 0"
         )
     return vocab
+
+
+def read_file(path, refuse, what: str, kind: str, command: str) -> bytes:
+    """Return the content of a vocabulary or model.
+
+    Args:
+      refuse: raises the error for a problem. what: the file should be. kind: of file to name.
+      command: makes such a file.
+    """
+    check_regular(path)
+    try:
+        with tf.io.gfile.GFile(path, "rb") as file:
+            return file.read()
+    except tf.errors.NotFoundError:
+        refuse(f"no such {what}; check the path, or make one with `{command}`")
+    except (tf.errors.OpError, OSError) as error:
+        refuse(f"cannot be read as a {what} ({type(error).__name__}); name a readable {kind}")
 
 
 def pieces_of_lines(content, refuse):

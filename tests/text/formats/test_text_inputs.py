@@ -40,8 +40,7 @@ def decide(tmp_path, files, **settings):
         path = tmp_path / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         paths.append(str(path))
-    kinds, reasons = inputs.decide(paths, [*files], TextFormat(**settings))
-    return [*zip(kinds, reasons, strict=True)]
+    return inputs.decide(paths, [*files], TextFormat(**settings))
 
 
 JSON_LINES = "".join(json.dumps({"text": text}) + "\n" for text in paragraphs(3, 5))

@@ -5,6 +5,7 @@ finished one has dataset.json. Without either file the folder's content is not o
 """
 
 import contextlib
+import dataclasses
 import glob
 import json
 import os
@@ -26,8 +27,6 @@ from bert_gpu.text.vocabulary.wordpiece_learner import write_whole_file
 # Files that a killed process may leave (files.atomic_file), those of shards first.
 UNFINISHED = (".{name}-*.partial*", "..{name}*.partial", ".{name}.order.*.partial")
 UNFINISHED += tuple(f".{name}.*.partial" for name in (FILE_NAME, *FILE_NAMES.values()))
-OF_EARLIER_VERSIONS = tuple(f"{name}.*.unfinished" for name in FILE_NAMES.values())
-UNFINISHED += ("{name}.order.*.unfinished", *OF_EARLIER_VERSIONS)
 # What a job needs until it is finished.
 TEMPORARY = (".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
 LEARNT = "learnt from the text"  # in the place of a vocabulary's identity
@@ -36,16 +35,20 @@ SHARD = r"(-validation)?-\d{5,}-of-\d{5,}\.(tfrecord|index)"
 BUILDING = fields_of(Manifest)  # of the entries in .NAME.building.json
 
 
-class Target:
-    """The output folder of one job. settings, inputs: JSON values that decide the data set."""
+class OutputFolder:
+    """The output folder of one job.
 
-    def __init__(self, config, settings, inputs):
-        self.config = config
-        self.named = dict(setting="output_file", value=config.output_file)
+    settings, inputs: JSON values that decide the data set. Without the inputs, before the text is
+    read, only the settings are compared with those of a data set in the folder.
+    """
+
+    def __init__(self, config, settings, inputs=None):
+        self.config, self.flag = config, f"--output_file={config.output_file}"
         self.wanted = json.loads(json.dumps(dict(settings=settings, inputs=inputs)))
         self.building = os.path.join(config.folder, f".{config.name}.building.json")
         self.vocab_file = os.path.join(config.folder, FILE_NAMES[config.tokenization])
         self.spool = os.path.join(config.folder, f".{config.name}.spool")  # unpacked input
+        self.hashes = self.spool + ".hashes"  # of documents
         self.order_file = os.path.join(config.folder, f"{config.name}.order")
 
     def status(self, overwrite):
@@ -112,7 +115,7 @@ class Target:
             for name in names
             if old.get(name) != new.get(name)
         ]
-        if not changed and stored["inputs"] != self.wanted["inputs"]:
+        if not changed and self.wanted["inputs"] not in (None, stored["inputs"]):
             changed = ["the text itself"]
         if changed:
             raise UserError(
@@ -132,19 +135,19 @@ class Target:
 
     def is_empty(self):
         """Whether the folder holds nothing but the lock and unpacked input."""
-        own = {f".{self.config.name}.lock", *map(os.path.basename, self._spools())}
+        own = {f".{self.config.name}.lock", *map(os.path.basename, (self.spool, self.hashes))}
         return set(os.listdir(self.config.folder)) <= own
+
+    def _stored(self):
+        """What dataset.json, or the file of an unfinished job, says of a data set."""
+        present = read_manifest(self.config.folder)
+        if present is not None:
+            return dataclasses.asdict(present)
+        return read_json(self.building, "the settings of an unfinished job", BUILDING)
 
     def kept_vocabulary(self):
         """Whether the vocabulary of the interrupted job still exists, unchanged."""
-        present = read_manifest(self.config.folder)
-        identity = (
-            present.tokenizer
-            if present
-            else read_json(self.building, "the settings of an unfinished job", BUILDING).get(
-                "tokenizer"
-            )
-        )
+        identity = self._stored().get("tokenizer")
         if identity is None or not os.path.exists(self.vocab_file):
             return False
         return open_tokenizer(self.vocab_file, self.config.do_lower_case).identity == identity
@@ -175,13 +178,9 @@ class Target:
         """The vocabulary in the folder that the earlier data set learnt from its text, or None. One
         that was given to it may be the user's own file.
         """
-        present, made = read_manifest(self.config.folder), {}
-        if present is not None:
-            made = present.settings
-        elif os.path.exists(self.building):
-            with contextlib.suppress(UserError):  # a damaged one is overwritten all the same
-                made = read_json(self.building, "the settings of a job", BUILDING, ("settings",))
-                made = made["settings"]
+        made = {}
+        with contextlib.suppress(UserError):  # a damaged one is overwritten all the same
+            made = self._stored().get("settings", {})
         name = FILE_NAMES.get(made.get("tokenization"))
         if made.get("vocabulary") != LEARNT or name is None:
             return None
@@ -191,7 +190,7 @@ class Target:
     def undo(self):
         """Removes all files of this job from a folder that was empty before; the lock stays."""
         self.clear()
-        self.sweep()
+        self.remove_temporary_files()
         self._remove(os.path.basename(self.vocab_file))
 
     def begin(self, content):
@@ -259,22 +258,19 @@ class Target:
                 os.remove(shard.path)
                 os.remove(index_path(shard.path))
         write_manifest(self.config.folder, manifest)
-        self.sweep()
+        self.remove_temporary_files()
 
-    def has_leftovers(self):
+    def has_temporary_files(self):
         """Whether temporary files exist."""
-        return bool(self._find(*TEMPORARY)) or any(map(os.path.exists, self._spools()))
+        return bool(self._find(*TEMPORARY)) or any(map(os.path.exists, (self.spool, self.hashes)))
 
-    def sweep(self):
+    def remove_temporary_files(self):
         """Removes the temporary files of a finished data set, also those that a job killed at its
         end left.
         """
         self._remove(*TEMPORARY)
-        for folder in self._spools():
+        for folder in (self.spool, self.hashes):
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _spools(self):
-        return self.spool, self.spool + ".hashes"
 
     def _is_given(self, path):
         """Whether an existing file is the vocabulary that the user named."""
