@@ -17,6 +17,7 @@ import tempfile
 import warnings
 
 from bert_gpu.base.errors import UserError
+from bert_gpu.base.signals import quiet_interrupts
 
 # By default XLA removes a conversion to bfloat16 and back, also between two passes, so that float32
 # is written between them: on GPUs 1.4 times the bytes outside matrix products, and more memory. XLA

@@ -293,8 +293,8 @@ def existing_parent(path: str) -> str:
     return path
 
 
-def check_writable(folder, flag):
-    """UserError unless `folder` can be written to or created; its message names `flag`."""
+def check_writable(folder: str, setting: str, value: str):
+    """UserError, of a setting and its value, unless `folder` can be written to or created."""
     path = existing_parent(folder)
     if not os.path.isdir(path):
         raise UserError(

@@ -3,7 +3,7 @@
 import sys
 import typing
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 
 STANDARD_INPUT = "-"
 

@@ -22,9 +22,9 @@ import time
 import google_crc32c
 
 from bert_gpu.base.console import Console, LogConsole, format_seconds
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_writable, existing_parent, only_writer
 from bert_gpu.base.malloc import map_large_blocks, trim_heap
-from bert_gpu.base.settings import UserError
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.data import examples, text_checks, validation
 from bert_gpu.data.config import DataConfig
@@ -207,12 +207,14 @@ def check_space(config: DataConfig, num_bytes: float) -> None:
     parent, flag = existing_parent(config.folder), f"--output_file={config.output_file}"
     usage = shutil.disk_usage(parent)
     if not usage.total:  # such as /proc
-        raise UserError(f"{flag}: files cannot be stored in {parent}; choose another folder")
+        raise UserError(f"files cannot be stored in {parent}", "choose another folder", where=flag)
     if num_bytes > usage.free:
         raise UserError(
-            f"{flag}: about {format_bytes(num_bytes)} will be "
-            f"written, but only {format_bytes(usage.free)} are free; make room, choose another "
-            "disk, or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic"
+            f"about {format_bytes(num_bytes)} will be written, but only "
+            f"{format_bytes(usage.free)} are free",
+            "make room, choose another disk, or take a smaller --dupe_factor, "
+            "--gzip_compress or --masking=dynamic",
+            where=flag,
         )
 
 

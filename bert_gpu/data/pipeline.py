@@ -15,7 +15,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data import checks, examples
 from bert_gpu.data.masking import MaskingSpec, compile_masking
 from bert_gpu.data.random_bits import derive_key, permutation, row_keys

@@ -40,23 +40,6 @@ def visible_gpus(indices, environ=os.environ):
     return [int(names[index]) if names[index].isdecimal() else names[index] for index in indices]
 
 
-@contextlib.contextmanager
-def nvml_session():
-    """A context in which NVML answers. pynvml.NVMLError when it does not start."""
-    pynvml.nvmlInit()
-    try:
-        yield
-    finally:
-        with contextlib.suppress(pynvml.NVMLError):  # of a GPU that is lost
-            pynvml.nvmlShutdown()
-
-
-def handle_of(gpu: int | str):
-    """NVML's handle of a GPU of `visible_gpus`."""
-    by_index, by_uuid = pynvml.nvmlDeviceGetHandleByIndex, pynvml.nvmlDeviceGetHandleByUUID
-    return by_index(gpu) if isinstance(gpu, int) else by_uuid(gpu)
-
-
 def count_gpus():
     """How many GPUs CUDA would find, from NVML, without starting CUDA; 0 when NVML fails."""
     try:

@@ -65,7 +65,7 @@ def gpus():
     found = dict(driver=None, cuda=None, gpus=[], problem=None)
     try:
         with session():
-            found["driver"] = as_text(pynvml.nvmlSystemGetDriverVersion())
+            found["driver"] = pynvml.nvmlSystemGetDriverVersion()
             version = reading(pynvml.nvmlSystemGetCudaDriverVersion)
             found["cuda"] = version and f"{version // 1000}.{version % 1000 // 10}"
             found["gpus"] = [gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]

@@ -67,29 +67,6 @@ def remove_leftovers(folder, name):
                 os.remove(os.path.join(folder, left))
 
 
-@contextlib.contextmanager
-def sigterm_unwinds():
-    """Inside, SIGTERM ends the process by SystemExit, so that contexts clean up as for Ctrl-C. A
-    program that handles the signal itself goes on to do so, and so do threads other than the main.
-    """
-
-    def stop(number, frame):
-        raise SystemExit(128 + number)
-
-    if signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
-        yield
-        return
-    try:
-        signal.signal(signal.SIGTERM, stop)
-    except ValueError:  # not in the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
 class NpyWriter(PartialFile):
     """An .npy file of rows of one shape and type."""
 

@@ -14,10 +14,10 @@ import tensorflow as tf
 from bert_gpu.base.console import LogConsole
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.signals import sigterm_unwinds
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.cluster import find_cluster
-from bert_gpu.inference.arrays import NpyWriter, sigterm_unwinds
+from bert_gpu.inference.arrays import NpyWriter
 from bert_gpu.inference.config import DEFAULT_LENGTH
 from bert_gpu.inference.lines import count_lines, empty, windows
 from bert_gpu.inference.opened import ROWS, open_model

@@ -9,7 +9,6 @@ import time
 from bert_gpu.base.console import Console, LogConsole
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_regular
-from bert_gpu.base.settings import UserError
 from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.text import corpus
 from bert_gpu.text.formats import archives, encodings

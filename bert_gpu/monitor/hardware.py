@@ -113,7 +113,6 @@ class HardwareSampler:
 
     def _open(self, gpus):
         """The handles of the GPUs, [] when NVML is missing or does not know one of them."""
-        problem = "does not start"
         try:
             self.nvml.enter_context(nvml.session())
         except pynvml.NVMLError as error:

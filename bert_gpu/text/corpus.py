@@ -18,7 +18,6 @@ import tensorflow as tf
 
 from bert_gpu.base.errors import UserError, shortened_path
 from bert_gpu.base.files import check_regular, comma_hint
-from bert_gpu.base.settings import UserError, shortened_path
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.text.config import LINES, TextFormat
 from bert_gpu.text.formats import saved_datasets

@@ -137,7 +137,7 @@ class Processes:
             self.num_workers, context, start_worker, (function, done, os.getpid())
         )
         try:
-            with children_ignore_sigint():
+            with children_ignore_interrupts():
                 running = {pool.submit(call_in_process, task) for task in tasks}
             while running:
                 finished, running = concurrent.futures.wait(
@@ -207,26 +207,6 @@ def call_counted(function, done, lock, task):
             done[1] += num_tokens
 
     return function(task, report)
-
-
-@contextlib.contextmanager
-def children_ignore_sigint():
-    """Processes started inside do not hear Ctrl-C, which the terminal sends to them too: it is
-    their parent's to handle, once they are started.
-    """
-    caught, handler = [], signal.getsignal(signal.SIGINT)
-    is_handled = threading.current_thread() is threading.main_thread() and callable(handler)
-    if is_handled:  # any thread of this process may get the signal, and Python then interrupts this
-        signal.signal(signal.SIGINT, lambda signum, frame: caught.append(signum))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which children inherit
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if is_handled:
-            signal.signal(signal.SIGINT, handler)
-    if caught:  # called, not raised again: who counts signals has seen it
-        handler(signal.SIGINT, None)
 
 
 def start_worker(function, done, parent):

@@ -16,7 +16,7 @@ import numpy as np
 from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.base.files import is_inside
 from bert_gpu.base.run_names import MARKS
-from bert_gpu.devices.signals import watch_signals
+from bert_gpu.base.signals import watch_signals
 from bert_gpu.devices.workers import ALONE
 from bert_gpu.monitor import metrics_log
 from bert_gpu.runs import folder as run_folder

@@ -14,7 +14,6 @@ import pytest
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import only_writer
-from bert_gpu.base.settings import UserError
 from bert_gpu.data import build, manifest, output_folder, workers
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset

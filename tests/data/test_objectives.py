@@ -10,7 +10,7 @@ import re
 import numpy as np
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data import build, pipeline, records, summary
 from bert_gpu.data.config import PADDINGS, DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset

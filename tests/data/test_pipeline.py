@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data import dataset, examples, pipeline, records
 from bert_gpu.data.build import open_job, run_job
 from bert_gpu.data.config import DataConfig, InputConfig

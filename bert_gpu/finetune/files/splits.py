@@ -12,7 +12,8 @@ from bert_gpu.base import files
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError, shortened, shortened_path
 from bert_gpu.base.files import read_json
-from bert_gpu.base.settings import UserError, fields_of, shortened, shortened_path
+from bert_gpu.base.run_names import RUN
+from bert_gpu.base.settings import fields_of
 from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.finetune.config import FILES, FinetuneConfig
 from bert_gpu.finetune.files.examples import Loaded, Source, check_alike

@@ -8,7 +8,6 @@ TensorBoard that has the old files open shows both until it is restarted.
 
 import glob
 import os
-import shutil
 import socket
 import time
 
@@ -94,10 +93,11 @@ def cut_events(folder, step):
     """Drops from a folder's event files the events after `step` (all for None) and everything after
     a broken record.
     """
-    if step is None:
-        shutil.rmtree(folder, ignore_errors=True)
     partial = os.path.join(folder, ".cut.partial")  # one that a killed process left is overwritten
     for path in event_files(folder):
+        if step is None:
+            os.remove(path)
+            continue
         with tf.io.TFRecordWriter(partial) as file:
             for record in whole_records(path):
                 if Event.FromString(record).step <= step:

@@ -135,7 +135,7 @@ def json_texts(pieces, field, name):
         try:
             yield text_of_record(record, field, index)
         except BadLine as error:
-            raise UserError(f"{shortened_path(name)}: object {index + 1} {error.problem}") from None
+            raise UserError(f"object {index + 1} {error.problem}", where=name) from None
 
 
 def json_values(pieces, name):
@@ -173,8 +173,9 @@ def json_values(pieces, name):
                 continue
             if in_array:
                 raise UserError(
-                    f"{shortened_path(name)}: the array is not closed after object {index}; the "
-                    "file is truncated, so copy it again"
+                    f"the array is not closed after object {index}",
+                    "the file is truncated, so copy it again",
+                    where=name,
                 )
             return
         if not in_array and (num_arrays or index == 0) and buffer[position] == "[":
@@ -183,8 +184,9 @@ def json_values(pieces, name):
             in_array, position = False, position + 1
         elif num_arrays and not in_array:
             raise UserError(
-                f"{shortened_path(name)}: something follows the array after object {index}; the "
-                "file must be arrays of objects, or objects in a row"
+                f"something follows the array after object {index}",
+                "the file must be arrays of objects, or objects in a row",
+                where=name,
             )
         else:
             try:
@@ -195,8 +197,9 @@ def json_values(pieces, name):
                 if len(buffer) > len(rest):
                     continue
                 raise UserError(
-                    f"{shortened_path(name)}: object {index + 1} is not valid JSON; the file is an "
-                    "array of objects, or objects in a row"
+                    f"object {index + 1} is not valid JSON",
+                    "the file is an array of objects, or objects in a row",
+                    where=name,
                 ) from None
             yield record
             index += 1

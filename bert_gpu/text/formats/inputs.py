@@ -12,7 +12,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.text import corpus
 from bert_gpu.text.config import AUTO, FILE_NAMES

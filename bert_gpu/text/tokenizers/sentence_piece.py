@@ -19,7 +19,7 @@ import numpy as np
 import sentencepiece
 import tensorflow as tf
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.text.tokenizers import basic
 from bert_gpu.text.tokenizers.wordpiece import SPECIAL_PIECES, Tokenizer, as_bytes
 from bert_gpu.text.vocabulary.file import read_file
