@@ -7,7 +7,7 @@ import pathlib
 import shutil
 from unittest import mock
 
-from bert_gpu.data.target import Target
+from bert_gpu.data.output_folder import OutputFolder
 
 from tests.faults import oracle
 

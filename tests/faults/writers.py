@@ -17,8 +17,8 @@ from tests.faults.world import DATA_FLAGS, RUN_FLAGS
 POINTS = {
     "data": [
         ("bert_gpu.data.build", "only_writer"),
-        ("bert_gpu.data.target", "Target.begin"),
-        ("bert_gpu.data.target", "Target.finish"),
+        ("bert_gpu.data.output_folder", "OutputFolder.begin"),
+        ("bert_gpu.data.output_folder", "OutputFolder.finish"),
     ],
     # run.json is written when a training begins, and when it has ended
     "training": [
