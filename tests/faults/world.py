@@ -7,8 +7,6 @@ import pathlib
 import shutil
 from unittest import mock
 
-from bert_gpu.data.output_folder import OutputFolder
-
 from tests.faults import oracle
 
 DATA_FLAGS = ("--vocab_size=300", "--dupe_factor=1", "--max_seq_length=32", "--num_shards=2")
@@ -74,7 +72,7 @@ class World:
         def write(path):
             path.mkdir()
             shutil.copy(self.text, path / TEXT)
-            with mock.patch.object(Target, "finish", side_effect=KeyboardInterrupt):
+            with mock.patch.object(OutputFolder, "finish", side_effect=KeyboardInterrupt):
                 outcome = oracle.call(*sorting(path), watch=path)
             assert outcome.code == 130 and list(path.glob("out/.x-*.scores")), outcome
 
