@@ -114,8 +114,8 @@ class BatchPlan:
             num_steps=self.num_steps,
         )
 
-    def open_units(self, data, position):
-        """The units of TrainingData from a position in consumed records on."""
+    def open_rows(self, data, position):
+        """The rows of TrainingData from a position in consumed records on."""
         return data.open_batches(batch_size=self.unit_size, position=position)
 
     def describe(self, kind):

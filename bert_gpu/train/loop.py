@@ -170,7 +170,7 @@ class Loop:
         """Yields one Call after another. A thread prepares them in advance. With a batch ramp it
         only reads ahead: how much a step takes is known only when it begins.
         """
-        rows = self.plan.open_units(self.data, self.progress.records)
+        rows = self.plan.open_rows(self.data, self.progress.records)
         if not self.plan.is_ramped:
             return prefetch(self._prepared(rows, self.progress.step))
         depth = 2 * self.steps_per_loop * self.plan.num_micro_batches
