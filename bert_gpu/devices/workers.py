@@ -348,7 +348,7 @@ def to_words(data):
 
 
 class FollowerConsole(Console):
-    """Of a worker other than 0: warns only, and says which worker it is."""
+    """Console of workers 1, 2, ...: prints warnings only, with the index of the worker."""
 
     def __init__(self, index):
         super().__init__(quiet=True)

@@ -184,21 +184,13 @@ class Prepared:
     fixed: dict | None
 
     @property
-    def settings(self):
-        return self.run.settings
-
-    @property
-    def folder(self):
-        return self.run.folder
-
-    @property
     def trains(self):
         return self.fixed is not None
 
     @property
     def path(self):
         """The folder of the model that is evaluated: of a training the exported one."""
-        return self.folder.model if self.trains else self.start.path
+        return self.run.folder.model if self.trains else self.start.path
 
     @property
     def files(self):
@@ -293,7 +285,7 @@ def check_best_metric(settings, names, examples):
 
 def tell(prepared, console):
     """Warns of what a user may not expect; without a training, also says what is evaluated."""
-    settings, start = prepared.settings, prepared.start
+    settings, start = prepared.run.settings, prepared.start
     warn_of_examples(prepared.examples, console)
     warn_of_labels(
         settings.run, prepared.task, start, prepared.examples.get("predict", ()), console
@@ -306,7 +298,7 @@ def tell(prepared, console):
 
 def first_state(prepared):
     """The TrainState with the weights that the run starts from."""
-    settings, start = prepared.settings, prepared.start
+    settings, start = prepared.run.settings, prepared.start
     memory, optimizer = (
         (settings.memory, settings.optimizer) if prepared.trains else (MemoryConfig(), None)
     )
@@ -323,7 +315,7 @@ def train_task(prepared, state, predict):
     """Trains, or goes on with a training; returns the engine's TrainingResult. predict: a Predictor
     on the state, for the validations.
     """
-    run, start, settings = prepared.run, prepared.start, prepared.settings
+    run, start, settings = prepared.run, prepared.start, prepared.run.settings
     encoded = prepared.encoded["train"][0]
     data = TrainingData(
         open_batches=functools.partial(training_batches, encoded, seed=settings.run.seed),
@@ -372,7 +364,7 @@ def earlier_results(prepared, outcome):
     """The metrics that were written of the same model and data as after a training, or None."""
     what = (prepared.examples, prepared.path, step_of(prepared, outcome))
     return prepared.run.workers.from_chief(
-        results.read_results, prepared.folder.path, *what, prepared.problem_type.positive_label
+        results.read_results, prepared.run.folder.path, *what, prepared.problem_type.positive_label
     )
 
 
@@ -390,7 +382,7 @@ def evaluations(prepared, predict, phase, until_stopped=iter):
     """Yields the Evaluated of each file of a phase, "eval" or "predict"; until_stopped: as
     for loop.Loop, by default none.
     """
-    settings, parts = prepared.settings, prepared.examples.get(phase, ())
+    settings, parts = prepared.run.settings, prepared.examples.get(phase, ())
     batch_size = dict(eval=settings.run.eval_batch_size, predict=settings.run.predict_batch_size)
     for examples, rows in zip(parts, prepared.encoded.get(phase, ()), strict=True):
         yield Evaluated(
@@ -420,7 +412,7 @@ def evaluate_and_predict(prepared, predict, outcome):
       {stem of a file: {name: value}}, of a test file without labels {}.
     """
     workers, console = prepared.run.workers, prepared.run.console
-    task_type, path = prepared.task_type, prepared.folder.path
+    task_type, path = prepared.task_type, prepared.run.folder.path
     metrics, predicted, positive = {}, [], prepared.problem_type.positive_label
     for phase in ("eval", "predict"):
         for one in evaluations(prepared, predict, phase):
@@ -444,12 +436,12 @@ def evaluate_and_predict(prepared, predict, outcome):
 def step_of(prepared, outcome):
     """The step of the training whose weights the evaluated model has; None where it is unknown."""
     stored = prepared.run.stored or {}
-    if outcome is None and prepared.path != prepared.folder.model:
+    if outcome is None and prepared.path != prepared.run.folder.model:
         return None
     step = stored.get("exported_step") if outcome is None else outcome.progress.step
-    free = stored.get("free", {}) if outcome is None else prepared.settings.ending.to_dict()
+    free = stored.get("free", {}) if outcome is None else prepared.run.settings.ending.to_dict()
     if free.get("export_best"):
-        return prepared.run.workers.from_chief(prepared.folder.best_step) or step
+        return prepared.run.workers.from_chief(prepared.run.folder.best_step) or step
     return step
 
 
@@ -637,7 +629,7 @@ def write_model(prepared, path, state, step):
     has_pairs = prepared.examples["train"][0].has_pairs
     used = prepared.tokens | problem_type.notes
     files = write_notes(prepared.task, has_pairs, prepared.length, used)
-    card = facts_while_training(prepared.folder.path, step, prepared.run.console.warn)
+    card = facts_while_training(prepared.run.folder.path, step, prepared.run.console.warn)
     is_cut = prepared.task.kind in table.TEXT_KINDS
     notes = models.Notes(
         [],

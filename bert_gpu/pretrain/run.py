@@ -8,6 +8,7 @@ from bert_gpu.base.console import format_metric
 from bert_gpu.base.files import write_json
 from bert_gpu.base.settings import UserError
 from bert_gpu.interop import models
+from bert_gpu.model.weights import column_blocks
 from bert_gpu.monitor.metrics_log import check_monitoring
 from bert_gpu.monitor.throughput import total_peak_flops
 from bert_gpu.pretrain import start
@@ -17,7 +18,7 @@ from bert_gpu.runs.card_facts import facts_while_training
 from bert_gpu.runs.names import EVAL_RESULTS
 from bert_gpu.train import run as engine
 from bert_gpu.train.loop import Loop
-from bert_gpu.train.state import TrainState
+from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.step import TrainStep
 
 
@@ -37,10 +38,12 @@ def pretrain(settings, console=None, clock=time.monotonic):
         fixed = fixed_settings(run.settings, model.config, devices, dataset)
         start.check_resume(run, dataset, fixed)
         min_device_bytes = start.check_memory(run, dataset, devices, model)
-        weights, frozen, column_blocks = start.first_weights(run, dataset, model)
+        weights = start.initial_weights(run, dataset, model)
+        frozen = frozen_names(weights, settings.memory.freeze)
         data, held_out = start.open_records(run, dataset, model)
         objective = pretraining_objective(trained)
-        state = TrainState(devices.strategy, weights, settings.optimizer, frozen, column_blocks)
+        blocks = column_blocks(model.encoder.weights())
+        state = TrainState(devices.strategy, weights, settings.optimizer, frozen, blocks)
         validate = pretraining_validation(settings.run, held_out, devices, state, model.encoder)
         make_step = functools.partial(
             TrainStep,

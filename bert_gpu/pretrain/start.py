@@ -14,14 +14,13 @@ from bert_gpu.model import heads
 from bert_gpu.model.config import NOT_IN_WEIGHTS
 from bert_gpu.model.encoders import Encoder, open_encoder
 from bert_gpu.model.flops import FlopsCounter
-from bert_gpu.model.weights import column_blocks, initialize
+from bert_gpu.model.weights import initialize
 from bert_gpu.pretrain.config import check_continues, check_data, resolve_model
 from bert_gpu.runs import provenance
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.train.batching import TrainingData
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.memory_check import check_size
-from bert_gpu.train.state import frozen_names
 
 # Settings that need validation records.
 NEED_VALIDATION = (
@@ -110,16 +109,6 @@ def check_memory(run, dataset, devices, model):
     )
 
 
-def first_weights(run, dataset, model):
-    """(The weights that a Run starts from, names of the frozen ones, the column blocks)."""
-    goes_on = run.stored is not None and bool(run.folder.steps())
-    weights = initial_weights(
-        run.settings, model.encoder, dataset, model.vocab, goes_on, run.console
-    )
-    frozen = frozen_names(weights, run.settings.memory.freeze)
-    return weights, frozen, column_blocks(model.encoder.weights())
-
-
 def open_records(run, dataset, model):
     """(The TrainingData of a Run, the Reader of its validation records or None)."""
     settings, config = run.settings, model.config
@@ -173,12 +162,15 @@ def check_validation(settings, dataset, console):
 
 
 def open_vocabulary(settings, dataset):
-    """The tokenizer of the data. That of records without dataset.json is --vocab_file or that of
-    --init_checkpoint; None without either.
+    """The tokenizer of the data. That of records without dataset.json is --vocab_file (with the
+    casing of --init_checkpoint, if any) or that of --init_checkpoint; None without either.
     """
     info, vocab_file = dataset.info, settings.run.vocab_file
     if info is None and settings.run.start is not None:
-        return start_vocabulary(settings.run)
+        folder = models.find_model(settings.run.start, "init_checkpoint")
+        if vocab_file is None and models.find_vocabulary(folder) is None:
+            return None
+        return models.load_tokenizer(folder, vocab_file)
     if info is None:
         return open_tokenizer(vocab_file, True) if vocab_file else None
     path = vocab_file or os.path.join(dataset.folder, info.vocab_file)
@@ -196,16 +188,6 @@ def open_vocabulary(settings, dataset):
     return tokenizer
 
 
-def start_vocabulary(run):
-    """The tokenizer of the model to continue from (PretrainConfig.start), or of --vocab_file with
-    its casing; None without either.
-    """
-    folder = models.find_model(run.start, "init_checkpoint")
-    if run.vocab_file is None and models.find_vocabulary(folder) is None:
-        return None
-    return models.load_tokenizer(folder, run.vocab_file)
-
-
 def flops_counter(encoder, dataset, frozen):
     """Function of a batch -> model.flops.Flops, None when it cannot count them: for some encoders,
     and with frozen weights.
@@ -220,26 +202,29 @@ def weight_specs(dataset, model):
     return heads.pretraining_weights(open_encoder(model), dataset.schema.has_next_sentence_labels)
 
 
-def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
-    """Fresh weights, replaced by those of --init_checkpoint where it has them; a resumed run skips
-    that. Says what it takes from there.
+def initial_weights(run, dataset, model):
+    """Fresh weights of a Model, replaced by those of --init_checkpoint where it has them; a Run
+    that is resumed skips that. Says what it takes from there.
     """
-    model, start = encoder.config, settings.run.start
+    (encoder, vocab), console = model, run.console
+    config, start, seed = encoder.config, run.settings.run.start, run.settings.run.seed
     specs = heads.pretraining_weights(encoder, dataset.schema.has_next_sentence_labels)
+    # asked of the folder on all workers, each of which has an --init_checkpoint of its own
+    goes_on = run.stored is not None and bool(run.folder.steps())
     if start is None or goes_on:
-        return initialize(specs, settings.run.seed)
+        return initialize(specs, seed)
     flag = f"--init_checkpoint={start}"
     source, (stored_config, stored, notes, *_) = models.read_start(start)
-    values = model.to_dict()
+    values = config.to_dict()
     check_continues(
         {name: (value, f"--{name}={value}") for name, value in values.items()},
         stored_config,
         source,
     )
-    vocabulary = check_same_vocabulary(source, model, vocab, flag, console)
-    weights = initialize(specs, settings.run.seed)
+    vocabulary = check_same_vocabulary(source, config, vocab, flag, console)
+    weights = initialize(specs, seed)
     # next sentence prediction reads the first token
-    if heads.pooling_of(stored_config, stored) != ("first", model.hidden_size):
+    if heads.pooling_of(stored_config, stored) != ("first", config.hidden_size):
         stored = {name: value for name, value in stored.items() if not name.startswith("pooler/")}
     fresh = sorted(set(weights) - set(stored))
     for name in sorted(set(weights) & set(stored)):

@@ -49,16 +49,6 @@ class Due(typing.NamedTuple):
     is_end: bool
 
 
-class Call(typing.NamedTuple):
-    """A call of K steps: the K host batches, the same on the devices, and the progress at each
-    step, None to take it when they run.
-    """
-
-    batches: list
-    on_devices: typing.Any
-    shares: list | None
-
-
 class Loop:
     """Trains until the steps or the time of a run are over, or until a signal is caught.
 
@@ -167,8 +157,11 @@ class Loop:
         return Position(step, self.plan.length.fraction(step, seconds), seconds)
 
     def _calls(self):
-        """Yields one Call after another. A thread prepares them in advance. With a batch ramp it
-        only reads ahead: how much a step takes is known only when it begins.
+        """Yields one call after another: (K host batches, the same on the devices, the progress at
+        each step, or None to take it when they run).
+
+        A thread prepares them in advance. With a batch ramp it only reads ahead: how much a step
+        takes is known only when it begins.
         """
         rows = self.plan.open_rows(self.data, self.progress.records)
         if not self.plan.is_ramped:
@@ -183,7 +176,7 @@ class Loop:
                 counts = self.plan.num_micro_batches_at(shares)
                 batches = take_batches(rows, len(steps), counts)
                 on_devices = self.step.put_on_devices(batches, counts)
-                yield Call(batches, on_devices, shares if counts else None)
+                yield batches, on_devices, shares if counts else None
                 step = steps.stop
 
     def _next_steps(self, step):
@@ -210,16 +203,16 @@ class Loop:
         self.profiler.before(first)
         since = self.watch.seconds
         with self._keeping_steps():
-            call = next(calls)
+            batches, on_devices, planned_shares = next(calls)
         waited = self.watch.seconds - since
         steps, shares = self._next_steps(first)
-        shares = call.shares or shares
+        shares = planned_shares or shares
         self.learning_rates = list(map(self.plan.learning_rate_at, steps, shares))
         is_first = not self.interval.is_warm
-        metrics = self.step(call.on_devices, self.learning_rates, first)
-        self.interval.add(metrics, call.batches, waited)
+        metrics = self.step(on_devices, self.learning_rates, first)
+        self.interval.add(metrics, batches, waited)
         progress.step = steps.stop
-        self._count_records(call.batches)
+        self._count_records(batches)
         if is_first:
             self._tell_of_first_call(len(steps))
         self.now.sync()

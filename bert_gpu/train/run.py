@@ -83,7 +83,10 @@ class Run:
         if self.progress is None:
             return False
         check_progress(self, plan)
-        self.is_complete = is_over(self, plan)
+        progress, ending = self.progress, self.settings.ending
+        self.is_complete = plan.length.is_finished(
+            progress.step, progress.seconds
+        ) or ending.is_stale(progress.num_worse)
         is_exported = self.stored.get("exported_step") == self.progress.step
         if not (
             self.is_complete
@@ -131,8 +134,12 @@ class Run:
 
     def _restore(self, step, plan):
         """Restores the newest checkpoint, if there is one; returns its step, else None."""
-        if self.stored is None and not self.settings.overwrite:
-            check_still_new(self.folder)
+        is_new = self.stored is None and not self.settings.overwrite
+        if is_new and self.folder.stored() is not None:
+            raise UserError(
+                f"--output_dir={self.folder.path}: another process has just written "
+                "a run there; repeat the same command, or name another folder"
+            )
         if self.progress is None:
             self.progress = Progress()
             return None
@@ -312,29 +319,20 @@ def check_progress(run, plan):
     run.progress.compare_by(run.settings.ending.best_metric)
 
 
-def is_over(run, plan):
-    """Whether a Run has no steps left to train, or no validation could be better."""
-    return plan.length.is_finished(
-        run.progress.step, run.progress.seconds
-    ) or run.settings.ending.is_stale(run.progress.num_worse)
-
-
-def check_still_new(folder):
-    """UserError when another process has written a run since the folder was looked at."""
-    if folder.stored() is not None:
-        raise UserError(
-            f"--output_dir={folder.path}: another process has just written "
-            "a run there; repeat the same command, or name another folder"
-        )
-
-
 def resume(run, step, plan):
     """Restores the newest checkpoint that is whole and says what a resumed run does differently."""
     folder, console, ending = run.folder, run.console, run.settings.ending
     # refuses it before anything is written
     run.workers.on_chief(functools.partial(metrics.read_lines, folder.metrics))
-    run.progress = progress = restore(step.state, folder, console.warn)
-    by = progress.best_by
+    run.progress, values = folder.newest_whole(console.warn)
+    progress, by = run.progress, run.progress.best_by
+    try:
+        step.state.assign(values)
+    except (KeyError, ValueError) as error:
+        raise UserError(
+            f"{folder.path}: the checkpoint of step "
+            f"{progress.step} does not fit the model ({error})"
+        ) from error
     if progress.compare_by(ending.best_metric):
         console.say(
             f"--best_metric={ending.best_metric}: earlier validations "
@@ -401,19 +399,6 @@ def export_end(run, state, export):
             f"{ending.best_metric}"
         )
     run.workers.on_chief(functools.partial(export, folder.model, state, step))
-
-
-def restore(state, folder, warn):
-    """Loads the newest checkpoint that is whole into the variables; returns its Progress."""
-    progress, values = folder.newest_whole(warn)
-    try:
-        state.assign(values)
-    except (KeyError, ValueError) as error:
-        raise UserError(
-            f"{folder.path}: the checkpoint of step "
-            f"{progress.step} does not fit the model ({error})"
-        ) from error
-    return progress
 
 
 def describe_run(run, plan, device_kind, fixed, hashes):
