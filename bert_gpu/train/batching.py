@@ -181,6 +181,23 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=Fals
     )
 
 
+def check_same_batch(plan, config, is_ramped, stored, path):
+    """UserError when the run in the folder `path` would be resumed with another global batch than
+    its run.json has (`stored`), or with a batch ramp with other units.
+    """
+    if config.global_batch_size not in (None, plan.global_batch_size):
+        raise UserError(
+            f"--global_batch_size={config.global_batch_size}: "
+            f"the run in {path} has {plan.global_batch_size}"
+        )
+    unit = plan.micro_batch_size * plan.num_replicas
+    if is_ramped and stored.get("unit_size", unit) != unit:
+        raise UserError(
+            f"--train_batch_size={plan.micro_batch_size}: a run with a batch "
+            f"ramp must keep GPUs x micro-batch = {stored['unit_size']}"
+        )
+
+
 def take_batches(units, num_steps, num_micro_batches):
     """The batches of the steps of a call, all of one row length; num_micro_batches: as of
     `BatchPlan.num_micro_batches_at`.

@@ -25,7 +25,7 @@ from bert_gpu.runs.progress import Progress
 from bert_gpu.runs.resume_changes import describe_changes
 from bert_gpu.runs.shared_folder import open_folder
 from bert_gpu.train import memory, shared_update, start_block
-from bert_gpu.train.batching import pad_rows, plan_batch
+from bert_gpu.train.batching import check_same_batch, pad_rows, plan_batch
 from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.config import RunSettings, fit_sizes
 from bert_gpu.train.divergence import Diverged
@@ -439,7 +439,7 @@ def plan_run(run, data, devices, state, make_step):
             "--train_batch_size, or --gradient_accumulation_steps"
         )
     if stored:
-        check_same_batch(run, batch, plan, is_ramped)
+        check_same_batch(plan, batch, is_ramped, stored, run.folder.path)
     plan = dataclasses.replace(plan, schedule=settings.schedule)
     num_steps = num_steps_of(
         settings.cadence,
@@ -449,23 +449,6 @@ def plan_run(run, data, devices, state, make_step):
         dupe_factor=data.dupe_factor or 1,
     )
     return dataclasses.replace(plan, num_steps=num_steps)
-
-
-def check_same_batch(run, batch, plan, is_ramped):
-    """UserError when a resumed Run would get another global batch than it has, or with a batch ramp
-    another batch of the replicas together.
-    """
-    if batch.global_batch_size not in (None, plan.global_batch_size):
-        raise UserError(
-            f"--global_batch_size={batch.global_batch_size}: "
-            f"the run in {run.folder.path} has {plan.global_batch_size}"
-        )
-    held = plan.micro_batch_size * plan.num_replicas
-    if is_ramped and run.stored.get("unit_size", held) != held:
-        raise UserError(
-            f"--train_batch_size={plan.micro_batch_size}: a run with a batch "
-            f"ramp must keep GPUs x micro-batch = {run.stored['unit_size']}"
-        )
 
 
 def choose_size(run, data, devices, rows, state, make_step):
