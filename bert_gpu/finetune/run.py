@@ -103,11 +103,6 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     task = resolve_task(settings.run, notes)
     task_type = open_task_type(task)
     task_type.check(settings)
-    if not trains and trained.head is not task_type.HEAD:
-        raise UserError(
-            f"--task_name={task.name}: needs a {task_type.HEAD.architecture}, and "
-            f"{trained.path} is a {trained.head.architecture}; name another model, or drop the flag"
-        )
     if not trains:
         check_use(trained, notes, task, console)
     init_checkpoint = settings.start.init_checkpoint or DEFAULT_START
@@ -126,9 +121,15 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
 
 
 def check_use(trained, notes, task, console):
-    """UserError for a task of another kind than that of a Trained model; warns of classes that
-    nobody has named.
+    """UserError for a task of another kind or head than that of a Trained model; warns of classes
+    that nobody has named.
     """
+    head = open_task_type(task).HEAD
+    if trained.head is not head:
+        raise UserError(
+            f"--task_name={task.name}: needs a {head.architecture}, and "
+            f"{trained.path} is a {trained.head.architecture}; name another model, or drop the flag"
+        )
     if notes.task_kind not in (None, task.kind):
         raise UserError(
             f"--task_name={task.name}: is {task.kind} here, and {trained.path[:120]} was trained "

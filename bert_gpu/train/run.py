@@ -83,21 +83,17 @@ class Run:
         if self.progress is None:
             return False
         check_progress(self, plan)
-        progress, ending = self.progress, self.settings.ending
+        folder, progress, ending = self.folder, self.progress, self.settings.ending
         self.is_complete = plan.length.is_finished(
             progress.step, progress.seconds
         ) or ending.is_stale(progress.num_worse)
-        is_exported = self.stored.get("exported_step") == self.progress.step
-        if not (
-            self.is_complete
-            and is_exported
-            and self.workers.from_chief(os.path.isdir, self.folder.model)
-        ):
+        is_exported = self.is_complete and self.stored.get("exported_step") == progress.step
+        if not (is_exported and self.workers.from_chief(os.path.isdir, folder.model)):
             return False
         self.console.say(
-            f"{self.folder.path}: this run is finished "
-            f"({start_block.counted_steps(self.progress.step)}); nothing to do "
-            f"({hint_to_extend(plan, self.progress)}, --overwrite starts over)"
+            f"{folder.path}: this run is finished "
+            f"({start_block.counted_steps(progress.step)}); nothing to do "
+            f"({hint_to_extend(plan, progress)}, --overwrite starts over)"
         )
         return True
 
