@@ -6,7 +6,6 @@ import os
 import sys
 import tempfile
 import time
-import types
 
 import numpy as np
 from kernels import kernels_of_trace, shares
@@ -205,23 +204,22 @@ class Ours(Trainer):
         value of --global_batch_size.
         """
         from bert_gpu.base.console import Console
-        from bert_gpu.base.errors import UserError
-        from bert_gpu.train.config import BatchConfig
+        from bert_gpu.base.settings import UserError
+        from bert_gpu.train.batching import pad_rows
         from bert_gpu.train.run import fill_memory
 
-        batch = BatchConfig(train_batch_size="auto", global_batch_size=wanted)
         sample = make_batch(8, self.length)
         try:
             if self.gpu:
-                session = types.SimpleNamespace(
-                    devices=self.devices,
-                    state=self.state,
-                    settings=types.SimpleNamespace(batch=batch),
-                    training=types.SimpleNamespace(max_seq_length=self.length),
-                    console=Console(stream=sys.stderr),
-                    make_step=lambda plan: self.make_step(plan.num_micro_batches),
+                size = fill_memory(
+                    self.devices,
+                    pad_rows(sample, self.length),
+                    self.state,
+                    self.make_step,
+                    Console(stream=sys.stderr).say,
+                    wanted,
+                    accumulates=wanted is not None,
                 )
-                size = fill_memory(session, sample, wanted)
             else:
                 size = rows
         except UserError as error:

@@ -14,13 +14,7 @@ from bert_gpu.data.inputs import (
     split_patterns,
 )
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.pretrain.config import (
-    RUN_FIELDS,
-    PretrainSettings,
-    check_predictions,
-    recipe_problem,
-    resolve_model,
-)
+from bert_gpu.pretrain.config import RUN_FIELDS, PretrainSettings, check_data, resolve_model
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.train.config import BatchConfig, fit_sizes
 
@@ -73,21 +67,27 @@ def main(argv):
     parsed = flags.parse(
         argv, SUMMARY, EXAMPLE, CLASSES, script="pretrain", main=MAIN, implied=implied_recipe
     )
-    with parsed.naming_origins():
-        return run(parsed)
+    with parsed.blaming_source():
+        common = parsed.make(flags.CommonConfig)
+        settings = training.read_settings(
+            parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig)
+        )
+        check_phase(parsed, settings, common)
+        if common.save_config is not None:
+            kinds = [kind for kind in CLASSES if kind is not ModelConfig]  # its size may be open
+            parsed.save_config(common.save_config, [parsed.make(kind) for kind in kinds])
+        if common.show_config:
+            console.answer(show_config(parsed, settings))
+            return 0
+        with quick_imports():
+            from bert_gpu.pretrain.run import pretrain
+        return training.exit_code(pretrain(settings, parsed.console(common.quiet)))
 
 
-def run(parsed):
-    common = parsed.make(flags.CommonConfig)
-    settings = training.read_settings(
-        parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig)
-    )
-    if settings.run.start is not None:
-        fails_early = settings.overwrite or not RunFolder(settings.run.output_dir).is_known()
-    else:
-        fails_early = settings.run.model or settings.run.bert_config_file
-    if fails_early:
-        resolve_model(settings, 0, None, "CPU")
+def check_phase(parsed, settings, common):
+    """UserError for a later --phase without the model of the one before; with --show_config alone a
+    warning.
+    """
     if parsed.phase not in (None, 1) and settings.run.start is None:
         error = UserError(
             f"goes on from the model of --phase={parsed.phase - 1}",
@@ -96,17 +96,8 @@ def run(parsed):
             value=parsed.phase,
         )
         if common.save_config is not None or not common.show_config:
-            raise error
-        console.warn(str(error))
-    if common.save_config is not None:
-        kinds = [kind for kind in CLASSES if kind is not ModelConfig]  # its size may be open
-        parsed.save_config(common.save_config, [parsed.make(kind) for kind in kinds])
-    if common.show_config:
-        console.answer(show_config(parsed, settings))
-        return 0
-    with quick_imports():
-        from bert_gpu.pretrain.run import pretrain
-    return training.exit_code(pretrain(settings, parsed.console(common.quiet)))
+            raise UserError(problem)
+        console.warn(problem)
 
 
 def show_config(parsed, settings):
@@ -140,9 +131,7 @@ def look_at_data(settings):
     info = next(iter(infos.values()))
     if info is not None:
         check_length(settings.inputs, info.max_seq_length, paths[0])
-        check_predictions(settings.run, info.max_predictions_per_seq)
-        if problem := recipe_problem(settings.recipe, info):
-            console.warn(problem)
+        check_data(settings, info.max_predictions_per_seq, info, console.warn)
         return info.max_seq_length, info.vocab_size
     from bert_gpu.pretrain import start
 

@@ -4,7 +4,7 @@ of them is gone.
 Gradients go through the strategy's all-reduce; what is here is the rest. All workers run the same
 program in lockstep, and what only one of them can know (its clock, its signals, the run's folder)
 is broadcast at fixed points of the program: `from_chief` (worker 0 does it, all get the answer),
-`gather` and `SharedMoment.agree`. These are small collectives on the CPUs, with keys of their own.
+`gather` and `SharedClock.sync`. These are small collectives on the CPUs, with keys of their own.
 ALONE is the same without other workers, and costs nothing.
 """
 
@@ -60,8 +60,8 @@ class Alone:
         """The values of all workers, in their order."""
         return [value]
 
-    def moment(self, read_seconds, caught):
-        return OwnMoment(read_seconds, caught)
+    def clock(self, watch, caught):
+        return LocalClock(watch, caught)
 
     def console(self, console):
         """The Console of this worker: that of worker 0 is `console`, the others' warn only."""
@@ -83,34 +83,34 @@ class Alone:
         return contextlib.nullcontext()
 
 
-class OwnMoment:
-    """What a loop decides by: the seconds now, and the signals caught.
+class LocalClock:
+    """The seconds of a run until now, and the signals caught: a loop decides by both.
 
-    Args of the constructor: read_seconds: () -> seconds. caught: list, which grows.
+    Args of the constructor: watch: has the seconds (Stopwatch). caught: list, which grows.
     """
 
-    def __init__(self, read_seconds, caught):
-        self.read_seconds, self.caught = read_seconds, caught
+    def __init__(self, watch, caught):
+        self.watch, self.caught = watch, caught
 
     @property
     def seconds(self):
-        return self.read_seconds()
+        return self.watch.seconds
 
-    def agree(self):
-        """Makes it that of all workers."""
+    def sync(self):
+        """Makes time and caught signals equal on all workers."""
 
 
-class SharedMoment:
-    """As OwnMoment, equal on all workers: the time is that of worker 0, a signal is anybody's. It
-    stays as it is until all workers call `agree`.
+class SharedClock:
+    """As LocalClock, equal on all workers: the time is that of worker 0, a signal is anybody's.
+    Both stay as they are until all workers call `sync`.
     """
 
-    def __init__(self, workers, read_seconds, caught):
-        self.workers, self.read_seconds, self.own = workers, read_seconds, caught
-        self.seconds, self.caught = workers.from_chief(read_seconds), []
+    def __init__(self, workers, watch, caught):
+        self.workers, self.watch, self.own = workers, watch, caught
+        self.seconds, self.caught = workers.from_chief(getattr, watch, "seconds"), []
 
-    def agree(self):
-        seconds = self.read_seconds() if self.workers.is_chief else 0.0
+    def sync(self):
+        seconds = self.watch.seconds if self.workers.is_chief else 0.0
         told = self.workers.maximum([seconds, *(self.own[:1] or [0])])
         self.seconds = float(told[0])
         if told[1] and not self.caught:
@@ -249,8 +249,8 @@ class Workers:
         self.from_chief(keep)
         return result
 
-    def moment(self, read_seconds, caught):
-        return SharedMoment(self, read_seconds, caught)
+    def clock(self, watch, caught):
+        return SharedClock(self, watch, caught)
 
     def console(self, console):
         return console if self.is_chief else FollowerConsole(self.index)
@@ -348,7 +348,7 @@ def to_words(data):
 
 
 class FollowerConsole(Console):
-    """Of a worker other than 0: warns only, and says which worker it is."""
+    """Console of workers 1, 2, ...: prints warnings only, with the index of the worker."""
 
     def __init__(self, index):
         super().__init__(quiet=True)

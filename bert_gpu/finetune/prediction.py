@@ -13,7 +13,7 @@ from bert_gpu.train.evaluation import ForwardPass
 class Predictor:
     """Callable (EncodedExamples, batch_size) -> the outputs of a ProblemType, such as float64
     (N, C), in the same order. batch_size is that of all replicas together. until_stopped: of
-    loop.Job, by default none.
+    loop.Loop, by default none.
     """
 
     def __init__(self, devices, state, encoder, problem_type):

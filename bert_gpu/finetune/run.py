@@ -6,10 +6,8 @@ import functools
 import time
 import typing
 
-from bert_gpu.base.console import LogConsole
-from bert_gpu.base.errors import UserError, shortened
-from bert_gpu.base.settings import Settings, fields_of, like
-from bert_gpu.devices.devices import Devices, join_workers, set_up
+from bert_gpu.base.settings import Settings, UserError, fields_of, like, shortened
+from bert_gpu.devices.devices import Devices
 from bert_gpu.finetune import results
 from bert_gpu.finetune.config import (
     DEFAULT_START,
@@ -47,11 +45,14 @@ from bert_gpu.runs.card_facts import facts_while_training
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.provenance import weights_hash
 from bert_gpu.train import run as engine
-from bert_gpu.train.config import MemoryConfig, fit_sizes
+from bert_gpu.train.batching import TrainingData
+from bert_gpu.train.config import MemoryConfig
+from bert_gpu.train.loop import Loop
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.memory_check import check_size
 from bert_gpu.train.start_block import device_rows
 from bert_gpu.train.state import TrainState, frozen_names
+from bert_gpu.train.step import TrainStep
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -88,8 +89,7 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     check_monitoring(settings.monitor)
     phases = resolve_phases(settings.run)
     trains = "train" in phases
-    workers = join_workers(settings.devices)
-    engine.check_same_command(workers, settings)
+    workers, console = engine.join(settings, console)
     if workers.count > 1 and STANDARD_INPUT == settings.run.predict_file:
         raise UserError(
             "standard input is that of one worker",
@@ -97,7 +97,6 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
             setting="predict_file",
             value="-",
         )
-    console = workers.console(console or LogConsole())
     trained = None if trains else find_trained(settings.start, settings.run.output_dir)
     notes = None if trains else read_notes(trained.path, trained.head, trained.notes)
     if not trains:
@@ -106,14 +105,6 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
     task = resolve_task(settings.run, notes)
     task_type = open_task_type(task)
     task_type.check(settings)
-    if not trains and trained.head is not task_type.HEAD:
-        raise UserError(
-            f"needs a {task_type.HEAD.architecture}, and {trained.path} is a "
-            f"{trained.head.architecture}",
-            "name another model, or drop the flag",
-            setting="task_name",
-            value=task.name,
-        )
     if not trains:
         check_use(trained, notes, task, console)
     init_checkpoint = settings.start.init_checkpoint or DEFAULT_START
@@ -124,17 +115,23 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
         task = examples[phases[0]][0].task  # with the separator of its labels
         workers.check_alike(data_facts(examples))
         results.check_predictions_file(run, examples.get("predict", ()), task_type.PREDICTED)
-        with open_folder(run.output_dir, settings.overwrite, trains, start, workers) as opened:
-            folder, stored = opened
-            prepared = prepare(settings, task, examples, trained, notes, folder, stored)
+        open_run = engine.open_run if trains else open_results
+        with open_run(settings, RUN_FIELDS, workers, console, clock, start) as opened:
+            prepared = prepare(opened, task, examples, trained, notes)
             tell(prepared, console)
-            return run_prepared(prepared, console, clock, reuses_results)
+            return run_prepared(prepared, reuses_results)
 
 
 def check_use(trained, notes, task, console):
-    """UserError for a task of another kind than that of a Trained model; warns of classes that
-    nobody has named.
+    """UserError for a task of another kind or head than that of a Trained model; warns of classes
+    that nobody has named.
     """
+    head = open_task_type(task).HEAD
+    if trained.head is not head:
+        raise UserError(
+            f"--task_name={task.name}: needs a {head.architecture}, and "
+            f"{trained.path} is a {trained.head.architecture}; name another model, or drop the flag"
+        )
     if notes.task_kind not in (None, task.kind):
         raise UserError(
             f"is {task.kind} here, and {trained.path[:120]} was trained for {notes.task_kind}",
@@ -149,18 +146,18 @@ def check_use(trained, notes, task, console):
         )
 
 
-def run_prepared(prepared, console, clock, reuses_results):
+def run_prepared(prepared, reuses_results):
     """Trains, evaluates and predicts, as a Prepared says; returns a Result."""
     state, outcome = first_state(prepared), None
     predict = Predictor(prepared.devices, state, prepared.start.encoder, prepared.problem_type)
     if prepared.trains:
-        outcome = train_task(prepared, state, predict, console, clock)
+        outcome = train_task(prepared, state, predict)
         if outcome.signal is not None:
             return Result(prepared.path, {}, outcome)
         if reuses_results and (found := earlier_results(prepared, outcome)):
             return Result(prepared.path, found, outcome)
         take_exported(prepared, state)
-    metrics = evaluate_and_predict(prepared, predict, outcome, console)
+    metrics = evaluate_and_predict(prepared, predict, outcome)
     return Result(prepared.path, metrics, outcome)
 
 
@@ -169,8 +166,8 @@ class Prepared:
     """Settings, data and model of a run, read, checked and encoded.
 
     Attributes:
-      settings: FinetuneSettings, with the values of all defaults. task: TaskSpec. task_type: its
-        module. devices: Devices. folder, stored: of `open_folder`.
+      run: the engine's Run, whose settings are FinetuneSettings with the values of all defaults.
+        task: TaskSpec. task_type: its module. devices: Devices.
       start: start.Start. problem_type: ProblemType. length: maximum tokens of a row.
       tokens: {field of TokenConfig: value} that the model must be used with.
       examples, encoded: {phase: list of Examples, or of EncodedExamples}, one a file.
@@ -178,12 +175,10 @@ class Prepared:
         change, None without a training.
     """
 
-    settings: FinetuneSettings
+    run: engine.Run
     task: table.TaskSpec
     task_type: TaskType
     devices: Devices
-    folder: RunFolder
-    stored: dict | None
     start: Start
     problem_type: ProblemType
     length: int
@@ -200,7 +195,7 @@ class Prepared:
     @property
     def path(self):
         """The folder of the model that is evaluated: of a training the exported one."""
-        return self.folder.model if self.trains else self.start.path
+        return self.run.folder.model if self.trains else self.start.path
 
     @property
     def files(self):
@@ -208,21 +203,19 @@ class Prepared:
         return [part for parts in self.examples.values() for part in parts]
 
 
-def prepare(settings, task, examples, trained, notes, folder, stored):
-    """The Prepared of a run; reads the model, encodes the examples and checks that all fits.
+def prepare(run, task, examples, trained, notes):
+    """The Prepared of a Run; reads the model, encodes the examples and checks that all fits.
 
     Args:
       examples: {phase: list of Examples}. trained, notes: of the model to evaluate (start.py), None
-        for a training. folder, stored: of `open_folder`.
+        for a training.
     """
-    task_type, devices = open_task_type(task), set_up(settings.devices)
+    task_type, devices = open_task_type(task), engine.open_devices(run)
+    settings = run.settings
     first = next(parts[0] for parts in examples.values())  # to train on, where there is a training
     training_examples = first if trained is None else None
-    settings = dataclasses.replace(
-        settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored)
-    )
     start = (
-        choose_start(settings, task, task_type, first, stored, devices)
+        choose_start(run, task, task_type, first, devices)
         if trained is None
         else start_trained(settings.start, trained)
     )
@@ -245,29 +238,28 @@ def prepare(settings, task, examples, trained, notes, folder, stored):
     check_fits(start, every, length, devices.precision)
     encoded = {
         phase: [
-            task_type.encode(part, problem_type, start, settings, length, folder.path)
+            task_type.encode(part, problem_type, start, settings, length, run.folder.path)
             for part in parts
         ]
         for phase, parts in examples.items()
     }
     names = task_type.metric_names(task, problem_type, start.labels)
-    settings, fixed = with_best_metric(settings, names), None
+    settings = run.settings = with_best_metric(settings, names)
+    fixed = None
     if trained is None:
         fixed = fixed_settings(settings, task, devices, start, first, length) | tokens
-        if stored is None or "positive_label" in stored["settings"]:  # older runs lack it
+        if run.stored is None or "positive_label" in run.stored["settings"]:  # older runs lack it
             fixed |= dict(positive_label=problem_type.positive_label)
     found = dict(vocabulary=start.tokenizer.identity, labels=start.labels, max_seq_length=length)
     devices.workers.check_alike(fixed or found)
     if trained is None:
-        engine.check_settings(folder, stored, fixed, RUN_FIELDS, settings.recipe)
+        run.check_resumable(fixed)
         check_best_metric(settings, names, examples.get("eval", ()))
     return Prepared(
-        settings=settings,
+        run=run,
         task=task,
         task_type=task_type,
         devices=devices,
-        folder=folder,
-        stored=stored,
         start=start,
         problem_type=problem_type,
         length=length,
@@ -298,7 +290,7 @@ def check_best_metric(settings, names, examples):
 
 def tell(prepared, console):
     """Warns of what a user may not expect; without a training, also says what is evaluated."""
-    settings, start = prepared.settings, prepared.start
+    settings, start = prepared.run.settings, prepared.start
     warn_of_examples(prepared.examples, console)
     warn_of_labels(
         settings.run, prepared.task, start, prepared.examples.get("predict", ()), console
@@ -311,7 +303,7 @@ def tell(prepared, console):
 
 def first_state(prepared):
     """The TrainState with the weights that the run starts from."""
-    settings, start = prepared.settings, prepared.start
+    settings, start = prepared.run.settings, prepared.start
     memory, optimizer = (
         (settings.memory, settings.optimizer) if prepared.trains else (MemoryConfig(), None)
     )
@@ -324,41 +316,60 @@ def first_state(prepared):
     )
 
 
-def train_task(prepared, state, predict, console, clock):
+def train_task(prepared, state, predict):
     """Trains, or goes on with a training; returns the engine's TrainingResult. predict: a Predictor
     on the state, for the validations.
     """
-
-    def validate(until_stopped):
-        return joined(
-            {
-                one.stem: judge(prepared, one)
-                for one in evaluations(prepared, predict, "eval", until_stopped)
-            }
-        )
-
-    training = make_training(
-        prepared, validate if "eval" in prepared.examples else None, console.warn
+    run, start, settings = prepared.run, prepared.start, prepared.run.settings
+    encoded = prepared.encoded["train"][0]
+    data = TrainingData(
+        open_batches=functools.partial(training_batches, encoded, seed=settings.run.seed),
+        num_records=len(encoded),
+        max_seq_length=encoded.max_seq_length,
+        has_lengths=True,
     )
-    return engine.train(
-        engine.Session(
-            training,
-            prepared.settings,
-            prepared.folder,
-            prepared.stored,
-            prepared.devices,
-            state,
-            console,
-            clock,
-        )
+    encoder = training_encoder(start.encoder, settings.memory, prepared.devices)
+    make_step = functools.partial(
+        TrainStep,
+        prepared.devices,
+        state,
+        task_objective(encoder, prepared.problem_type),
+        settings.optimizer,
+        seed=settings.run.seed,
+        has_lengths=data.has_lengths,
     )
+    plan = engine.plan_run(run, data, prepared.devices, state, make_step)
+    if not run.is_done(plan):
+        step = make_step(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped)
+        engine.print_summary(run, step, plan, data, describe(prepared))
+        hashes = dict(
+            init_checkpoint=prepared.fixed["init_checkpoint"], vocabulary=start.tokenizer.identity
+        )
+        validate = functools.partial(validation, prepared, predict)
+        export = functools.partial(write_model, prepared)
+        with run.begin(
+            step, plan, fixed=prepared.fixed, hashes=hashes, find_results=results.find_results
+        ) as log:
+            has_dev = "eval" in prepared.examples
+            loop = Loop(
+                step, data, plan, run, log, validate=validate if has_dev else None, export=export
+            )
+            loop.run()
+            run.finish(loop, export)
+    return run.result()
+
+
+def validation(prepared, predict, until_stopped):
+    """{name: value} of the metrics of the dev files, as Loop's validate."""
+    evaluated = evaluations(prepared, predict, "eval", until_stopped)
+    return joined({one.stem: judge(prepared, one) for one in evaluated})
 
 
 def earlier_results(prepared, outcome):
     """The metrics that were written of the same model and data as after a training, or None."""
     what = (prepared.examples, prepared.path, step_of(prepared, outcome))
-    return prepared.devices.workers.from_chief(
-        results.read_results, prepared.folder.path, *what, prepared.problem_type.positive_label
+    return prepared.run.workers.from_chief(
+        results.read_results, prepared.run.folder.path, *what, prepared.problem_type.positive_label
     )
 
 
@@ -366,17 +377,17 @@ def take_exported(prepared, state):
     """Gives a TrainState the exported weights, because these are evaluated, not those in memory: a
     finished run is not trained again.
     """
-    workers = prepared.devices.workers
+    workers = prepared.run.workers
     state.assign_weights(
         workers.arrays_from_chief(lambda: models.read_model(prepared.path).weights)
     )
 
 
 def evaluations(prepared, predict, phase, until_stopped=iter):
-    """Yields the Evaluated of each file of a phase, "eval" or "predict"; until_stopped: of
-    loop.Job, by default none.
+    """Yields the Evaluated of each file of a phase, "eval" or "predict"; until_stopped: as
+    for loop.Loop, by default none.
     """
-    settings, parts = prepared.settings, prepared.examples.get(phase, ())
+    settings, parts = prepared.run.settings, prepared.examples.get(phase, ())
     batch_size = dict(eval=settings.run.eval_batch_size, predict=settings.run.predict_batch_size)
     for examples, rows in zip(parts, prepared.encoded.get(phase, ()), strict=True):
         yield Evaluated(
@@ -396,7 +407,7 @@ def judge(prepared, evaluated):
     return prepared.task_type.judge(evaluated, prepared.metric_names)
 
 
-def evaluate_and_predict(prepared, predict, outcome, console):
+def evaluate_and_predict(prepared, predict, outcome):
     """Evaluates and predicts all files, and writes and says what comes of it.
 
     Args:
@@ -405,7 +416,8 @@ def evaluate_and_predict(prepared, predict, outcome, console):
     Returns:
       {stem of a file: {name: value}}, of a test file without labels {}.
     """
-    workers, task_type, path = prepared.devices.workers, prepared.task_type, prepared.folder.path
+    workers, console = prepared.run.workers, prepared.run.console
+    task_type, path = prepared.task_type, prepared.run.folder.path
     metrics, predicted, positive = {}, [], prepared.problem_type.positive_label
     for phase in ("eval", "predict"):
         for one in evaluations(prepared, predict, phase):
@@ -428,13 +440,13 @@ def evaluate_and_predict(prepared, predict, outcome, console):
 
 def step_of(prepared, outcome):
     """The step of the training whose weights the evaluated model has; None where it is unknown."""
-    stored = prepared.stored or {}
-    if outcome is None and prepared.path != prepared.folder.model:
+    stored = prepared.run.stored or {}
+    if outcome is None and prepared.path != prepared.run.folder.model:
         return None
     step = stored.get("exported_step") if outcome is None else outcome.progress.step
-    free = stored.get("free", {}) if outcome is None else prepared.settings.ending.to_dict()
+    free = stored.get("free", {}) if outcome is None else prepared.run.settings.ending.to_dict()
     if free.get("export_best"):
-        return prepared.devices.workers.from_chief(prepared.folder.best_step) or step
+        return prepared.run.workers.from_chief(prepared.run.folder.best_step) or step
     return step
 
 
@@ -474,33 +486,39 @@ RUN_FIELDS = fields_of(Resolved, *FinetuneSettings.kinds().values(), ModelConfig
 
 
 @contextlib.contextmanager
-def open_folder(output_dir, overwrite, trains, start, workers):
-    """As the engine's `open_run`, for a training or for results alone."""
-    if trains:
-        opened = engine.open_run(
-            output_dir, overwrite, fields=RUN_FIELDS, start=start, workers=workers
-        )
-        with opened as (folder, stored):
-            yield folder, stored
-        return
+def open_results(settings, fields, workers, console, clock, start=None):
+    """As the engine's `open_run`, without a training."""
+    output_dir = settings.run.output_dir
     folder = shared_folder.open_folder(output_dir, workers)
-    stored = workers.from_chief(results.open_results, RunFolder(output_dir), RUN_FIELDS)
-    if overwrite:
+    stored = workers.from_chief(results.open_results, RunFolder(output_dir), fields)
+    if settings.overwrite:
         raise UserError(
             "starts a training anew, and there is none without --do_train",
             "drop the flag, results are replaced without it",
             setting="overwrite",
         )
-    yield folder, stored
+    yield engine.Run(
+        settings=settings,
+        fields=fields,
+        folder=folder,
+        stored=stored,
+        workers=workers,
+        console=console,
+        clock=clock,
+    )
 
 
-def choose_start(settings, task, task_type, examples, stored, devices):
+def choose_start(run, task, task_type, examples, devices):
     """The Start of a training on examples."""
-
-    def check(model, specs_of):
-        check_size(settings, model, specs_of, devices, 1, settings.run.eval_batch_size, stored)
-
-    labels = task_type.find_labels(task, examples)
+    settings, labels = run.settings, task_type.find_labels(task, examples)
+    check = functools.partial(
+        check_size,
+        settings,
+        devices=devices,
+        num_tokens=1,
+        eval_batch_size=settings.run.eval_batch_size,
+        stored=run.stored,
+    )
     start = start_training(settings.start, labels, settings.run.seed, check, task_type.HEAD)
     dropout = {
         name: share for name in DROPOUT if (share := getattr(settings.run, name)) is not None
@@ -611,59 +629,21 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
     )
 
 
-def exporter(start, problem_type, max_seq_length, notes, describe):
-    """The function of (folder, weights, step) that writes a Start's model.
-
-    problem_type: a ProblemType. max_seq_length: at which texts are cut, None where they are not.
-    notes: {name: bytes} of further files. describe: function of the step -> facts for its card.
-    """
-
-    def export(path, weights, step):
-        task = (problem_type.head.architecture, start.labels, problem_type.config_name)
-        said = models.Notes([], [], *task, max_seq_length=max_seq_length)
-        model = models.Model(start.model, weights, said, start.tokenizer, describe(step))
-        models.write_own(model, path, notes)
-
-    return export
-
-
-def make_training(prepared, validate, warn):
-    """The engine's Training on the train file. validate: of it. warn: is told of facts that cannot
-    be read.
-    """
-    settings, start, devices = prepared.settings, prepared.start, prepared.devices
-    problem_type, encoded = prepared.problem_type, prepared.encoded["train"][0]
+def write_model(prepared, path, state, step):
+    """Writes the model of a training after a step to a folder."""
+    start, problem_type = prepared.start, prepared.problem_type
     has_pairs = prepared.examples["train"][0].has_pairs
     used = prepared.tokens | problem_type.notes
-    notes = write_notes(prepared.task, has_pairs, prepared.length, used)
-
-    def batches_at(position, batch_size):
-        return training_batches(
-            encoded, batch_size=batch_size, position=position, seed=settings.run.seed
-        )
-
-    return engine.Training(
-        objective=task_objective(
-            training_encoder(start.encoder, settings.memory, devices), problem_type
-        ),
-        seed=settings.run.seed,
-        batches_at=batches_at,
-        num_records=len(encoded),
-        max_seq_length=encoded.max_seq_length,
-        has_lengths=True,
-        validate=validate,
-        export=exporter(
-            start,
-            problem_type,
-            prepared.length if prepared.task.kind in table.TEXT_KINDS else None,
-            notes,
-            lambda step: facts_while_training(prepared.folder.path, step, warn),
-        ),
-        fixed=prepared.fixed,
-        hashes=dict(
-            init_checkpoint=prepared.fixed["init_checkpoint"],
-            vocabulary=start.tokenizer.identity,
-        ),
-        find_results=results.find_results,
-        about=describe(prepared),
+    files = write_notes(prepared.task, has_pairs, prepared.length, used)
+    card = facts_while_training(prepared.run.folder.path, step, prepared.run.console.warn)
+    is_cut = prepared.task.kind in table.TEXT_KINDS
+    notes = models.Notes(
+        [],
+        [],
+        problem_type.head.architecture,
+        start.labels,
+        problem_type.config_name,
+        max_seq_length=prepared.length if is_cut else None,
     )
+    model = models.Model(start.model, state.read_weights(), notes, start.tokenizer, card)
+    models.write_own(model, path, files)

@@ -63,7 +63,7 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
     lacks.
 
     check_size: called before weights are made with the ModelConfig and a function of such a config
-    -> {name: WeightSpec}, or None where that takes too much.
+    -> {name: WeightSpec}.
 
     Drops a head of other classes, and a classifier that pools differently from --pooling and
     --pooler_size; a head of the same classes has them in the order of the labels.
@@ -85,10 +85,7 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
             left += ("pooler/", own)
         left += reinitialised(model, config.reinit_layers, head)
         stored = {name: value for name, value in stored.items() if not name.startswith(left)}
-    check_size(
-        model,
-        None if model.encoder else lambda few: head.weights(open_encoder(few), len(labels)),
-    )
+    check_size(model, lambda few: head.weights(open_encoder(few), len(labels)))
     weights = initialize(head.weights(open_encoder(model), len(labels)), seed)
     fresh = sorted(set(weights) - set(stored))
     return Start(

@@ -1,104 +1,80 @@
 """Logs a run's metrics to all its sinks at once: the table SINKS, to which a new one adds a row."""
 
 import contextlib
-import dataclasses
 import math
 import os
 import re
 import typing
 from collections.abc import Callable
 
-from bert_gpu.base.console import Console
-from bert_gpu.base.errors import UserError
-from bert_gpu.base.run_names import METRICS
-from bert_gpu.monitor.config import MonitorConfig
+from bert_gpu.base.settings import UserError
 from bert_gpu.monitor.hardware import HardwareSampler
 from bert_gpu.monitor.sinks.console import ConsoleSink
 from bert_gpu.monitor.sinks.interface import JsonLines
 from bert_gpu.monitor.sinks.mlflow import MLflow, check_mlflow, tracking_uri
 from bert_gpu.monitor.sinks.tensorboard import TensorBoard
 from bert_gpu.monitor.sinks.wandb import WeightsAndBiases, check_wandb
-from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.metrics import cut_lines
 
 SECRETS = re.compile(r"(KEY|TOKEN|PASSWORD|SECRET)$")  # ends of names in the environment
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Opening:
-    """What a sink is opened with.
-
-    Attributes:
-      folder: run_folder.RunFolder, created. config: MonitorConfig. settings: dict that services
-        show with the run; no key or password is among them.
-      step: the restored step, None for a new run; what was written after it is to be dropped.
-      console: console.Console, None = nobody watches. num_steps: of the run, None = by time.
-        losses: names of the parts of "loss" that validation calls NAME_loss.
-    """
-
-    folder: RunFolder
-    config: MonitorConfig
-    settings: dict
-    step: int | None = None
-    console: Console | None = None
-    num_steps: int | None = None
-    losses: tuple[str, ...] = ()
-
-
-class SinkSpec(typing.NamedTuple):
+class Row(typing.NamedTuple):
     """A sink in the table.
 
-    is_wanted: function of an Opening. open: function of an Opening -> Sink. check: function of a
-    MonitorConfig that asks for it, called before anything is written: raises UserError when
-    it lacks a package or an account.
+    open: function of the arguments of `open_log` -> Sink, or None where it is not wanted. check:
+    function of a MonitorConfig, called before anything is written: raises UserError when the sink
+    that it asks for lacks a package or an account.
     """
 
-    is_wanted: Callable
     open: Callable
     check: Callable = lambda config: None
 
 
-def open_lines(opening):
-    cut_lines(opening.folder.metrics, opening.step)
-    return JsonLines(opening.folder.metrics)
+def open_lines(folder, config, settings, *, step, **others):
+    cut_lines(folder.metrics, step)
+    return JsonLines(folder.metrics)
+
+
+def open_tensorboard(folder, config, settings, *, step, losses, **others):
+    return TensorBoard(folder.tensorboard, step, losses) if config.tensorboard else None
+
+
+def open_wandb(folder, config, settings, **others):
+    if config.wandb_project is None:
+        return None
+    return WeightsAndBiases(folder.path, config.wandb_project, config.wandb_mode, settings)
+
+
+def open_mlflow(folder, config, settings, **others):
+    if config.mlflow_experiment is None:
+        return None
+    uri = tracking_uri(config.mlflow_tracking_uri)
+    return MLflow(folder.path, config.mlflow_experiment, uri, settings)
+
+
+def open_console(folder, config, settings, *, console, num_steps, losses, **others):
+    return console and ConsoleSink(console, num_steps, losses)
 
 
 SINKS = {
-    METRICS: SinkSpec(lambda opening: True, open_lines),
-    "TensorBoard": SinkSpec(
-        lambda opening: opening.config.tensorboard,
-        lambda opening: TensorBoard(opening.folder.tensorboard, opening.step, opening.losses),
-    ),
-    "Weights & Biases": SinkSpec(
-        lambda opening: opening.config.wandb_project is not None,
-        lambda opening: WeightsAndBiases(
-            opening.folder.path,
-            opening.config.wandb_project,
-            opening.config.wandb_mode,
-            opening.settings,
-        ),
+    METRICS: Row(open_lines),
+    "TensorBoard": Row(open_tensorboard),
+    "Weights & Biases": Row(
+        open_wandb,
         lambda config: (
             config.wandb_project is None or check_wandb(config.wandb_project, config.wandb_mode)
         ),
     ),
-    "MLflow": SinkSpec(
-        lambda opening: opening.config.mlflow_experiment is not None,
-        lambda opening: MLflow(
-            opening.folder.path,
-            opening.config.mlflow_experiment,
-            tracking_uri(opening.config.mlflow_tracking_uri),
-            opening.settings,
-        ),
+    "MLflow": Row(
+        open_mlflow,
         lambda config: (
             config.mlflow_experiment is None
             or check_mlflow(config.mlflow_experiment, config.mlflow_tracking_uri)
         ),
     ),
     # last, so that what the others warn of stands before the bar
-    "console": SinkSpec(
-        lambda opening: opening.console is not None,
-        lambda opening: ConsoleSink(opening.console, opening.num_steps, opening.losses),
-    ),
+    "console": Row(open_console),
 }
 NEEDED = METRICS  # without which a run does not begin
 
@@ -111,28 +87,35 @@ def check_monitoring(config):
         row.check(config)
 
 
-def open_log(opening, *, gpus, warn):
+def open_log(
+    folder, config, settings, *, step=None, console=None, num_steps=None, losses=(), gpus=(), warn
+):
     """The Log of a run.
 
     Args:
-      opening: Opening. gpus: of nvml.visible_gpus, [] on the CPU. warn: takes the text of a
-        problem that does not end the run.
+      folder: RunFolder, created. config: MonitorConfig. settings: dict that services show with the
+        run; no key or password is among them.
+      step: the restored step, None for a new run; what was written after it is dropped.
+      console: Console, None = nobody watches. num_steps: of the run, None = by time. losses: names
+        of the parts of "loss" that validation calls NAME_loss.
+      gpus: of nvml.visible_gpus, empty on the CPU. warn: takes the text of a problem that does not
+        end the run.
     """
-    config = opening.config
+    about = dict(step=step, console=console, num_steps=num_steps, losses=losses)
     # when metrics.jsonl, or what the user has to correct, cannot be opened, all are closed again
     with contextlib.ExitStack() as opened:
         sinks = {}
         for name, row in SINKS.items():
-            if row.is_wanted(opening):
-                try:
-                    sink = row.open(opening)
-                except UserError:
+            try:
+                sink = row.open(folder, config, settings, **about)
+            except UserError:
+                raise
+            except Exception as error:  # each library has errors of its own
+                if name == NEEDED:
                     raise
-                except Exception as error:  # each library has errors of its own
-                    if name == NEEDED:
-                        raise
-                    warn(f"{name}: cannot be opened ({reason(error)}); the run goes on without it")
-                    continue
+                warn(f"{name}: cannot be opened ({reason(error)}); the run goes on without it")
+                continue
+            if sink is not None:
                 sinks[name] = opened.enter_context(contextlib.closing(sink))
         sampler = HardwareSampler(
             gpus if config.hardware_seconds else [], config.hardware_seconds, warn

@@ -67,6 +67,16 @@ class PretrainConfig(Settings):
         """The model to continue from, None for random weights."""
         return None if self.init_checkpoint == NONE else self.init_checkpoint
 
+    @property
+    def trains(self):
+        """Whether to train, or only to evaluate; UserError for neither."""
+        if self.do_train is False and not self.do_eval:
+            raise UserError(
+                "--nodo_train: leaves nothing to do; add --do_eval to evaluate the newest "
+                "checkpoint"
+            )
+        return bool(self.do_train or not self.do_eval)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainSettings(RunSettings):
@@ -97,8 +107,11 @@ MODEL = fields_of(ModelConfig)
 RUN_FIELDS = fields_of(*PretrainSettings.kinds().values(), ModelConfig)
 
 
-def check_predictions(config, num_predictions):
-    """UserError when the data and a PretrainConfig differ in predictions per row."""
+def check_data(settings, num_predictions, info, warn):
+    """UserError when the data and PretrainSettings differ in predictions per row; warns of what its
+    Manifest has unlike the recipe. info: the Manifest, None without one.
+    """
+    config = settings.run
     if config.max_predictions_per_seq not in (None, num_predictions):
         raise UserError(
             f"the data has {num_predictions} per row",
@@ -106,20 +119,12 @@ def check_predictions(config, num_predictions):
             setting="max_predictions_per_seq",
             value=config.max_predictions_per_seq,
         )
-
-
-def recipe_problem(recipe, info):
-    """A warning that lists how a data set (a Manifest) differs from the recipe's; None when it does
-    not, or when either is None.
-    """
-    if recipe is None or info is None:
-        return None
-    odd = differences(recipe, info.settings)
-    return (
-        (f"--recipe={recipe}: the data was not built with the recipe: {'; '.join(odd)}")
-        if odd
-        else None
-    )
+    if settings.recipe is None or info is None:
+        return
+    if odd := differences(settings.recipe, info.settings):
+        warn(
+            f"--recipe={settings.recipe}: the data was not built with the recipe: {'; '.join(odd)}"
+        )
 
 
 def model_name(run, kind):

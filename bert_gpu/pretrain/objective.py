@@ -2,6 +2,8 @@
 metrics.
 """
 
+import functools
+
 from bert_gpu.data import pipeline
 from bert_gpu.model import heads
 from bert_gpu.train.evaluation import MeanMetrics
@@ -23,26 +25,29 @@ def pretraining_objective(encoder):
 
 def pretraining_validation(config, reader, devices, state, encoder):
     """function (until_stopped) -> {name: mean over the validation records}, with "loss" the sum of
-    the objectives' losses. config: PretrainConfig. until_stopped: of loop.Job, by default none.
+    the objectives' losses. config: PretrainConfig. until_stopped: as for loop.Loop, by default
+    none. reader: of the validation records; None = there are none, and no function.
     """
+    if reader is None:
+        return None
     means = MeanMetrics(
         devices,
         state,
         lambda weights, batch, dtype: heads.pretraining_metrics(weights, batch, encoder, dtype),
     )
 
-    def validate(until_stopped=iter):
-        batch_size = config.eval_batch_size * devices.num_replicas
-        values = means(
-            until_stopped(
-                pipeline.evaluation_batches(
-                    reader, batch_size=batch_size, max_batches=config.max_eval_steps
-                )
-            )
-        )
-        losses = [
-            value for name, value in values.items() if name.endswith("_loss") and value is not None
-        ]
-        return dict(loss=sum(losses) if losses else None) | values
+    open_batches = functools.partial(
+        pipeline.evaluation_batches,
+        reader,
+        batch_size=config.eval_batch_size * devices.num_replicas,
+        max_batches=config.max_eval_steps,
+    )
+    return functools.partial(mean_losses, means, open_batches)
 
-    return validate
+
+def mean_losses(means, open_batches, until_stopped=iter):
+    values = means(until_stopped(open_batches()))
+    losses = [
+        value for name, value in values.items() if name.endswith("_loss") and value is not None
+    ]
+    return dict(loss=sum(losses) if losses else None) | values

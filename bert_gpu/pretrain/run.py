@@ -1,184 +1,101 @@
-"""Pretraining: hands data, model, weights and losses to the engine; or evaluates a checkpoint."""
+"""Pretraining, from the settings to the exported model; or the evaluation of a checkpoint."""
 
-import dataclasses
+import functools
 import os
 import time
-import typing
 
-from bert_gpu.base.console import LogConsole, format_metric
-from bert_gpu.base.errors import UserError
+from bert_gpu.base.console import format_metric
 from bert_gpu.base.files import write_json
-from bert_gpu.base.run_names import EVAL_RESULTS
-from bert_gpu.data import pipeline
-from bert_gpu.data.old_labels import label_warnings
-from bert_gpu.devices.devices import Devices, join_workers, set_up
+from bert_gpu.base.settings import UserError
 from bert_gpu.interop import models
-from bert_gpu.model.encoders import Encoder
 from bert_gpu.model.weights import column_blocks
 from bert_gpu.monitor.metrics_log import check_monitoring
 from bert_gpu.monitor.throughput import total_peak_flops
 from bert_gpu.pretrain import start
-from bert_gpu.pretrain.config import RUN_FIELDS, PretrainSettings, model_name, resolve_model
+from bert_gpu.pretrain.config import RUN_FIELDS, model_name
 from bert_gpu.pretrain.objective import LOSSES, pretraining_objective, pretraining_validation
-from bert_gpu.runs import provenance
 from bert_gpu.runs.card_facts import facts_while_training
 from bert_gpu.train import run as engine
-from bert_gpu.train.config import fit_sizes
-from bert_gpu.train.memory import training_encoder
-from bert_gpu.train.memory_check import check_size
+from bert_gpu.train.loop import Loop
 from bert_gpu.train.state import TrainState, frozen_names
+from bert_gpu.train.step import TrainStep
 
 
 def pretrain(settings, console=None, clock=time.monotonic):
     """Pretrains as PretrainSettings say, or resumes a run; see the package's `pretrain`."""
-    run = settings.run
     check_monitoring(settings.monitor)
-    if run.do_train is False and not run.do_eval:
-        raise UserError(
-            "leaves nothing to do",
-            "add --do_eval to evaluate the newest checkpoint",
-            setting="nodo_train",
+    trains, first = settings.run.trains, settings.run.start
+    workers, console = engine.join(settings, console, architecture=settings.architecture)
+    opened = engine.open_run(settings, RUN_FIELDS, workers, console, clock, first, trains)
+    with workers.together(), opened as run:
+        dataset = start.open_data(settings, console, workers)
+        devices = engine.open_devices(run)
+        model = start.open_model(run, dataset, devices)
+        if not trains:
+            return evaluate(run, dataset, devices, model)
+        trained = start.training_model(run, dataset, devices, model)
+        fixed = fixed_settings(run.settings, model.config, devices, dataset)
+        start.check_resume(run, dataset, fixed)
+        min_device_bytes = start.check_memory(run, dataset, devices, model)
+        weights = start.initial_weights(run, dataset, model)
+        frozen = frozen_names(weights, settings.memory.freeze)
+        data, held_out = start.open_records(run, dataset, model)
+        objective = pretraining_objective(trained)
+        blocks = column_blocks(model.encoder.weights())
+        state = TrainState(devices.strategy, weights, settings.optimizer, frozen, blocks)
+        validate = pretraining_validation(settings.run, held_out, devices, state, model.encoder)
+        make_step = functools.partial(
+            TrainStep,
+            devices,
+            state,
+            objective,
+            settings.optimizer,
+            seed=settings.run.seed,
+            has_lengths=data.has_lengths,
         )
-    trains = bool(run.do_train or not run.do_eval)
-    workers = join_workers(settings.devices)
-    console = workers.console(console or LogConsole())
-    with workers.together():
-        engine.check_same_command(workers, settings)
-        workers.check_alike(dict(architecture=settings.architecture))
-        dataset = start.open_data(settings, console)
-        if workers.count > 1:
-            workers.check_alike(dataset.describe())
-        with engine.open_run(
-            run.output_dir, settings.overwrite, trains, RUN_FIELDS, run.start, workers
-        ) as (folder, stored):
-            act = train if trains else evaluate
-            return act(settings, dataset, folder, stored, console, clock)
-
-
-class Opened(typing.NamedTuple):
-    """What the data and the devices decide.
-
-    settings: PretrainSettings with resolved sizes. devices: Devices. vocab: tokenizer, or None.
-    encoder: Encoder.
-    """
-
-    settings: PretrainSettings
-    devices: Devices
-    vocab: typing.Any
-    encoder: Encoder
-
-
-def open_model(settings, dataset, stored):
-    """The Opened of PretrainSettings. stored: of the engine's `open_run`."""
-    devices = set_up(settings.devices)
-    settings = dataclasses.replace(
-        settings, batch=fit_sizes(settings.batch, settings.flexible, devices.num_replicas, stored)
-    )
-    vocab = start.open_vocabulary(settings, dataset)
-    devices.workers.check_alike(dict(vocabulary=vocab and vocab.identity))
-    model = resolve_model(
-        settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind, stored
-    )
-    encoder = start.checked_encoder(settings.inputs, dataset, model, devices)
-    return Opened(settings, devices, vocab, encoder)
-
-
-def train(settings, dataset, folder, stored, console, clock):
-    """Trains in a run's folder; returns a TrainingResult. folder, stored: of the engine's
-    `open_run`.
-    """
-    settings, devices, vocab, encoder = open_model(settings, dataset, stored)
-    for warning in label_warnings(dataset, vocab):
-        console.warn(warning)
-    model = encoder.config
-    trained = training_encoder(
-        encoder, settings.memory, devices, dataset.max_seq_length, dataset.schema.is_packed
-    )
-    fixed = fixed_settings(settings, model, devices, dataset)
-    # not the path of the first weights, which are worker 0's on all workers
-    devices.workers.check_alike(fixed | dict(init_checkpoint=None))
-    if stored is not None:
-        engine.check_settings(
-            folder,
-            stored,
-            fixed | dict(training_data=dataset.identity()),
-            RUN_FIELDS,
-            settings.recipe,
-        )
-    start.check_validation(settings, dataset, console)
-    least_bytes = check_size(
-        settings,
-        model,
-        None if model.encoder else lambda few: start.weight_specs(few, dataset),
-        devices,
-        dataset.max_seq_length if settings.inputs.padding == "fixed" else 1,
-        0 if dataset.validation is None else settings.run.eval_batch_size,
-        stored,
-    )
-    goes_on = stored is not None and bool(folder.steps())
-    weights = start.initial_weights(settings, encoder, dataset, vocab, goes_on, console)
-    frozen = frozen_names(weights, settings.memory.freeze)
-    readers = start.open_readers(settings, dataset, vocab, model)
-    state = TrainState(
-        devices.strategy, weights, settings.optimizer, frozen, column_blocks(encoder.weights())
-    )
-
-    def batches_at(position, batch_size):
-        return pipeline.training_batches(
-            readers["train"],
-            batch_size=batch_size,
-            position=position,
-            shuffle=settings.inputs.shuffle,
-        )
-
-    def export(path, values, step):
-        kind = (
-            "BertForPreTraining" if dataset.schema.has_next_sentence_labels else "BertForMaskedLM"
-        )
-        card = facts_while_training(folder.path, step, console.warn)
-        notes = models.Notes([], [], kind, ())
-        models.write_own(models.Model(model, values, notes, vocab, card), path)
-
-    validate = None
-    if dataset.validation is not None:
-        parts = ("mlm", "nsp") if dataset.schema.has_next_sentence_labels else ("mlm",)
-        reported = [f"{part}_{name}" for part in parts for name in ("loss", "accuracy")]
-        settings.ending.criterion(dict.fromkeys(["loss", *reported], 0.0))  # refuses others
-        validate = pretraining_validation(
-            settings.run, readers["validation"], devices, state, encoder
-        )
-    training = engine.Training(
-        objective=pretraining_objective(trained),
-        seed=settings.run.seed,
-        batches_at=batches_at,
-        num_records=len(dataset.train),
-        dupe_factor=dataset.dupe_factor,
-        max_seq_length=dataset.max_seq_length,
-        has_lengths=settings.inputs.padding != "fixed",
-        validate=validate,
-        export=export,
-        fixed=fixed,
-        hashes=dict(
-            dataset=None
-            if dataset.info is None
-            else provenance.file_hash(os.path.join(dataset.folder, "dataset.json")),
-            vocabulary=None if vocab is None else vocab.identity,
-        ),
-        find_results=lambda folder: [os.path.join(folder, EVAL_RESULTS)],
-        about=describe(settings, model, devices.kind, weights, frozen, dataset),
-        least_bytes=least_bytes,
-        losses=LOSSES,
-        flops=start.flops_counter(trained, dataset, frozen),
-        peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
-    )
-    result = engine.train(
-        engine.Session(training, settings, folder, stored, devices, state, console, clock)
-    )
+        plan = engine.plan_run(run, data, devices, state, make_step)
+        if not run.is_done(plan):
+            step = make_step(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped)
+            rows = describe(settings, model.config, devices.kind, weights, frozen, dataset)
+            engine.print_summary(run, step, plan, data, rows, min_device_bytes)
+            export = functools.partial(write_model, run, dataset, model)
+            hashes = start.hashes(dataset, model.vocab)
+            with run.begin(
+                step, plan, fixed=fixed, hashes=hashes, losses=LOSSES, find_results=find_results
+            ) as log:
+                loop = Loop(
+                    step,
+                    data,
+                    plan,
+                    run,
+                    log,
+                    validate=validate,
+                    export=export,
+                    flops=engine.with_update(start.flops_counter(trained, dataset, frozen), step),
+                    peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
+                )
+                loop.run()
+                run.finish(loop, export)
+        result = run.result()
     if result.signal is None:
         skipped = result.progress.num_skipped_records
         more = f"; {skipped:,} bad records were skipped" if skipped else ""
-        console.say(f"model: {folder.model}{more}")
+        console.say(f"model: {result.folder.model}{more}")
     return result
+
+
+def find_results(folder):
+    """Files of a pretraining that the engine does not know, for RunFolder.clear."""
+    return [os.path.join(folder, EVAL_RESULTS)]
+
+
+def write_model(run, dataset, model, path, state, step):
+    """Writes the model of a Run after a step to a folder."""
+    has_next = dataset.schema.has_next_sentence_labels
+    notes = models.Notes([], [], "BertForPreTraining" if has_next else "BertForMaskedLM", ())
+    card = facts_while_training(run.folder.path, step, run.console.warn)
+    weights = state.read_weights()
+    models.write_own(models.Model(model.config, weights, notes, model.vocab, card), path)
 
 
 def fixed_settings(settings, model, devices, dataset):
@@ -217,28 +134,20 @@ def describe(settings, model, kind, weights, frozen, dataset):
     )
 
 
-def evaluate(settings, dataset, folder, stored, console, clock):
-    """Evaluates the newest checkpoint of the run on the validation records and writes
-    eval_results.json; arguments and result are those of `train`. A training may go on meanwhile.
+def evaluate(run, dataset, devices, model):
+    """Evaluates the newest checkpoint of a Run on the validation records and writes
+    eval_results.json; returns a TrainingResult. A training may go on meanwhile.
     """
-    settings, devices, vocab, encoder = open_model(settings, dataset, stored)
-    model = encoder.config
-    if stored is not None:
-        of_model = {k: v for k, v in stored["settings"].items() if k in model.to_dict()}
-        engine.check_settings(
-            folder,
-            stored | dict(settings=of_model),
-            model.to_dict(),
-            RUN_FIELDS,
-            settings.recipe,
-        )
-    found = folder.newest_whole(console.warn) if stored else None
+    folder, console, config = run.folder, run.console, model.config.to_dict()
+    if run.stored is not None:
+        own = {name: value for name, value in run.stored["settings"].items() if name in config}
+        run.stored |= dict(settings=own)
+        run.check_resumable(config)
+    found = folder.newest_whole(console.warn) if run.stored else None
     if found is None:
         raise UserError(
-            "holds no checkpoint to evaluate",
-            "train first",
-            setting="output_dir",
-            value=settings.run.output_dir,
+            f"--output_dir={run.settings.run.output_dir}: holds no checkpoint to evaluate; train "
+            "first"
         )
     if dataset.validation is None:
         raise UserError(
@@ -252,11 +161,11 @@ def evaluate(settings, dataset, folder, stored, console, clock):
         {n.removeprefix("weights/"): v for n, v in values.items() if n.startswith("weights/")},
     )
     state.assign(values)
-    reader = start.open_readers(settings, dataset, vocab, model)["validation"]
-    results = pretraining_validation(settings.run, reader, devices, state, encoder)() | dict(
-        step=progress.step
-    )
-    devices.workers.on_chief(lambda: write_json(os.path.join(folder.path, EVAL_RESULTS), results))
+    _, reader = start.open_records(run, dataset, model)
+    validate = pretraining_validation(run.settings.run, reader, devices, state, model.encoder)
+    results = validate() | dict(step=progress.step)
+    path = os.path.join(folder.path, EVAL_RESULTS)
+    run.workers.on_chief(functools.partial(write_json, path, results))
     console.say(
         "\n".join(
             f"  {name:<14}{format_metric(value)}"

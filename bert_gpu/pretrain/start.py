@@ -1,17 +1,26 @@
 """What a pretraining starts from: the data and its vocabulary, the model, the first weights."""
 
+import functools
 import os
+import typing
 
-from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import UserError
+from bert_gpu.data import pipeline
 from bert_gpu.data.dataset import Dataset
+from bert_gpu.data.old_labels import label_warnings
+from bert_gpu.devices.workers import ALONE
 from bert_gpu.interop import models
 from bert_gpu.model import heads
 from bert_gpu.model.config import NOT_IN_WEIGHTS
-from bert_gpu.model.encoders import open_encoder
+from bert_gpu.model.encoders import Encoder, open_encoder
 from bert_gpu.model.flops import FlopsCounter
 from bert_gpu.model.weights import initialize
-from bert_gpu.pretrain.config import check_continues, check_predictions, recipe_problem
+from bert_gpu.pretrain.config import check_continues, check_data, resolve_model
+from bert_gpu.runs import provenance
 from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.train.batching import TrainingData
+from bert_gpu.train.memory import training_encoder
+from bert_gpu.train.memory_check import check_size
 
 # Settings that need validation records.
 NEED_VALIDATION = (
@@ -26,20 +35,117 @@ NEED_VALIDATION = (
 )
 
 
-def open_data(settings, console):
-    """The Dataset of PretrainSettings, checked against the settings and against their recipe."""
+class Model(typing.NamedTuple):
+    """The model of a pretraining. encoder: Encoder. vocab: the data's tokenizer, None = unknown."""
+
+    encoder: Encoder
+    vocab: typing.Any
+
+    @property
+    def config(self):
+        return self.encoder.config
+
+
+def open_data(settings, console, workers=ALONE):
+    """The Dataset of PretrainSettings, checked against the settings and against their recipe, and
+    the same on all workers.
+    """
     dataset = Dataset(settings.inputs, console.warn)
-    check_predictions(settings.run, dataset.num_predictions)
-    if problem := recipe_problem(settings.recipe, dataset.info):
-        console.warn(problem)
+    check_data(settings, dataset.num_predictions, dataset.info, console.warn)
+    if workers.count > 1:
+        workers.check_alike(dataset.describe())
     return dataset
 
 
+def open_model(run, dataset, devices):
+    """The Model of a Run, without weights; UserError when it cannot take the data's rows."""
+    settings = run.settings
+    vocab = open_vocabulary(settings, dataset)
+    run.workers.check_alike(dict(vocabulary=vocab and vocab.identity))
+    config = resolve_model(
+        settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind, run.stored
+    )
+    encoder, padding = open_encoder(config), settings.inputs.padding
+    encoder.check(dataset.max_seq_length, devices.precision, is_packed=dataset.schema.is_packed)
+    if encoder.fixed_length is not None and padding != "fixed":
+        raise UserError(
+            f"--encoder={config.encoder}: takes rows of one length only; "
+            f"use --padding=fixed, not --padding={padding}"
+        )
+    return Model(encoder, vocab)
+
+
+def training_model(run, dataset, devices, model):
+    """The Encoder of a Model that a Run trains with; warns of what labels the data lacks."""
+    for warning in label_warnings(dataset, model.vocab):
+        run.console.warn(warning)
+    rows = (dataset.max_seq_length, dataset.schema.is_packed)
+    return training_encoder(model.encoder, run.settings.memory, devices, *rows)
+
+
+def check_resume(run, dataset, fixed):
+    """UserError when workers, or the run to resume, differ in the fixed settings {name: value}, or
+    when the data lacks the validation records that settings need.
+    """
+    # not the path of the first weights, which are worker 0's on all workers
+    run.workers.check_alike(fixed | dict(init_checkpoint=None))
+    run.check_resumable(fixed)
+    check_validation(run.settings, dataset, run.console)
+
+
+def check_memory(run, dataset, devices, model):
+    """Bytes that the training needs on a device at least, None = unknown; UserError when it is
+    certain not to fit.
+    """
+    settings = run.settings
+    return check_size(
+        settings,
+        model.config,
+        functools.partial(weight_specs, dataset),
+        devices,
+        dataset.max_seq_length if settings.inputs.padding == "fixed" else 1,
+        0 if dataset.validation is None else settings.run.eval_batch_size,
+        run.stored,
+    )
+
+
+def open_records(run, dataset, model):
+    """(The TrainingData of a Run, the Reader of its validation records or None)."""
+    settings, config = run.settings, model.config
+    limits = dict(input_ids=config.vocab_size, masked_lm_ids=config.vocab_size)
+    limits |= dict(segment_ids=config.type_vocab_size) if config.type_vocab_size else {}
+    open_reader = functools.partial(
+        dataset.reader, tokenizer=model.vocab, seed=settings.run.seed, limits=limits
+    )
+    data = TrainingData(
+        open_batches=functools.partial(
+            pipeline.training_batches, open_reader("train"), shuffle=settings.inputs.shuffle
+        ),
+        num_records=len(dataset.train),
+        dupe_factor=dataset.dupe_factor,
+        max_seq_length=dataset.max_seq_length,
+        has_lengths=settings.inputs.padding != "fixed",
+    )
+    return data, None if dataset.validation is None else open_reader("validation")
+
+
+def hashes(dataset, vocab):
+    """{name: hash} of the data and its vocabulary, for run.json."""
+    path = os.path.join(dataset.folder, "dataset.json")
+    return dict(
+        dataset=None if dataset.info is None else provenance.file_hash(path),
+        vocabulary=None if vocab is None else vocab.identity,
+    )
+
+
 def check_validation(settings, dataset, console):
-    """UserError when the data has no validation records but settings need them; settings of a
-    recipe are ignored instead.
+    """UserError when the data has no validation records but settings need them (settings of a
+    recipe are ignored instead), or when --best_metric is none of theirs.
     """
     if dataset.validation is not None:
+        parts = ("mlm", "nsp") if dataset.schema.has_next_sentence_labels else ("mlm",)
+        reported = [f"{part}_{name}" for part in parts for name in ("loss", "accuracy")]
+        settings.ending.criterion(dict.fromkeys(["loss", *reported], 0.0))
         return
     values = settings.values()
     defaults = type(settings)().values()
@@ -56,12 +162,15 @@ def check_validation(settings, dataset, console):
 
 
 def open_vocabulary(settings, dataset):
-    """The tokenizer of the data. That of records without dataset.json is --vocab_file or that of
-    --init_checkpoint; None without either.
+    """The tokenizer of the data. That of records without dataset.json is --vocab_file (with the
+    casing of --init_checkpoint, if any) or that of --init_checkpoint; None without either.
     """
     info, vocab_file = dataset.info, settings.run.vocab_file
     if info is None and settings.run.start is not None:
-        return start_vocabulary(settings.run)
+        folder = models.find_model(settings.run.start, "init_checkpoint")
+        if vocab_file is None and models.find_vocabulary(folder) is None:
+            return None
+        return models.load_tokenizer(folder, vocab_file)
     if info is None:
         return open_tokenizer(vocab_file, True) if vocab_file else None
     path = vocab_file or os.path.join(dataset.folder, info.vocab_file)
@@ -81,38 +190,6 @@ def open_vocabulary(settings, dataset):
     return tokenizer
 
 
-def start_vocabulary(run):
-    """The tokenizer of the model to continue from (PretrainConfig.start), or of --vocab_file with
-    its casing; None without either.
-    """
-    folder = models.find_model(run.start, "init_checkpoint")
-    if run.vocab_file is None and models.find_vocabulary(folder) is None:
-        return None
-    return models.load_tokenizer(folder, run.vocab_file)
-
-
-def open_readers(settings, dataset, vocab, model):
-    """{split: Reader} of "train" and, where there are validation records, "validation"."""
-    limits = dict(input_ids=model.vocab_size, masked_lm_ids=model.vocab_size)
-    limits |= dict(segment_ids=model.type_vocab_size) if model.type_vocab_size else {}
-    splits = ["train"] if dataset.validation is None else ["train", "validation"]
-    return {split: dataset.reader(split, vocab, settings.run.seed, limits) for split in splits}
-
-
-def checked_encoder(inputs, dataset, model, devices):
-    """The Encoder of a ModelConfig; UserError when it cannot take the data's rows."""
-    encoder = open_encoder(model)
-    encoder.check(dataset.max_seq_length, devices.precision, is_packed=dataset.schema.is_packed)
-    if encoder.fixed_length is not None and inputs.padding != "fixed":
-        raise UserError(
-            "takes rows of one length only",
-            f"use --padding=fixed, not --padding={inputs.padding}",
-            setting="encoder",
-            value=model.encoder,
-        )
-    return encoder
-
-
 def flops_counter(encoder, dataset, frozen):
     """Function of a batch -> model.flops.Flops, None when it cannot count them: for some encoders,
     and with frozen weights.
@@ -122,30 +199,34 @@ def flops_counter(encoder, dataset, frozen):
     return FlopsCounter(encoder, dataset.schema.has_next_sentence_labels).per_batch
 
 
-def weight_specs(model, dataset):
+def weight_specs(dataset, model):
     """{name: WeightSpec} of the model of a ModelConfig with the heads that the data needs."""
     return heads.pretraining_weights(open_encoder(model), dataset.schema.has_next_sentence_labels)
 
 
-def initial_weights(settings, encoder, dataset, vocab, goes_on, console):
-    """Fresh weights, replaced by those of --init_checkpoint where it has them; a resumed run skips
-    that. Says what it takes from there.
+def initial_weights(run, dataset, model):
+    """Fresh weights of a Model, replaced by those of --init_checkpoint where it has them; a Run
+    that is resumed skips that. Says what it takes from there.
     """
-    model, start = encoder.config, settings.run.start
+    (encoder, vocab), console = model, run.console
+    config, start, seed = encoder.config, run.settings.run.start, run.settings.run.seed
     specs = heads.pretraining_weights(encoder, dataset.schema.has_next_sentence_labels)
+    # asked of the folder on all workers, each of which has an --init_checkpoint of its own
+    goes_on = run.stored is not None and bool(run.folder.steps())
     if start is None or goes_on:
-        return initialize(specs, settings.run.seed)
+        return initialize(specs, seed)
+    flag = f"--init_checkpoint={start}"
     source, (stored_config, stored, notes, *_) = models.read_start(start)
-    values = model.to_dict()
+    values = config.to_dict()
     check_continues(
         {name: (value, f"--{name}={value}") for name, value in values.items()},
         stored_config,
         source,
     )
-    vocabulary = check_same_vocabulary(source, model, vocab, start, console)
-    weights = initialize(specs, settings.run.seed)
+    vocabulary = check_same_vocabulary(source, config, vocab, flag, console)
+    weights = initialize(specs, seed)
     # next sentence prediction reads the first token
-    if heads.pooling_of(stored_config, stored) != ("first", model.hidden_size):
+    if heads.pooling_of(stored_config, stored) != ("first", config.hidden_size):
         stored = {name: value for name, value in stored.items() if not name.startswith("pooler/")}
     fresh = sorted(set(weights) - set(stored))
     for name in sorted(set(weights) & set(stored)):

@@ -44,16 +44,16 @@ class Pace:
     """Measures the pace of a session, from its first call of steps on, which compiles and does not
     count.
 
-    Args of the constructor: job: loop.Job. progress: progress.Progress, kept up to date by the
-      loop. watch: log_interval.Stopwatch.
+    Args of the constructor: plan: batching.BatchPlan. progress: progress.Progress, kept up to date
+      by the loop. watch: log_interval.Stopwatch.
     """
 
-    def __init__(self, job, progress, watch):
-        self.job, self.progress, self.watch, self.origin = job, progress, watch, None
+    def __init__(self, plan, progress, watch):
+        self.plan, self.progress, self.watch, self.origin = plan, progress, watch, None
         # with a batch ramp later steps are larger, so what counts there are records
-        self.total = job.num_steps
-        if job.plan.is_ramped and job.num_steps is not None:
-            self.total = job.num_steps * job.plan.records_of_step(job.schedule)
+        self.total = plan.num_steps
+        if plan.is_ramped and plan.num_steps is not None:
+            self.total = plan.num_steps * plan.records_of_step
 
     def begin(self):
         """Call it when the first call of steps is done."""
@@ -61,7 +61,7 @@ class Pace:
 
     def share(self):
         """The fraction of the run that is done by now."""
-        return self.job.length.fraction(self.progress.step, self.watch.seconds)
+        return self.plan.length.fraction(self.progress.step, self.watch.seconds)
 
     def remaining_seconds(self):
         """Until the steps, or the time, are over, whichever is nearer, at the mean pace of this
@@ -70,8 +70,8 @@ class Pace:
         if self.total is not None and self.origin is None:
             return None  # the budget alone might promise too much
         found = []
-        if self.job.length.budget_seconds is not None:
-            found.append(max(0.0, self.job.length.budget_seconds - self.watch.seconds))
+        if self.plan.length.budget_seconds is not None:
+            found.append(max(0.0, self.plan.length.budget_seconds - self.watch.seconds))
         if self.total is not None:
             done, seconds = self._done() - self.origin[0], self.watch.seconds - self.origin[1]
             left = max(0.0, self.total - self._done())
@@ -81,4 +81,4 @@ class Pace:
         return min(found, default=None)
 
     def _done(self):
-        return self.progress.records if self.job.plan.is_ramped else self.progress.step
+        return self.progress.records if self.plan.is_ramped else self.progress.step

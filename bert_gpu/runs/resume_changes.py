@@ -16,24 +16,24 @@ CLOSE = (
 )
 
 
-def describe_changes(stored, plan, kind, num_steps, schedule, progress):
+def describe_changes(stored, plan, kind, progress):
     """A line of text for each change.
 
     Args:
-      stored: dict. plan: batching.BatchPlan. kind: "GPU" or "CPU". num_steps: of the new plan, None
-        = by time. schedule: ScheduleConfig. progress: progress.Progress, where the run goes on.
+      stored: dict. plan: batching.BatchPlan, the new one. kind: "GPU" or "CPU". progress:
+        progress.Progress, where the run goes on.
     """
     return [
-        *schedule_changes(stored, plan, num_steps, schedule, progress),
+        *schedule_changes(stored, plan, progress),
         *division_changes(stored, plan, kind),
     ]
 
 
-def schedule_changes(stored, plan, num_steps, schedule, progress):
-    free = stored.get("free", {})
+def schedule_changes(stored, plan, progress):
+    free, schedule = stored.get("free", {}), plan.schedule
     clocks = (
         (free.get("lr_schedule", "step"), stored.get("num_steps"), free.get("total_training_time")),
-        (schedule.lr_schedule, num_steps, schedule.total_training_time),
+        (schedule.lr_schedule, plan.num_steps, schedule.total_training_time),
     )
     lengths = [RunLength.of_schedule(*clock) for clock in clocks]
     if any(length.is_unknown for length in lengths) or clocks[0] == clocks[1]:
@@ -56,7 +56,7 @@ def schedule_changes(stored, plan, num_steps, schedule, progress):
         )
     counts = [num_micro_batches_at(share, plan.num_micro_batches, schedule) for share in shares]
     if plan.is_ramped and counts[0] != counts[1]:
-        sizes = [count * plan.unit_size for count in counts]
+        sizes = [count * plan.micro_batch_size * plan.num_replicas for count in counts]
         lines.append(
             f"{what}: the batch of step {step} goes from {sizes[0]} sequences (old plan) to "
             f"{sizes[1]} (new plan)"

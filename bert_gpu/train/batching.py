@@ -1,17 +1,47 @@
-"""How GPUs, accumulation and micro-batches make up a global batch, and its peak learning rate."""
+"""How GPUs, accumulation and micro-batches make up a global batch, its peak learning rate, and the
+batches of the steps of a call.
+"""
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.data.pipeline import WIDE
-from bert_gpu.optim.schedules import mean_batch_share, scale_learning_rate
+from bert_gpu.optim.config import ScheduleConfig
+from bert_gpu.optim.schedules import (
+    learning_rate_factor,
+    mean_batch_share,
+    num_micro_batches_at,
+    scale_learning_rate,
+)
+from bert_gpu.runs.pace import RunLength
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingData:
+    """The records that a run trains on.
+
+    open_batches: function of (batch_size=, position=), the position in consumed records -> endless
+    iterator of batches. num_records: of an epoch. max_seq_length: of the longest row. has_lengths:
+    whether row lengths may differ between calls. dupe_factor: copies of the text in the records,
+    None = no pretraining.
+    """
+
+    open_batches: Callable
+    num_records: int
+    max_seq_length: int
+    has_lengths: bool
+    dupe_factor: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """The resolved batch of one step."""
+    """The resolved batch of one step, and the steps of the run.
+
+    num_steps: None = by time.
+    """
 
     micro_batch_size: int
     num_micro_batches: int  # of one replica
@@ -19,27 +49,74 @@ class BatchPlan:
     learning_rate: float  # peak, of the global batch
     scaling: str
     is_ramped: bool = False  # whether steps may have fewer micro-batches than that
+    num_steps: int | None = None
+    schedule: ScheduleConfig = ScheduleConfig()
 
     @property
     def unit_size(self):
         """Records of one unit of data: a global batch or, with a ramp, one micro-batch of every
-        replica.
+        replica. A step takes one unit, with a ramp several.
         """
         return (
             self.micro_batch_size * self.num_replicas if self.is_ramped else self.global_batch_size
         )
 
     @property
+    def length(self):
+        """The RunLength of the whole run."""
+        hours = self.schedule.total_training_time
+        return RunLength(self.num_steps, hours and 3600 * hours)
+
+    @property
+    def schedule_length(self):
+        """The RunLength that the schedule is stretched over."""
+        schedule = self.schedule
+        return RunLength.of_schedule(
+            schedule.lr_schedule, self.num_steps, schedule.total_training_time
+        )
+
+    @property
     def global_batch_size(self):
         return self.micro_batch_size * self.num_micro_batches * self.num_replicas
 
-    def records_of_step(self, schedule):
-        """Mean records per step of a run: the global batch, or fewer with a batch ramp. schedule:
-        ScheduleConfig.
-        """
+    @property
+    def records_of_step(self):
+        """Mean records per step of a run: the global batch, or fewer with a batch ramp."""
         if not self.is_ramped:
             return self.global_batch_size
-        return self.global_batch_size * mean_batch_share(self.num_micro_batches, schedule)
+        return self.global_batch_size * mean_batch_share(self.num_micro_batches, self.schedule)
+
+    def learning_rate_at(self, step, share):
+        """The learning rate of a step. share: the fraction of the schedule that is done then."""
+        by_time = self.schedule.lr_schedule == "time"
+        factor = learning_rate_factor(
+            step, self.num_steps, self.schedule, share if by_time else None
+        )
+        return self.learning_rate * factor
+
+    def num_micro_batches_at(self, shares):
+        """The micro-batches of steps at fractions of the schedule; None without a ramp."""
+        if not self.is_ramped:
+            return None
+        return [
+            num_micro_batches_at(share, self.num_micro_batches, self.schedule) for share in shares
+        ]
+
+    def run_record(self, device_kind):
+        """What run.json says of the plan."""
+        return dict(
+            global_batch_size=self.global_batch_size,
+            unit_size=self.unit_size,
+            micro_batch_size=self.micro_batch_size,
+            num_replicas=self.num_replicas,
+            device_kind=device_kind,
+            learning_rate=self.learning_rate,
+            num_steps=self.num_steps,
+        )
+
+    def open_rows(self, data, position):
+        """The rows of TrainingData from a position in consumed records on."""
+        return data.open_batches(batch_size=self.unit_size, position=position)
 
     def describe(self, kind):
         replicas = f"{self.num_replicas} {kind}{'s' if self.num_replicas > 1 else ''}"
@@ -103,6 +180,31 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=Fals
         config.lr_scaling,
         is_ramped and accumulation > 1,
     )
+
+
+def check_same_batch(plan, config, is_ramped, stored, path):
+    """UserError when the run in the folder `path` would be resumed with another global batch than
+    its run.json has (`stored`), or with a batch ramp with other units.
+    """
+    if config.global_batch_size not in (None, plan.global_batch_size):
+        raise UserError(
+            f"--global_batch_size={config.global_batch_size}: "
+            f"the run in {path} has {plan.global_batch_size}"
+        )
+    unit = plan.micro_batch_size * plan.num_replicas
+    if is_ramped and stored.get("unit_size", unit) != unit:
+        raise UserError(
+            f"--train_batch_size={plan.micro_batch_size}: a run with a batch "
+            f"ramp must keep GPUs x micro-batch = {stored['unit_size']}"
+        )
+
+
+def take_batches(units, num_steps, num_micro_batches):
+    """The batches of the steps of a call, all of one row length; num_micro_batches: as of
+    `BatchPlan.num_micro_batches_at`.
+    """
+    counts = num_micro_batches or [1] * num_steps
+    return same_length([join([next(units) for _ in range(count)]) for count in counts])
 
 
 def join(units):

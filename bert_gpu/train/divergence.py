@@ -105,18 +105,18 @@ class DivergenceMonitor:
         )
 
 
-def roll_back(problem, ending, progress, folder, log, assign, seconds, warn):
+def roll_back(problem, run, state, log, seconds):
     """Returns to the last checkpoint before the bad steps, but not to its records: training
     continues with later data.
 
     Args:
-      problem: DivergenceFound. ending: EndingConfig. progress: Progress, which is changed. folder:
-        RunFolder, with all saves written.
-      log: monitor.Log. assign: puts the values of a checkpoint into the variables. seconds:
-        spent so far. warn: takes the text of what is wrong with a newer checkpoint.
+      problem: DivergenceFound. run: run.Run, whose saves are all written; its progress is changed.
+      state: TrainState, which gets the values of the checkpoint.
+      log: metrics_log.Log. seconds: spent so far.
 
     Raises Diverged when the settings or a missing checkpoint allow no rollback.
     """
+    ending, folder, progress = run.settings.ending, run.folder, run.progress
     if ending.on_divergence == "stop":
         raise Diverged(
             f"diverged: {problem}; lower --learning_rate, or use --on_divergence=rollback"
@@ -130,19 +130,16 @@ def roll_back(problem, ending, progress, folder, log, assign, seconds, warn):
         )
         raise Diverged(f"diverged: {problem}; {limit}; lower --learning_rate")
     try:
-        restored, values = folder.newest_whole(warn, good[-1])
+        restored, values = folder.newest_whole(run.console.warn, good[-1])
     except UserError as error:
         raise Diverged(f"diverged: {problem}; {error}") from error
-    assign(values)
+    state.assign(values)
     folder.remove_after(restored.step)
     log.cut(restored.step)
-    progress.step, progress.seconds, progress.num_rollbacks = (
-        restored.step,
-        seconds,
-        progress.num_rollbacks + 1,
-    )
-    progress.best_step, progress.best_metric = restored.best_step, restored.best_metric
-    progress.best_by, progress.num_worse = restored.best_by, restored.num_worse
+    for name in ("step", "best_step", "best_metric", "best_by", "num_worse"):
+        setattr(progress, name, getattr(restored, name))
+    progress.seconds = seconds
+    progress.num_rollbacks += 1
     progress.health = None
     # if the run is killed now, it resumes with the next records
     folder.write_progress(progress)

@@ -1,80 +1,26 @@
-"""The loop: calls of steps, and what is due after each: log, judge, validate, save, export."""
+"""The loop: calls of steps, and what is due after each: log, judge, export, validate, save."""
 
 import contextlib
-import dataclasses
+import functools
 import os
-import time
 import typing
-from collections.abc import Callable
 
 import numpy as np
 
 from bert_gpu.base.console import format_seconds
 from bert_gpu.base.errors import UserError
 from bert_gpu.data.pipeline import prefetch
-from bert_gpu.devices.workers import ALONE, Alone, Workers
-from bert_gpu.monitor.advice import SlowdownWarnings
+from bert_gpu.monitor.advice import Advice
 from bert_gpu.monitor.log_interval import LogInterval, Stopwatch, describe_activities
 from bert_gpu.monitor.profile import Profiler
-from bert_gpu.optim.config import ScheduleConfig
-from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
 from bert_gpu.runs.checkpoint_writer import SaveFailed
-from bert_gpu.runs.pace import Pace, RunLength
+from bert_gpu.runs.names import MARKS
+from bert_gpu.runs.pace import Pace
 from bert_gpu.runs.shared_folder import open_writer
-from bert_gpu.train.batching import BatchPlan, join, same_length
+from bert_gpu.train.batching import take_batches
 from bert_gpu.train.cadence import Cadence
 from bert_gpu.train.divergence import DivergenceFound, DivergenceMonitor, roll_back
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """What the loop runs.
-
-    step(batches on the devices, learning_rates, step) -> step.Metrics. batches_at(records) ->
-    iterator of units, dicts of arrays, from that position on.
-    put_on_devices(batches, num_micro_batches): puts the batches of a call on the devices; None
-    leaves them as they are.
-    validate(until_stopped) -> {name: value}; it takes the batches of each iterator through
-    until_stopped(iterator), which a ValidationStopped ends. read() -> {name: array} for a
-    checkpoint; assign(values) is its inverse. export(share, step): exports the model at a mark of
-    progress, returns its folder.
-    flops(batch) -> Flops; peak_flops of all devices, None = unknown. memory() -> a text on the
-    memory in use, "" = not known. kind: of the devices, "GPU" or "CPU". workers: of the run
-    (workers.py); all of them run the loop in lockstep.
-    A unit is a global batch; with a batch ramp it is one micro-batch of every replica, and a step
-    takes several.
-    """
-
-    step: Callable
-    batches_at: Callable
-    validate: Callable | None
-    read: Callable
-    assign: Callable
-    num_steps: int | None
-    num_records: int
-    plan: BatchPlan
-    schedule: ScheduleConfig
-    put_on_devices: Callable | None = None
-    export: Callable | None = None
-    flops: Callable | None = None
-    peak_flops: float | None = None
-    memory: Callable = lambda: ""
-    kind: str = "CPU"
-    workers: Workers | Alone = ALONE
-
-    @property
-    def length(self):
-        """The RunLength of the whole run."""
-        hours = self.schedule.total_training_time
-        return RunLength(self.num_steps, hours and 3600 * hours)
-
-    @property
-    def schedule_length(self):
-        """The RunLength that the schedule is stretched over."""
-        schedule = self.schedule
-        return RunLength.of_schedule(
-            schedule.lr_schedule, self.num_steps, schedule.total_training_time
-        )
+from bert_gpu.train.start_block import peak_memory
 
 
 class ValidationStopped(Exception):
@@ -104,115 +50,101 @@ class Due(typing.NamedTuple):
 
 
 class Loop:
-    """Runs a job until its steps or its time are over, or until a signal is caught.
+    """Trains until the steps or the time of a run are over, or until a signal is caught.
 
     Args of the constructor:
-      job: Job. cadence: CadenceConfig. ending: EndingConfig. progress: Progress to start from;
-        kept up to date.
-      folder: RunFolder. log: monitor.Log. console: Console. caught: list of the signals caught,
-        from `watch_signals`.
-      clock: () -> seconds; the only clock that the loop reads.
+      step: step.TrainStep. data: batching.TrainingData. plan: batching.BatchPlan. run: run.Run,
+        whose progress is kept up to date.
+      log: metrics_log.Log, which `run` closes.
+      validate: function of until_stopped -> {name: value}, or None; it takes the batches of each
+        iterator through until_stopped(iterator), which a ValidationStopped ends.
+      export: function of (folder, TrainState, step), which writes the model of a step; None = no
+        export at marks of progress. flops: function of a batch -> Flops, None = not counted.
+      peak_flops: of all GPUs a second, None = unknown.
 
-    What it decides by its clock or by signals follows from `moment`, which is the same for all
-    workers.
+    The run's clock is the only one that the loop reads. What it decides by time or by signals
+    follows from `now`, which is the same for all workers; they run the loop in lockstep.
     """
 
     def __init__(
-        self, job, cadence, ending, progress, folder, log, console, caught, clock=time.monotonic
+        self, step, data, plan, run, log, *, validate=None, export=None, flops=None, peak_flops=None
     ):
-        self.job, self.ending, self.progress, self.folder, self.log = (
-            job,
-            ending,
-            progress,
-            folder,
-            log,
-        )
-        self.console, self.workers = console, job.workers
+        self.step, self.data, self.plan, self.training_run, self.log = step, data, plan, run, log
+        self.validate, self.export = validate, export
+        self.ending, self.progress, self.folder = run.settings.ending, run.progress, run.folder
+        self.console, self.workers = run.console, run.workers
+        cadence = run.settings.cadence
         self.steps_per_loop = cadence.steps_per_loop
-        self.cadence = Cadence(
-            cadence, job.num_steps, job.num_records / job.plan.records_of_step(job.schedule)
+        steps_of_epoch = data.num_records / plan.records_of_step
+        self.cadence = Cadence(cadence, plan.num_steps, steps_of_epoch)
+        self.watch = Stopwatch(self.progress.seconds, run.clock)
+        self.now = self.workers.clock(self.watch, run.caught)
+        self.pace = Pace(plan, self.progress, self.watch)
+        self.advice = Advice(self.console.warn, step.devices.kind)
+        profiled = cadence.profiled if self.workers.is_chief else None
+        folder = os.path.join(self.folder.tensorboard, "train")
+        self.profiler = Profiler(profiled, folder, self.console)
+        self.interval = LogInterval(self.watch, flops, peak_flops)
+        self.divergence = DivergenceMonitor(self.ending, self.progress.health)
+        # progress.seconds includes the validation before the save; the schedule resumes from the
+        # end of the last step
+        seconds = self.progress.call_seconds
+        self.position = self.before = self._position(
+            self.progress.seconds if seconds is None else seconds
         )
-        self.watch = Stopwatch(progress.seconds, clock)
-        self.moment = self.workers.moment(lambda: self.watch.seconds, caught)
-        self.pace = Pace(job, progress, self.watch)
-        self.advice = SlowdownWarnings(console.warn, job.kind)
-        self.profiler = Profiler(
-            cadence.profiled if self.workers.is_chief else None,
-            os.path.join(folder.tensorboard, "train"),
-            console,
-        )
-        self.interval, self.divergence = (
-            LogInterval(self.watch, job.flops, job.peak_flops),
-            DivergenceMonitor(ending, progress.health),
-        )
-        # the seconds of a checkpoint are later, after what was due when it was written
-        seconds = progress.seconds if progress.call_seconds is None else progress.call_seconds
-        self.position = self.before = self._position(seconds)
         self.is_last = self.is_over()
         self.save_is_late = False
-        self.saved_seconds, self.saved_step, self.logged_step = (
-            progress.seconds,
-            progress.step,
-            progress.step,
-        )
+        self.saved_seconds = self.progress.seconds
+        self.saved_step = self.logged_step = self.progress.step
         self.writer = open_writer(
-            folder, ending.keep_checkpoint_max, ending.on_save_error, console.warn, self.workers
+            self.folder,
+            self.ending.keep_checkpoint_max,
+            self.ending.on_save_error,
+            self.console.warn,
+            self.workers,
         )
 
     def run(self):
         """Trains to the end, and saves there. Raises TrainingStopped."""
-        with self.writer, contextlib.closing(self.profiler):
-            try:
+        with contextlib.closing(self.log):
+            with self.writer, contextlib.closing(self.profiler):
                 self._begin()
-            except DivergenceFound as problem:
-                self._go_back(problem)
-            while not self.is_last:
-                with contextlib.closing(self._calls()) as calls:
-                    try:
-                        while not self.is_last:
-                            self._turn(calls)
-                    except DivergenceFound as problem:
-                        self._go_back(problem)
-            self.profiler.end(self.progress.step)
-        self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
+                while not self.is_last:
+                    with contextlib.closing(self._calls()) as calls:
+                        try:
+                            while not self.is_last:
+                                due = self._run_steps(calls)
+                                self._log(due)
+                                self._export(due)
+                                is_best = self._validate(due)
+                                self._save(due.save or is_best)
+                        except DivergenceFound as problem:
+                            self._go_back(problem)
+                self.profiler.end(self.progress.step)
+            self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
 
     def _begin(self):
         """Validates before the first step, and what was saved without its validation."""
         step = self.progress.step
-        if step == 0 and (values := self._validate()) is not None:
-            self.ending.criterion(values, is_first=True)
-        elif step and self.progress.validation_failed:
-            if (values := self._validate()) is not None:
+        if step and not self.progress.validation_failed:
+            return
+        try:
+            values = self._read_validation()
+            if values is not None and step == 0:
+                self.ending.criterion(values, is_first=True)
+            elif values is not None:
                 self._judge_validation(values)
                 self.folder.write_progress(self.progress)
-
-    def _turn(self, calls):
-        """One call of steps, and what is due after it."""
-        before = self.before = self.position
-        self.profiler.before(self.progress.step)
-        self._train(calls)
-        self.profiler.after(self.progress.step, self.interval.wait)
-        self.log.advance(self.progress.step, self.pace.share(), self.pace.remaining_seconds())
-        due = self._due(before)
-        if due.log:
-            self._log()
-            self.divergence.check_steps(self.progress.step, due.is_end)
-        try:
-            for mark in due.exports:  # first: a run resumed from the checkpoint is past them
-                self._export(mark)
-        except SaveFailed:
-            self._save_if_good(due.save)
-            raise
-        is_best = due.validation and self._judge_validation(self._validate())
-        self._save_if_good(due.save or is_best)
+        except DivergenceFound as problem:
+            self._go_back(problem)
 
     def is_over(self):
-        return bool(self.moment.caught) or self.is_finished()
+        return bool(self.now.caught) or self.is_finished()
 
     def is_finished(self):
         """Whether all steps are done, the time is spent, or validations are no longer better."""
-        return self.job.length.is_finished(
-            self.progress.step, self.moment.seconds
+        return self.plan.length.is_finished(
+            self.progress.step, self.now.seconds
         ) or self.ending.is_stale(self.progress.num_worse)
 
     def is_complete(self):
@@ -222,62 +154,36 @@ class Loop:
     def _position(self, seconds):
         """The Position of the current step."""
         step = self.progress.step
-        return Position(step, self.job.length.fraction(step, seconds), seconds)
+        return Position(step, self.plan.length.fraction(step, seconds), seconds)
 
     def _calls(self):
         """Yields one call after another: (K host batches, the same on the devices, the progress at
         each step, or None to take it when they run).
 
-        A thread prepares them in advance. With a batch ramp a step's number of units is known only
-        when it begins, so only reading runs ahead.
+        A thread prepares them in advance. With a batch ramp it only reads ahead: how much a step
+        takes is known only when it begins.
         """
-        units = self.job.batches_at(self.progress.records)
-        if not self.job.plan.is_ramped:
-            return prefetch(self._assemble(units, self.progress.step))
-        depth = 2 * self.steps_per_loop * self.job.plan.num_micro_batches
-        return self._assemble(prefetch(units, depth), self.progress.step)
+        rows = self.plan.open_rows(self.data, self.progress.records)
+        if not self.plan.is_ramped:
+            return prefetch(self._prepared(rows, self.progress.step))
+        depth = 2 * self.steps_per_loop * self.plan.num_micro_batches
+        return self._prepared(prefetch(rows, depth), self.progress.step)
 
-    def _assemble(self, units, step):
-        put_on_devices = self.job.put_on_devices or (lambda batches, num_micro_batches: batches)
-        with contextlib.closing(units):
+    def _prepared(self, rows, step):
+        with contextlib.closing(rows):
             while True:
-                steps, shares, num_micro_batches = self._plan(step)
-                batches = same_length(
-                    [
-                        join([next(units) for _ in range(count or 1)])
-                        for count in num_micro_batches or [None] * len(steps)
-                    ]
-                )
-                yield (
-                    batches,
-                    put_on_devices(batches, num_micro_batches),
-                    shares if num_micro_batches else None,
-                )
+                steps, shares = self._next_steps(step)
+                counts = self.plan.num_micro_batches_at(shares)
+                batches = take_batches(rows, len(steps), counts)
+                on_devices = self.step.put_on_devices(batches, counts)
+                yield batches, on_devices, shares if counts else None
                 step = steps.stop
 
-    def _plan(self, step):
-        """The call that begins at a step: (its steps, the progress at each, num_micro_batches of
-        each or None without a ramp).
-        """
+    def _next_steps(self, step):
+        """(The steps of the call that begins at a step, the progress at each)."""
         steps = range(step, self.cadence.call_ends(step))
-        length, seconds = self.job.schedule_length, self.moment.seconds
-        shares = [length.fraction(index, seconds) for index in steps]
-        if not self.job.plan.is_ramped:
-            return steps, shares, None
-        return (
-            steps,
-            shares,
-            [
-                num_micro_batches_at(share, self.job.plan.num_micro_batches, self.job.schedule)
-                for share in shares
-            ],
-        )
-
-    def _next_call(self, calls):
-        """(The next of `calls`, the seconds spent waiting for it)."""
-        since = self.watch.seconds
-        with self._keeping_steps():
-            return next(calls), self.watch.seconds - since
+        length, seconds = self.plan.schedule_length, self.now.seconds
+        return steps, [length.fraction(index, seconds) for index in steps]
 
     @contextlib.contextmanager
     def _keeping_steps(self):
@@ -286,39 +192,44 @@ class Loop:
             yield
         except UserError:
             if self.progress.step:
-                self._log()
-                self._save(is_together=False)  # it may be that of one worker
+                self._write_line()
+                self._write_checkpoint(is_together=False)  # it may be that of one worker
             raise
 
-    def _train(self, calls):
-        """One call of steps."""
-        progress, job = self.progress, self.job
-        first = progress.step
-        (batches, on_devices, shares), waited = self._next_call(calls)
-        steps, now, _ = self._plan(first)
-        by_time = job.schedule.lr_schedule == "time"
-        learning_rates = [
-            job.plan.learning_rate
-            * learning_rate_factor(step, job.num_steps, job.schedule, share if by_time else None)
-            for step, share in zip(steps, shares or now, strict=True)
-        ]
+    def _run_steps(self, calls):
+        """Runs the next of `calls`; returns what is due after it."""
+        progress, first = self.progress, self.progress.step
+        self.before = self.position
+        self.profiler.before(first)
+        since = self.watch.seconds
+        with self._keeping_steps():
+            batches, on_devices, planned_shares = next(calls)
+        waited = self.watch.seconds - since
+        steps, shares = self._next_steps(first)
+        shares = planned_shares or shares
+        self.learning_rates = list(map(self.plan.learning_rate_at, steps, shares))
         is_first = not self.interval.is_warm
-        self.interval.add(job.step(on_devices, learning_rates, first), batches, waited)
+        metrics = self.step(on_devices, self.learning_rates, first)
+        self.interval.add(metrics, batches, waited)
         progress.step = steps.stop
-        progress.records += sum(len(batch["input_mask"]) for batch in batches)
-        progress.num_skipped_records += sum(
-            int(np.sum(batch["row_weights"] == 0)) for batch in batches if "row_weights" in batch
-        )
-        self.records_of_step, self.learning_rate = (
-            len(batches[-1]["input_mask"]),
-            learning_rates[-1],
-        )
+        self._count_records(batches)
         if is_first:
             self._tell_of_first_call(len(steps))
-        self.moment.agree()
+        self.now.sync()
         # checked once a call, so that the last save always follows
         self.is_last = self.is_over()
-        self.position = self._position(self.moment.seconds)
+        self.position = self._position(self.now.seconds)
+        self.profiler.after(progress.step, self.interval.wait)
+        self.log.advance(progress.step, self.pace.share(), self.pace.remaining_seconds())
+        return self._due()
+
+    def _count_records(self, batches):
+        sizes = [len(batch["input_mask"]) for batch in batches]
+        self.progress.records += sum(sizes)
+        self.records_of_step = sizes[-1]
+        for batch in batches:
+            if "row_weights" in batch:
+                self.progress.num_skipped_records += int(np.sum(batch["row_weights"] == 0))
 
     def _tell_of_first_call(self, num_steps):
         """Says how long it took, since compiling may take minutes, and what memory it needed."""
@@ -326,33 +237,34 @@ class Loop:
         what = "the first step" if num_steps == 1 else f"the first {num_steps} steps"
         seconds = self.watch.activities["compiling"]
         taken = format_seconds(seconds) if seconds >= 60 else f"{seconds:.1f} s"
-        memory = self.job.memory()
+        memory = peak_memory(self.step.devices)
         self.console.say(
             f"{what} took {taken}, compiling included" + (f"; {memory}" if memory else "")
         )
 
-    def _due(self, before):
-        """What is due after the call that began at the Position `before`."""
+    def _due(self):
+        """What is due after the call that began at `before`."""
         is_end = self.is_last and self.is_finished()
         save = self.save_is_late or self.cadence.saves(
-            self.progress.step, self.moment.seconds - self.saved_seconds
+            self.progress.step, self.now.seconds - self.saved_seconds
         )
-        validation = self.cadence.validates(before, self.position, save) or is_end
+        validation = self.cadence.validates(self.before, self.position, save) or is_end
         log = self.cadence.logs(self.progress.step) or save or validation or self.is_last
-        exports = self.cadence.exports(before.share, self.position.share) if self.job.export else []
+        exports = self.cadence.exports(self.before.share, self.position.share)
         return Due(log, validation, save, exports, is_end)
 
-    def _judge_validation(self, values):
-        """Records a validation in progress; returns whether it is the best so far. Raises
-        DivergenceFound when its loss is not finite, TrainingStopped when it is too high.
+    def _validate(self, due):
+        """Validates when due; returns whether it is the best validation so far."""
+        values = self._read_validation() if due.validation else None
+        return values is not None and self._judge_validation(values)
 
-        values: {name: value} of the validation, None without one.
+    def _judge_validation(self, values):
+        """Records the {name: value} of a validation in progress; returns whether it is the best so
+        far. Raises DivergenceFound when its loss is not finite, TrainingStopped when too high.
         """
-        if values is None:
-            return False
         loss = values.get("loss")
         self.divergence.check_validation(self.progress.step, loss)
-        # weights that are not saved are not the best, whatever they are worth
+        # only a saved checkpoint can be the best one
         is_best = not self._must_wait() and self.progress.improve(
             self.ending.criterion(values), self.ending.best_metric
         )
@@ -362,17 +274,17 @@ class Loop:
                 f"{self.progress.num_worse} validations since step {self.progress.best_step} were "
                 "no better: the run ends (--early_stop_patience)"
             )
-        problem = self.divergence.gives_up(self.progress.step, self.moment.seconds, loss)
+        problem = self.divergence.gives_up(self.progress.step, self.now.seconds, loss)
         if problem is not None:
-            self._save()
+            self._write_checkpoint()
             raise problem
         return is_best
 
-    def _save_if_good(self, is_due):
+    def _save(self, is_due):
         """Saves when due, later where it has to wait, and at the end."""
         self.save_is_late = is_due and self._must_wait()
         if (is_due or self.is_last) and not self.save_is_late:
-            self._save()
+            self._write_checkpoint()
 
     def _must_wait(self):
         """Whether a checkpoint has to wait for a good step: after bad ones it would evict those to
@@ -380,20 +292,40 @@ class Loop:
         """
         return self.divergence.health.num_bad > 0 and not self.is_last
 
-    def _export(self, mark):
-        """Exports the model at a mark of progress; when that fails (disk full), --on_save_error
-        decides whether the run goes on.
+    def _export(self, due):
+        """Exports the model at the marks that are due, before the save: a run that resumes from it
+        will not pass them again.
         """
         try:
+            for mark in due.exports if self.export else ():
+                self._export_mark(mark)
+        except SaveFailed:
+            self._save(due.save)
+            raise
+
+    def _export_mark(self, mark):
+        """Exports the model as it is now to OUTPUT_DIR/marks/SHARE; when that fails (disk full),
+        --on_save_error decides whether the run goes on.
+        """
+        path = os.path.join(self.folder.path, MARKS, f"{mark:g}")
+        try:
             with self.watch.paused("saving"):
-                path = self.workers.on_chief(lambda: self.job.export(mark, self.progress.step))
+                self.workers.on_chief(
+                    functools.partial(self.export, path, self.step.state, self.progress.step)
+                )
                 self.console.say(f"model at {mark:g} of the run: {path}")
         except (OSError, UserError) as error:
             self.console.warn(f"the model at {mark:g} of the run could not be exported: {error}")
             if self.ending.on_save_error == "stop":
                 raise SaveFailed(str(error)) from error
 
-    def _log(self):
+    def _log(self, due):
+        """Logs when due; raises DivergenceFound when too many of the last steps were bad."""
+        if due.log:
+            self._write_line()
+            self.divergence.check_steps(self.progress.step, due.is_end)
+
+    def _write_line(self):
         """Writes the metrics of the steps since the last line, if any, and counts the bad ones."""
         if self.logged_step >= self.progress.step:
             return
@@ -402,10 +334,10 @@ class Loop:
         self.divergence.health.add(self.logged_step, steps)
         self.logged_step = self.progress.step
         values |= dict(
-            learning_rate=self.learning_rate,
+            learning_rate=self.learning_rates[-1],
             global_batch_size=self.records_of_step,
             progress=self.position.share,
-            epoch=self.progress.records / self.job.num_records,
+            epoch=self.progress.records / self.data.num_records,
             remaining_seconds=self.pace.remaining_seconds(),
         )
         if self.progress.num_skipped_records:
@@ -414,21 +346,21 @@ class Loop:
         self.log.write(self.progress.step, values)
         self.advice.observe(values)
 
-    def _validate(self):
+    def _read_validation(self):
         """Validates; returns {name: value}, None without validation, and for one that a signal has
         stopped: the run ends then, and validates here when it is resumed.
         """
-        if self.job.validate is None:
+        if self.validate is None:
             return None
         self.progress.validation_failed = True
         with self._keeping_steps(), self.watch.paused("validation"):
             try:
-                values = self.job.validate(self._until_stopped)
+                values = self.validate(self._until_stopped)
             except ValidationStopped:
                 self.is_last = True
                 return None
         self.progress.validation_failed = False
-        self.is_last = self.is_last or bool(self.moment.caught)
+        self.is_last = self.is_last or bool(self.now.caught)
         step = self.progress.step
         self.log.write(
             step,
@@ -440,12 +372,12 @@ class Loop:
     def _until_stopped(self, batches):
         """Yields batches; raises ValidationStopped before the next one when a signal is caught."""
         for batch in batches:
-            self.moment.agree()
-            if self.moment.caught:
+            self.now.sync()
+            if self.now.caught:
                 raise ValidationStopped
             yield batch
 
-    def _save(self, is_together=True):
+    def _write_checkpoint(self, is_together=True):
         """Saves, unless this step is saved. is_together: whether all workers are here."""
         if self.saved_step == self.progress.step and self.progress.step:
             return
@@ -454,13 +386,12 @@ class Loop:
         writer = self.writer if is_together else self.writer.own
         with self.watch.paused("saving"):
             writer.wait()
-            self.progress.seconds, self.progress.call_seconds, self.progress.health = (
-                self.moment.seconds,
-                self.position.seconds,
-                self.divergence.health.state(),
-            )
-            writer.save(self.progress, self.job.read() if self.workers.is_chief else None)
-        self.saved_seconds, self.saved_step = self.moment.seconds, self.progress.step
+            self.progress.seconds = self.now.seconds
+            self.progress.call_seconds = self.position.seconds
+            self.progress.health = self.divergence.health.state()
+            writer.save(self.progress, self.step.state.read() if self.workers.is_chief else None)
+        self.saved_seconds = self.now.seconds
+        self.saved_step = self.progress.step
 
     def _go_back(self, problem):
         """Returns to the last good checkpoint, or raises TrainingStopped; later calls continue with
@@ -471,16 +402,7 @@ class Loop:
         if self.ending.on_divergence == "rollback":
             self.writer.wait()
         with self.watch.paused("saving"):
-            roll_back(
-                problem,
-                self.ending,
-                progress,
-                self.folder,
-                self.log,
-                self.job.assign,
-                self.moment.seconds,
-                self.console.warn,
-            )
+            roll_back(problem, self.training_run, self.step.state, self.log, self.now.seconds)
         self.console.warn(
             f"diverged: {problem}; back to step {progress.step}, "
             f"continuing with record {progress.records:,}"

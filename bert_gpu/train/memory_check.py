@@ -33,10 +33,12 @@ def check_size(settings, config, specs_of, devices, num_tokens, eval_batch_size,
 
     Args:
       settings: RunSettings. config: ModelConfig. specs_of: function of a ModelConfig -> {name:
-        WeightSpec}, called for few layers only; None when the number of weights is not known.
+        WeightSpec}, called for few layers only, and only where that takes little time.
       devices: devices.Devices. num_tokens: of the shortest batch's rows. eval_batch_size: rows that
         a replica validates at once. stored: content of run.json of a run to resume, or None.
     """
+    if config.encoder:  # another architecture, whose weights are not known before they are made
+        specs_of = None
     micro_batch = settings.batch.train_batch_size
     micro_batch = 1 if micro_batch == "auto" else micro_batch
     copies = settings.devices.virtual_replicas

@@ -21,22 +21,24 @@ FEW_STEPS = 100  # of a recipe's own length
 LENGTHS = ("num_train_steps", "num_train_epochs")
 
 
-def rows(training, settings, plan, devices, num_steps, folder, stored):
-    """The rows of a run, without those of which nothing is known; arguments as in run.Session.
+def rows(run, data, plan, devices, summary_rows, min_device_bytes):
+    """The rows of a run.Run, without those of which nothing is known.
 
-    plan: BatchPlan. num_steps: of the whole run, None = by time.
+    data: TrainingData. plan: BatchPlan. devices: Devices. summary_rows, min_device_bytes: as for
+    `run.print_summary`.
     """
-    tokens = plan.global_batch_size * training.max_seq_length
-    at_most = "up to " if plan.is_ramped or training.has_lengths else ""
+    settings = run.settings
+    tokens = plan.global_batch_size * data.max_seq_length
+    at_most = "up to " if plan.is_ramped or data.has_lengths else ""
     found = [
         *device_rows(devices, settings.devices.gpu_memory_limit),
-        *training.about,
+        *summary_rows,
         ("batch", plan.describe(devices.unit)),
         ("tokens", f"{at_most}{tokens:,} a step, padding included"),
         ("learning rate", describe_rate(settings, plan)),
-        ("length", describe_length(num_steps, plan, training, settings.schedule)),
-        ("time", describe_time(num_steps, settings.schedule, folder, stored)),
-        ("memory", describe_memory(training.least_bytes, devices)),
+        ("length", describe_length(plan, data)),
+        ("time", describe_time(plan, run.folder, run.stored)),
+        ("memory", describe_memory(min_device_bytes, devices)),
         ("first step", describe_first_step(devices)),
     ]
     return [(label, text) for label, text in found if text]
@@ -66,13 +68,13 @@ def describe_rate(settings, plan):
     return f"peak {plan.learning_rate:g}{scaled}; {schedule.curve}, {clock}; {config.optimizer}"
 
 
-def describe_length(num_steps, plan, training, schedule):
-    if num_steps is None:
+def describe_length(plan, data):
+    if plan.num_steps is None:
         return "as many steps as the time allows"
-    epochs = num_steps * plan.records_of_step(schedule) / training.num_records
-    factor = training.dupe_factor or 1
+    epochs = plan.num_steps * plan.records_of_step / data.num_records
+    factor = data.dupe_factor or 1
     passes = f" = {thousands(epochs * factor)} passes over the text (--dupe_factor={factor})"
-    return f"{counted_steps(num_steps)} = {thousands(epochs)} epochs" + passes * (factor > 1)
+    return f"{counted_steps(plan.num_steps)} = {thousands(epochs)} epochs" + passes * (factor > 1)
 
 
 def counted_steps(number):
@@ -84,14 +86,14 @@ def thousands(number):
     return f"{number:,.1f}" if number < 99.95 else f"{number:,.0f}"
 
 
-def length_problem(num_steps, plan, training, settings):
+def length_problem(plan, data, settings):
     """A warning of a pretraining that is far too long for its text, or of one whose recipe leaves
     it hardly any steps; None of others. Arguments as for `rows`.
     """
-    if num_steps is None or training.dupe_factor is None:
+    num_steps = plan.num_steps
+    if num_steps is None or data.dupe_factor is None:
         return None
-    records = num_steps * plan.records_of_step(settings.schedule)
-    passes = records / training.num_records * training.dupe_factor
+    passes = num_steps * plan.records_of_step / data.num_records * data.dupe_factor
     if passes > MANY_PASSES and settings.schedule.total_training_time is None:
         return (
             f"{counted_steps(num_steps)} are {thousands(passes)} passes over the text, which "
@@ -107,20 +109,20 @@ def length_problem(num_steps, plan, training, settings):
     return None
 
 
-def describe_time(num_steps, schedule, folder, stored):
+def describe_time(plan, folder, stored):
     """How long it may take, and how long it will where the run has been measured before."""
-    hours, limit = schedule.total_training_time, ""
+    hours, limit = plan.schedule.total_training_time, ""
     if hours is not None:
         limit = f"at most {hours:g} hours" if hours >= 1 else f"at most {60 * hours:g} min"
         limit += " (--total_training_time)"
-    if num_steps is None:
+    if plan.num_steps is None:
         return limit
     pace = stored and last_pace(folder)
     if not pace:
         known = "measured from the first step on; see the log lines"
     else:
         step, steps_per_second = pace
-        left = format_seconds(max(0, num_steps - step) / steps_per_second)
+        left = format_seconds(max(0, plan.num_steps - step) / steps_per_second)
         known = f"{left} left at the {steps_per_second:.3g} steps/s of step {step}"
     return f"{limit}; {known}" if limit else known
 
@@ -137,12 +139,12 @@ def last_pace(folder):
     return None
 
 
-def describe_memory(least_bytes, devices):
-    if least_bytes is None:
+def describe_memory(min_device_bytes, devices):
+    if min_device_bytes is None:
         return ""
     where = "on each GPU" if devices.kind == "GPU" else "in all"
     return (
-        f"at least {format_size(least_bytes)} {where}: weights, gradients, optimizer, activations"
+        f"at least {in_words(min_device_bytes)} {where}: weights, gradients, optimizer, activations"
     )
 
 

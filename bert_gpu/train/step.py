@@ -93,6 +93,11 @@ class DeviceBatches(typing.NamedTuple):
     num_steps: int
 
 
+def inputs_of_step(index, batches, num_micro_batches, learning_rates, step):
+    """The arguments of `TrainStep._replica_step` for one of the steps of a call."""
+    return batches, index, num_micro_batches[index], learning_rates[index], step + index
+
+
 class TrainStep:
     """Callable (batches, learning_rates, step) -> Metrics of K steps.
 
@@ -122,12 +127,8 @@ class TrainStep:
         is_ramped=False,
         has_lengths=False,
     ):
-        self.devices, self.state, self.objective, self.optimizer = (
-            devices,
-            state,
-            objective,
-            optimizer,
-        )
+        self.devices, self.state = devices, state
+        self.objective, self.optimizer = objective, optimizer
         self.num_micro_batches, self.seed, self.is_ramped = num_micro_batches, seed, is_ramped
         self.hides_lengths = has_lengths and not devices.xla
         self.gradients = tf.function(
@@ -204,24 +205,16 @@ class TrainStep:
         learning_rates are (K,). Returns (K, M).
         """
 
-        def one(index):
-            metrics = self.devices.strategy.run(
-                self._replica_step,
-                args=(
-                    batches,
-                    index,
-                    num_micro_batches[index],
-                    learning_rates[index],
-                    step + index,
-                ),
-            )
-            return self.devices.strategy.experimental_local_results(metrics)[0]
-
+        inputs = (batches, num_micro_batches, learning_rates, step)
+        strategy = self.devices.strategy
         if num_steps == 1:
-            return one(tf.constant(0))[None]
+            metrics = strategy.run(self._replica_step, args=inputs_of_step(tf.constant(0), *inputs))
+            return strategy.experimental_local_results(metrics)[0][None]
 
         def body(index, rows):
-            return index + 1, rows.write(index, one(index))
+            strategy, args = self.devices.strategy, inputs_of_step(index, *inputs)
+            metrics = strategy.run(self._replica_step, args=args)
+            return index + 1, rows.write(index, strategy.experimental_local_results(metrics)[0])
 
         rows = tf.TensorArray(tf.float32, num_steps)
         _, rows = tf.while_loop(
@@ -307,31 +300,7 @@ class TrainStep:
         divided by the global counts.
         """
         cast = cast_weights(weights, self.devices.dtype)
-        trained = {name: cast[name] for name in self.state.trained}
-        measures = self.objective.measures
-
-        def micro_batch(index):
-            rows = {name: value[index] for name, value in batch.items()}
-            with tf.GradientTape(watch_accessed_variables=False) as tape:
-                tape.watch(trained)
-                sums = self.objective.losses(cast, rows, self.devices.dtype, fold_seed(seed, index))
-                losses = {
-                    name: value / tf.maximum(counts[measures.get(name, name)], 1.0)
-                    for name, value in sums.items()
-                }
-                target = scale * tf.add_n(list(self.objective.only_losses(losses).values()))
-            gradients = tape.gradient(
-                target, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO
-            )
-            gradients = {
-                name: tf.convert_to_tensor(gradient) for name, gradient in gradients.items()
-            }
-            if self.num_micro_batches == self.devices.num_replicas == 1:
-                return gradients, losses  # not added up; the update casts them to float32
-            return {
-                name: tf.cast(gradient, tf.float32) for name, gradient in gradients.items()
-            }, losses
-
+        micro_batch = functools.partial(self._micro_batch, cast, batch, counts, scale, seed)
         if self.num_micro_batches == 1:
             return micro_batch(0)
 
@@ -345,11 +314,36 @@ class TrainStep:
             )
 
         end = num_micro_batches if self.is_ramped else self.num_micro_batches
-        zeros = {name: tf.zeros(weights[name].shape) for name in trained}
-        start = (tf.constant(0), zeros, {name: tf.constant(0.0) for name in [*counts, *measures]})
+        zeros = {name: tf.zeros(weights[name].shape) for name in self.state.trained}
+        sums = [*counts, *self.objective.measures]
+        start = (tf.constant(0), zeros, {name: tf.constant(0.0) for name in sums})
         _, gradients, losses = tf.while_loop(
             lambda index, *_: index < end, accumulate, start, parallel_iterations=1
         )
+        return gradients, losses
+
+    def _micro_batch(self, weights, batch, counts, scale, seed, index):
+        """Gradients and losses of the micro-batch with this index of a batch. weights: in the
+        compute type.
+        """
+        trained = {name: weights[name] for name in self.state.trained}
+        measures = self.objective.measures
+        rows = {name: value[index] for name, value in batch.items()}
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(trained)
+            sums = self.objective.losses(weights, rows, self.devices.dtype, fold_seed(seed, index))
+            losses = {
+                name: value / tf.maximum(counts[measures.get(name, name)], 1.0)
+                for name, value in sums.items()
+            }
+            target = scale * tf.add_n(list(self.objective.only_losses(losses).values()))
+        gradients = tape.gradient(
+            target, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO
+        )
+        gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in gradients.items()}
+        if not self.num_micro_batches == self.devices.num_replicas == 1:
+            # they are added up; otherwise the update casts them to float32
+            gradients = {name: tf.cast(value, tf.float32) for name, value in gradients.items()}
         return gradients, losses
 
     def _joint_share(self, gradients, scale, replica):
@@ -379,28 +373,9 @@ class TrainStep:
         factor, norm = clip or optimizers.clip_factor(gradients, self.optimizer.clip_norm, scale)
         is_finite = tf.math.is_finite(norm)
 
-        def apply(only_if=None):
-            weights = {name: tf.convert_to_tensor(state.weights[name]) for name in state.trained}
-            slots = {name: tf.convert_to_tensor(variable) for name, variable in state.slots.items()}
-            weights, slots = optimizers.update(
-                weights,
-                gradients,
-                slots,
-                learning_rate,
-                tf.convert_to_tensor(state.num_updates) + 1,
-                self.optimizer,
-                factor,
-                parts=state.joint_parts,
-                dtype=self.devices.dtype,
-                joint_results=joint_results,
-                only_if=only_if,
-                all_names=list(state.weights),
-            )
-            for name, value in weights.items():
-                state.weights[name].assign(value)
-            for name, value in slots.items():
-                state.slots[name].assign(value)
-
+        apply = functools.partial(
+            self._apply, gradients, learning_rate, factor, joint_results=joint_results
+        )
         if self.devices.xla:
             # for a conditional XLA copies all weights and slots, and a GPU waits for the host
             apply(only_if=is_finite)
@@ -416,3 +391,29 @@ class TrainStep:
             state.loss_scale.assign(tf.where(is_finite, grown, tf.maximum(scale / 2.0, 1.0)))
             state.num_good.assign(tf.where(good >= LOSS_SCALE_GROWTH_STEPS, 0, good))
         return norm, tf.cast(~is_finite, tf.float32)
+
+    def _apply(self, gradients, learning_rate, factor, only_if=None, joint_results=None):
+        """Assigns the weights and slots after the optimizer's update; arguments as for
+        `optimizers.update`.
+        """
+        state = self.state
+        weights = {name: tf.convert_to_tensor(state.weights[name]) for name in state.trained}
+        slots = {name: tf.convert_to_tensor(variable) for name, variable in state.slots.items()}
+        weights, slots = optimizers.update(
+            weights,
+            gradients,
+            slots,
+            learning_rate,
+            tf.convert_to_tensor(state.num_updates) + 1,
+            self.optimizer,
+            factor,
+            parts=state.joint_parts,
+            dtype=self.devices.dtype,
+            joint_results=joint_results,
+            only_if=only_if,
+            all_names=list(state.weights),
+        )
+        for name, value in weights.items():
+            state.weights[name].assign(value)
+        for name, value in slots.items():
+            state.slots[name].assign(value)

@@ -2,7 +2,6 @@
 they stop anywhere ends, when it is resumed, as one that nobody stopped.
 """
 
-import dataclasses
 import os
 import signal
 import sys
@@ -116,7 +115,7 @@ class Interrupted(World):
     def __init__(self, folder, losses, signal_at, **settings):
         super().__init__(folder, eval_losses=losses, **settings)
         self.events, self.signal_at = [], signal_at
-        judge, step = self.job.validate, self.job.step
+        judge, step = self.validate, self.step
 
         def event(name, act):
             if len(self.events) == self.signal_at:
@@ -129,11 +128,8 @@ class Interrupted(World):
                 event("batch", lambda: None)
             return judge(until_stopped)
 
-        self.job = dataclasses.replace(
-            self.job,
-            validate=validate,
-            step=lambda *given: event("call", lambda: step(*given)),
-        )
+        self.validate = validate
+        self.step = lambda *given: event("call", lambda: step(*given))
 
     @property
     def after(self):
@@ -143,7 +139,7 @@ class Interrupted(World):
         """Runs from the newest checkpoint to the end or the signal; returns whether all is done."""
         if self.saved:
             self.progress, values = self.folder.newest_whole(print)
-            self.job.assign(values)
+            self.assign(values)
         running = self.run()
         return running.is_complete()
 

@@ -547,16 +547,16 @@ def test_trials_of_a_grid_resume_trial_by_trial(workplace, capsys, tmp_path, mon
     asked = inputs(workplace, tmp_path / "out", "--grid=learning_rate=1e-3,2e-3", "--num_trials=2")
     asked += ["--num_train_steps=2", "--nodo_predict"]
     trained = []
-    real = engine.train
+    real = engine.Run.result
 
-    def train(session):
-        found = real(session)
-        trained.append(os.path.relpath(session.folder.path, tmp_path / "out"))
+    def result(self):
+        found = real(self)
+        trained.append(os.path.relpath(self.folder.path, tmp_path / "out"))
         if len(trained) == 2 and not (tmp_path / "out" / "scores.json").exists():
             return found._replace(signal=15)
         return found
 
-    monkeypatch.setattr(engine, "train", train)
+    monkeypatch.setattr(engine.Run, "result", result)
     assert call(capsys, *asked)[0] == 128 + 15
     rates = ("learning_rate=1e-3", "learning_rate=2e-3")
     folders = [f"{rate}/trial-{number}" for rate in rates for number in (1, 2)]

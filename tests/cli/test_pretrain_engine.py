@@ -28,6 +28,7 @@ from bert_gpu.runs.progress import Progress
 from bert_gpu.train import run as engine
 from bert_gpu.train.config import BatchConfig, CadenceConfig, EndingConfig
 from bert_gpu.train.evaluation import ForwardPass
+from bert_gpu.train.loop import Loop
 from bert_gpu.train.step import TrainStep
 from tests.cli.pretraining import (
     HANG_SECONDS,
@@ -118,14 +119,14 @@ def test_a_run_on_the_clock(data, tmp_path, clock):
 
 
 def test_the_command_gives_a_run_the_real_clock(data, tmp_path, monkeypatch):
-    clocks = []
+    clocks, loop = [], Loop.run
 
-    def train(session):
-        clocks.append(session.clock)
-        return engine.TrainingResult(session.folder, Progress())
+    def run(self):
+        clocks.append(self.watch.clock)
+        return loop(self)
 
-    monkeypatch.setattr(engine, "train", train)
-    assert pretrain(data, tmp_path / "run") == 0
+    monkeypatch.setattr(Loop, "run", run)
+    assert pretrain(data, tmp_path / "run", steps=1) == 0
     assert clocks == [time.monotonic]
 
 
@@ -263,15 +264,14 @@ def test_marks_best_and_early_stop(data, tmp_path, capsys):
 
 def test_a_best_checkpoint_that_could_not_be_saved_is_said(capsys):
     exported = []
-    session = types.SimpleNamespace(
-        training=types.SimpleNamespace(export=lambda path, weights, step: exported.append(step)),
+    of_run = types.SimpleNamespace(
         settings=types.SimpleNamespace(ending=EndingConfig(export_best=True)),
         folder=types.SimpleNamespace(best_step=lambda: None, model="model"),
-        state=types.SimpleNamespace(read_weights=dict),
+        progress=Progress(step=12, best_step=8),
         workers=ALONE,
         console=Console(),
     )
-    engine.export_end(session, Progress(step=12, best_step=8))
+    engine.export_end(of_run, None, lambda path, state, step: exported.append(step))
     assert exported == [12]
     error = capsys.readouterr().err
     problem = "step 8, which has the best validation loss, is missing; "

@@ -60,7 +60,7 @@ class Worker(World):
     def __init__(self, folder, index, threads, seconds, **options):
         super().__init__(folder, **options)
         self.seconds, together = seconds, ThreadWorkers(index, threads)
-        object.__setattr__(self.job, "workers", together)
+        self.workers = together
         self.folder = SharedFolder(self.folder, together)
 
     def step(self, batches, learning_rates, step):
@@ -140,14 +140,14 @@ def test_the_clock_of_worker_0_decides(tmp_path, options):
 def test_a_signal_of_one_stops_both_after_a_save(tmp_path, index):
     def prepare(*pair):
         worker = pair[index]
-        step = worker.job.step
+        step = worker.step
 
         def signalled(batches, learning_rates, first):
             if first == 5:
                 worker.caught.append(15)
             return step(batches, learning_rates, first)
 
-        object.__setattr__(worker.job, "step", signalled)
+        worker.step = signalled
 
     pair, errors = run_two(tmp_path, prepare, num_train_steps=100, save_checkpoints_steps=50)
     check_lockstep(pair)
@@ -170,7 +170,7 @@ def test_a_signal_of_one_ends_the_validation_of_both(tmp_path, index):
                         worker.caught.append(15)
                 return dict(loss=1.0)
 
-            object.__setattr__(worker.job, "validate", validate)
+            worker.validate = validate
 
     pair, errors = run_two(tmp_path, prepare, num_train_steps=100, eval_steps=4)
     check_lockstep(pair)
@@ -212,13 +212,13 @@ def test_a_corrupt_record_costs_no_finished_steps(tmp_path, broken):
         for index in broken:
             worker = pair[index]
 
-            def units(position, read=worker.job.batches_at):
-                for number, unit in enumerate(read(position)):
+            def open_batches(read=worker.open_batches, **given):
+                for number, batch in enumerate(read(**given)):
                     if number == 5:
                         raise UserError("record 10: is corrupt")
-                    yield unit
+                    yield batch
 
-            object.__setattr__(worker.job, "batches_at", units)
+            worker.open_batches = open_batches
 
     pair, errors = run_two(
         tmp_path,

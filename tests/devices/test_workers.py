@@ -107,15 +107,15 @@ def test_the_clock_is_that_of_worker_0_and_a_signal_is_anybodys():
         sent.append(values)
         return np.maximum(values, [7.0, 15])  # what worker 0 has, and a signal there
 
-    worker = make_workers(1, maximum=maximum, from_chief=lambda act: 3.0)
-    moment = worker.moment(lambda: 99.0, caught)
-    assert (moment.seconds, moment.caught) == (3.0, [])
-    moment.agree()
-    assert (moment.seconds, moment.caught, caught) == (7.0, [15], [])
+    worker = make_workers(1, maximum=maximum, from_chief=lambda act, *arguments: 3.0)
+    clock = worker.clock(types.SimpleNamespace(seconds=99.0), caught)
+    assert (clock.seconds, clock.caught) == (3.0, [])
+    clock.sync()
+    assert (clock.seconds, clock.caught, caught) == (7.0, [15], [])
     caught.append(2)
-    moment.agree()
+    clock.sync()
     assert sent == [[0.0, 0], [0.0, 2]]
-    assert moment.caught == [15]  # the first one stays
+    assert clock.caught == [15]  # the first one stays
 
 
 def test_workers_that_differ_are_told_in_one_line():
@@ -195,10 +195,13 @@ def test_the_watchdog_ends_what_waits_too_long():
 
 def test_the_largest_micro_batch_is_not_tried_on_several_machines():
     settings = PretrainSettings(batch=BatchConfig(train_batch_size="auto"))
-    training = types.SimpleNamespace(batches_at=lambda position, size: iter([{}]))
-    gpus = types.SimpleNamespace(kind="GPU", workers=make_workers(), num_replicas=2)
+    data = types.SimpleNamespace(open_batches=lambda **given: iter([{}]))
+    gpus = types.SimpleNamespace(kind="GPU", num_replicas=2)
+    of_run = types.SimpleNamespace(
+        settings=settings, stored=None, console=None, workers=make_workers()
+    )
     with pytest.raises(UserError, match="--train_batch_size=auto: tries what fits on one machine"):
-        run.plan_run(run.Session(training, settings, None, None, gpus, None, None))
+        run.plan_run(of_run, data, gpus, None, None)
 
 
 def test_what_is_for_one_machine_is_refused():

@@ -4,9 +4,7 @@ import re
 
 import pytest
 
-from bert_gpu.monitor.advice import SlowdownWarnings
-from bert_gpu.train.config import CadenceConfig
-from bert_gpu.train.loop import Loop
+from bert_gpu.monitor.advice import Advice
 from tests.train.world import World
 
 # of a healthy run on two GPUs, as NVML gives it under load
@@ -82,18 +80,6 @@ def test_the_loop_asks_for_advice(tmp_path):
     world = World(tmp_path, num_train_steps=30, log_steps=2)
     world.log.hardware = lambda: dict(gpu_throttled_heat=1.0)
     warned = []
-    cadence = CadenceConfig(num_train_steps=30, log_steps=2)
-    console = type("Told", (), dict(warn=warned.append, say=lambda text: None))
-    loop = Loop(
-        world.job,
-        cadence,
-        world.ending,
-        world.progress,
-        world.folder,
-        world.log,
-        console,
-        [],
-        lambda: world.now,
-    )
-    loop.run()
+    world.console = type("Told", (), dict(warn=warned.append, say=lambda text: None))
+    world.run()
     assert len(warned) == 1 and warned[0].startswith("heat holds the GPUs' clocks down")

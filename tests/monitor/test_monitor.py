@@ -34,10 +34,7 @@ def folder(tmp_path):
 
 
 def open_log(folder, step, config=QUIET, warn=pytest.fail):
-    opening = metrics_log.Opening(
-        folder=folder, config=config, settings={}, step=step, losses=LOSSES
-    )
-    return metrics_log.open_log(opening, gpus=[], warn=warn)
+    return metrics_log.open_log(folder, config, {}, step=step, losses=LOSSES, warn=warn)
 
 
 def lines(folder):
@@ -212,8 +209,7 @@ from bert_gpu.runs.folder import RunFolder
 folder = RunFolder(sys.argv[1])
 folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
 config = MonitorConfig(hardware_seconds=0.0)
-opening = metrics_log.Opening(folder=folder, config=config, settings={})
-log = metrics_log.open_log(opening, gpus=[], warn=print)
+log = metrics_log.open_log(folder, config, {}, warn=print)
 for step in range(200):
     if step == 100:
         resource.setrlimit(resource.RLIMIT_FSIZE, (9000, resource.RLIM_INFINITY))

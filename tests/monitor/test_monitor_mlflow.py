@@ -41,8 +41,7 @@ def config(uri):
 
 
 def open_log(folder, uri, step=None, warn=pytest.fail, **settings):
-    opening = metrics_log.Opening(folder=folder, config=config(uri), settings=settings, step=step)
-    return metrics_log.open_log(opening, gpus=[], warn=warn)
+    return metrics_log.open_log(folder, config(uri), settings, step=step, warn=warn)
 
 
 @pytest.mark.long

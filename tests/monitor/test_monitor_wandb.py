@@ -89,8 +89,7 @@ def session(found):
 
 
 def open_log(folder, step, settings):
-    opening = metrics_log.Opening(folder=folder, config=OFFLINE, settings=settings, step=step)
-    return metrics_log.open_log(opening, gpus=[], warn=pytest.fail)
+    return metrics_log.open_log(folder, OFFLINE, settings, step=step, warn=pytest.fail)
 
 
 def test_offline_and_on_again(folder):
@@ -152,8 +151,7 @@ def test_a_network_that_is_gone_does_not_stop_a_run(folder, monkeypatch):
 
     told = []
     monkeypatch.setattr(wandb, "init", init)
-    opening = metrics_log.Opening(folder=folder, config=OFFLINE, settings={})
-    log = metrics_log.open_log(opening, gpus=[], warn=told.append)
+    log = metrics_log.open_log(folder, OFFLINE, {}, warn=told.append)
     log.write(1, dict(loss=1.0))
     log.close()
     assert told == [

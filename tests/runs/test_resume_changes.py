@@ -2,6 +2,7 @@
 changes.
 """
 
+import dataclasses
 import re
 
 import pytest
@@ -19,6 +20,10 @@ def plan(micro_batch=8, accumulation=1, replicas=1, is_ramped=False):
     return BatchPlan(micro_batch, accumulation, replicas, PEAK, "linear", is_ramped)
 
 
+def with_steps(plan, num_steps, schedule):
+    return dataclasses.replace(plan, num_steps=num_steps, schedule=schedule)
+
+
 def stored(old, kind="CPU", num_steps=100, lr_schedule="step", hours=None):
     """A run.json of a run with the BatchPlan `old`."""
     return dict(
@@ -34,7 +39,8 @@ def stored(old, kind="CPU", num_steps=100, lr_schedule="step", hours=None):
 def changes(schedule, step, num_steps, old=100, **of_plan):
     resumed = plan(**of_plan)
     content = stored(resumed, num_steps=old)
-    return describe_changes(content, resumed, "CPU", num_steps, schedule, Progress(step=step))
+    resumed = with_steps(resumed, num_steps, schedule)
+    return describe_changes(content, resumed, "CPU", Progress(step=step))
 
 
 @pytest.mark.parametrize("curve", ["linear", "cosine", "polynomial", "one_cycle", "triangle"])
@@ -76,7 +82,7 @@ def test_more_time_counts_where_the_clock_has_the_rate():
         resumed = plan()
         content = stored(resumed, lr_schedule=old, hours=1.0, num_steps=100)
         progress = Progress(step=step, seconds=1800.0)
-        return describe_changes(content, resumed, "CPU", 100, schedule, progress)
+        return describe_changes(content, with_steps(resumed, 100, schedule), "CPU", progress)
 
     assert lines("time", 50, "time", 2.0) == [
         "2 hours instead of 1 hour: the learning rate of step 51 goes from 0.0005 (old plan) to "
@@ -117,8 +123,8 @@ def test_a_ramp_is_stretched_as_well():
 )
 def test_another_division_of_the_batch_is_said(old, new, kinds, starts):
     content, progress = stored(plan(*old), kinds[0]), Progress(step=50)
-    resumed = plan(*new)
-    lines = describe_changes(content, resumed, kinds[1], 100, ScheduleConfig(), progress)
+    resumed = with_steps(plan(*new), 100, ScheduleConfig())
+    lines = describe_changes(content, resumed, kinds[1], progress)
     stays = f"global batch ({resumed.global_batch_size} sequences), order of the records and"
     assert len(lines) == len(starts)
     for line, start in zip(lines, starts, strict=True):
@@ -127,4 +133,5 @@ def test_another_division_of_the_batch_is_said(old, new, kinds, starts):
 
 def test_what_an_older_version_did_not_write_is_not_compared():
     content = dict(global_batch_size=8, learning_rate=PEAK, settings={})
-    assert describe_changes(content, plan(4, 2), "CPU", 200, ScheduleConfig(), Progress()) == []
+    resumed = with_steps(plan(4, 2), 200, ScheduleConfig())
+    assert describe_changes(content, resumed, "CPU", Progress()) == []

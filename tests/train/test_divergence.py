@@ -2,8 +2,6 @@
 lost (nothing).
 """
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -31,7 +29,7 @@ def test_going_back_to_a_checkpoint_that_was_compared_by_another_metric(tmp_path
     first = World(tmp_path, eval_losses=lambda step: 3.0, **settings)
     first.progress.step, first.weight = 4, 4.0
     first.progress.improve(-0.9, "accuracy")
-    first.folder.save(first.progress, first.job.read(), 5)
+    first.folder.save(first.progress, first.read(), 5)
     losses = lambda step, record: np.nan if record in (0, 2) else 2.0  # noqa: E731
     world = World(tmp_path, losses=losses, eval_losses=lambda step: 3.0 - step / 10, **settings)
     world.progress, _ = world.folder.newest_whole(print)
@@ -135,7 +133,7 @@ def test_a_diverged_run_given_again_diverges_again(tmp_path):
 
 
 def test_an_export_that_fails_costs_no_checkpoint(tmp_path, capsys):
-    def export(mark, step):
+    def export(path, state, step):
         raise OSError(28, "No space left on device", "marks/0.5")
 
     for policy in ("continue", "stop"):
@@ -146,7 +144,7 @@ def test_an_export_that_fails_costs_no_checkpoint(tmp_path, capsys):
             finetune_time_markers=("0.5",),
             on_save_error=policy,
         )
-        world.job = dataclasses.replace(world.job, export=export)
+        world.export = export
         if policy == "continue":
             world.run()
             assert world.saved == [5, 10]
@@ -159,15 +157,15 @@ def test_an_export_that_fails_costs_no_checkpoint(tmp_path, capsys):
 
 def test_corrupt_data_costs_no_steps_that_were_done(tmp_path):
     world = World(tmp_path, num_train_steps=50, log_steps=50)
-    good = world.batches_at
+    good = world.open_batches
 
-    def batches_at(position):
-        for number, batch in enumerate(good(position)):
+    def open_batches(**given):
+        for number, batch in enumerate(good(**given)):
             if number == 13:
                 raise UserError("x.tfrecord: broken")
             yield batch
 
-    world.job = dataclasses.replace(world.job, batches_at=batches_at)
+    world.open_batches = open_batches
     with pytest.raises(UserError, match="broken"):
         world.run()
     assert world.saved == [13] and world.log.lines[-1]["step"] == 13

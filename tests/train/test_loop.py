@@ -1,6 +1,5 @@
 """The loop on a made-up job: what is due when, on either clock; early stop, signals, the end."""
 
-import dataclasses
 import glob
 import os
 
@@ -65,7 +64,7 @@ def test_the_clock_is_read_once_a_call_and_drives_the_rate(tmp_path):
     world = World(
         tmp_path, schedule=schedule, steps_per_loop=2, log_steps=4, save_checkpoints_steps=8
     )
-    assert world.job.num_steps is None
+    assert world.plan.num_steps is None
     world.run()
     assert world.progress.step == 20 and world.progress.seconds >= 200
     for call in world.calls:
@@ -197,12 +196,9 @@ def test_a_mark_is_exported_before_the_checkpoint_behind_it(tmp_path):
         ),
         [],
     )
-    read = world.job.read
-    world.job = dataclasses.replace(
-        world.job,
-        read=lambda: events.append(world.progress.step) or read(),
-        export=lambda mark, step: events.append(mark),
-    )
+    read = world.read
+    world.read = lambda: events.append(world.progress.step) or read()
+    world.export = lambda path, state, step: events.append(float(os.path.basename(path)))
     world.run()
     assert events == [5, 0.5, 10, 15, 1.0, 20]
 
@@ -267,12 +263,9 @@ def test_the_best_by_another_metric_and_the_end_when_nothing_is_better(tmp_path)
     settings = dict(num_train_steps=40, save_checkpoints_steps=4, keep_checkpoint_max=1)
     settings |= dict(best_metric="accuracy", early_stop_patience=2)
     world = World(tmp_path, eval_losses=lambda step: 10.0 - step / 10, **settings)
-    validate = world.job.validate
-    world.job = dataclasses.replace(
-        world.job,
-        validate=lambda until_stopped: (
-            validate(until_stopped) | dict(accuracy=accuracies.get(world.progress.step, 0.0))
-        ),
+    validate = world.validate
+    world.validate = lambda until_stopped: (
+        validate(until_stopped) | dict(accuracy=accuracies.get(world.progress.step, 0.0))
     )
     running = world.run()
     assert world.progress.step == 16 and running.is_finished() and world.saved == [8, 16]
@@ -369,9 +362,7 @@ def test_a_mark_that_passes_while_a_run_saves_is_due_after_a_resume(tmp_path):
     whole, first, second = world(1), world(2), world(2)
     whole.run()
     step = first.step
-    first.job = dataclasses.replace(
-        first.job, step=lambda *given: first.caught.extend([15] * (given[2] == 3)) or step(*given)
-    )
+    first.step = lambda *given: first.caught.extend([15] * (given[2] == 3)) or step(*given)
     first.run()
     assert first.saved == [4]
     second.progress, _ = second.folder.newest_whole(print)
@@ -395,7 +386,7 @@ def test_a_best_metric_that_is_not_reported(tmp_path):
 @pytest.mark.parametrize("flags", [dict(export_best=True), dict(early_stop_patience=1), {}])
 def test_a_best_metric_that_is_not_defined_is_refused_before_the_first_step(tmp_path, flags):
     world = World(tmp_path, eval_losses=lambda step: 1.0, best_metric="auc", **flags)
-    world.job = dataclasses.replace(world.job, validate=lambda is_stopped: dict(loss=1.0, auc=None))
+    world.validate = lambda is_stopped: dict(loss=1.0, auc=None)
     with pytest.raises(UserError, match=r"--best_metric=auc: is not defined .*\(loss\)"):
         world.run()
     assert world.progress.step == 0
@@ -415,10 +406,7 @@ def test_early_stop(tmp_path):
 def test_a_signal_finishes_the_call_and_saves(tmp_path):
     world = World(tmp_path, num_train_steps=100, steps_per_loop=5)
     plain = world.step
-    world.job = dataclasses.replace(
-        world.job,
-        step=lambda *args: (world.caught.append(15) if args[2] == 10 else None, plain(*args))[1],
-    )
+    world.step = lambda *args: (world.caught.append(15) if args[2] == 10 else None, plain(*args))[1]
     running = world.run()
     assert world.progress.step == 15 and world.saved == [15] and not running.is_finished()
 

@@ -154,7 +154,7 @@ def test_frozen_weights_take_no_part(one):
 def test_products_of_the_update_are_hardware_flops(shared):
     step = shared[0].step
     work = 5 * 5 * (4 * 16**3 + 2 * 16**3) + 2 * (4 * 16**2 * 32 + 34 * 16**3)
-    counted = with_update(lambda batch: Flops(7.0, batch), step, step.optimizer)
+    counted = with_update(lambda batch: Flops(7.0, batch), step)
     assert counted(11.0) == Flops(7.0, 11.0 + work)
     parts = step.state.joint_parts
     assert shared_update.hardware_flops(step.devices, parts, False, CONFIG) == 2 * work

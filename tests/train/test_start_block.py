@@ -11,7 +11,7 @@ import pytest
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.train import start_block
-from bert_gpu.train.batching import plan_batch
+from bert_gpu.train.batching import TrainingData, plan_batch
 from bert_gpu.train.config import BatchConfig, CadenceConfig, RunSettings
 
 CPU = types.SimpleNamespace(
@@ -25,26 +25,30 @@ CPU = types.SimpleNamespace(
 GPUS = types.SimpleNamespace(
     kind="GPU", unit="GPU", summary="4 x NVIDIA H100", precision="bfloat16", xla=True, nvml=(0, 1)
 )
-TRAINING = types.SimpleNamespace(
-    about=(("model", "base: 12 layers x 768"), ("data", "1,000 rows")),
-    max_seq_length=128,
-    has_lengths=False,
-    num_records=64_000,
-    dupe_factor=None,
-    least_bytes=2_500_000_000,
+SUMMARY = (("model", "base: 12 layers x 768"), ("data", "1,000 rows"))
+DATA = TrainingData(
+    open_batches=None, max_seq_length=128, has_lengths=False, num_records=64_000, dupe_factor=None
 )
 
 
-def rows(folder, devices=CPU, num_steps=1000, stored=None, replicas=1, **schedule):
+def rows(
+    folder,
+    devices=CPU,
+    num_steps=1000,
+    stored=None,
+    replicas=1,
+    data=DATA,
+    least=2_500_000_000,
+    **schedule,
+):
     settings = RunSettings(
         batch=BatchConfig(train_batch_size=32, gradient_accumulation_steps=2),
         schedule=ScheduleConfig(**schedule),
     )
     plan = plan_batch(settings.batch, settings.optimizer.learning_rate, replicas)
-    found = start_block.rows(
-        TRAINING, settings, plan, devices, num_steps, RunFolder(str(folder)), stored
-    )
-    return dict(found)
+    plan = dataclasses.replace(plan, num_steps=num_steps, schedule=settings.schedule)
+    run = types.SimpleNamespace(settings=settings, folder=RunFolder(str(folder)), stored=stored)
+    return dict(start_block.rows(run, data, plan, devices, SUMMARY, least))
 
 
 def test_a_run_on_four_gpus(tmp_path, monkeypatch):
@@ -67,11 +71,10 @@ def test_a_run_on_four_gpus(tmp_path, monkeypatch):
     assert "XLA compiles it" in found["first step"]
 
 
-def test_the_length_in_passes_over_the_text(tmp_path, monkeypatch):
+def test_the_length_in_passes_over_the_text(tmp_path):
     assert rows(tmp_path, num_steps=1)["length"] == "1 step = 0.0 epochs"
-    data = types.SimpleNamespace(**vars(TRAINING) | dict(num_records=1778, dupe_factor=10))
-    monkeypatch.setitem(globals(), "TRAINING", data)
-    found = rows(tmp_path, num_steps=1_000_000)
+    data = dataclasses.replace(DATA, num_records=1778, dupe_factor=10)
+    found = rows(tmp_path, num_steps=1_000_000, data=data)
     assert found["length"] == (
         "1,000,000 steps = 35,996 epochs = 359,955 passes over the text (--dupe_factor=10)"
     )
@@ -95,13 +98,14 @@ def test_the_length_in_passes_over_the_text(tmp_path, monkeypatch):
 )
 def test_an_absurd_length_is_warned_of(num_steps, settings, dupe_factor, words):
     """Far too many passes over the text, or a recipe whose batch leaves hardly any steps."""
-    training = types.SimpleNamespace(num_records=64_000, dupe_factor=dupe_factor)
+    data = dataclasses.replace(DATA, dupe_factor=dupe_factor)
     if settings.get("flexible"):
         settings = settings | dict(cadence=CadenceConfig(num_train_steps=num_steps))
     batch = BatchConfig(train_batch_size=32, gradient_accumulation_steps=2)
     config = RunSettings(batch=batch, **settings)
     plan = plan_batch(batch, config.optimizer.learning_rate, 1)
-    found = start_block.length_problem(num_steps, plan, training, config)
+    plan = dataclasses.replace(plan, num_steps=num_steps, schedule=config.schedule)
+    found = start_block.length_problem(plan, data, config)
     assert found is None if words is None else words in found
 
 
@@ -136,10 +140,8 @@ def test_a_resumed_run_has_the_pace_of_its_last_session(tmp_path):
     assert "measured" in rows(tmp_path, stored=dict(num_steps=1000))["time"]
 
 
-def test_what_is_not_known_is_left_out(tmp_path, monkeypatch):
-    unknown = types.SimpleNamespace(**vars(TRAINING) | dict(least_bytes=None))
-    monkeypatch.setitem(globals(), "TRAINING", unknown)
-    assert "memory" not in rows(tmp_path)
+def test_what_is_not_known_is_left_out(tmp_path):
+    assert "memory" not in rows(tmp_path, least=None)
 
 
 def test_the_memory_that_was_used(monkeypatch):

@@ -1,17 +1,20 @@
-"""A made-up job with a clock of its own, for tests of the loop."""
+"""A made-up training with a clock of its own, for tests of the loop."""
 
+import os
 import types
 
 import numpy as np
 
 from bert_gpu.base.console import Console
+from bert_gpu.devices.workers import ALONE
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress
 from bert_gpu.train import loop
-from bert_gpu.train.batching import BatchPlan
+from bert_gpu.train.batching import BatchPlan, TrainingData
 from bert_gpu.train.cadence import num_steps_of
-from bert_gpu.train.config import CadenceConfig, EndingConfig
+from bert_gpu.train.config import CadenceConfig, EndingConfig, RunSettings
+from bert_gpu.train.run import Run
 
 SECONDS = 10.0  # that a step takes
 
@@ -32,9 +35,17 @@ class Log:
     def cut(self, step):
         self.cuts.append(step)
 
+    def close(self):
+        pass
+
 
 class World:
-    """A job whose weight counts updates, whose losses are given, and whose steps take SECONDS."""
+    """A training whose weight counts updates, whose losses are given, and whose steps take SECONDS.
+
+    `step`, `read`, `validate` and `export` can be replaced until it runs.
+    """
+
+    workers, console = ALONE, Console(True)
 
     def __init__(
         self,
@@ -56,34 +67,37 @@ class World:
             **{name: value for name, value in settings.items() if name not in names}
         )
         self.schedule = schedule or ScheduleConfig()
-        plan = BatchPlan(
-            micro[0], micro[1], 1, 1.0, "none", self.schedule.batch_ramp_proportion > 0
-        )
-        self.job = loop.Job(
-            step=self.step,
-            batches_at=self.batches_at,
-            validate=None
-            if eval_losses is None
-            else lambda until_stopped: dict(loss=eval_losses(self.progress.step)),
-            read=lambda: dict(weight=np.float32(self.weight)),
-            assign=lambda values: setattr(self, "weight", float(values["weight"])),
+        is_ramped = self.schedule.batch_ramp_proportion > 0
+        self.plan = BatchPlan(
+            *micro,
+            1,
+            1.0,
+            "none",
+            is_ramped,
             num_steps=num_steps_of(
-                self.cadence, 100, plan.global_batch_size, self.schedule.lr_schedule == "time"
+                self.cadence, 100, micro[0] * micro[1], self.schedule.lr_schedule == "time"
             ),
-            num_records=100,
-            plan=plan,
             schedule=self.schedule,
-            export=lambda mark, step: self.exports.append((mark, self.progress.step)),
         )
+        self.validate = None
+        if eval_losses is not None:
+            self.validate = lambda until_stopped: dict(loss=eval_losses(self.progress.step))
         self.folder.create({})
 
-    def batches_at(self, position):
+    def read(self):
+        return dict(weight=np.float32(self.weight))
+
+    def assign(self, values):
+        self.weight = float(values["weight"])
+
+    def export(self, path, state, step):
+        self.exports.append((float(os.path.basename(path)), step))
+
+    def open_batches(self, *, batch_size, position):
         while True:
-            size = self.job.plan.unit_size
-            yield dict(
-                input_mask=np.ones((size, 4), np.int32), number=np.arange(position, position + size)
-            )
-            position += size
+            rows = np.arange(position, position + batch_size)
+            yield dict(input_mask=np.ones((batch_size, 4), np.int32), number=rows)
+            position += batch_size
 
     def step(self, batches, learning_rates, step):
         first = [int(batch["number"][0]) for batch in batches]
@@ -104,16 +118,22 @@ class World:
         )
 
     def run(self):
+        run = Run(
+            settings=RunSettings(cadence=self.cadence, ending=self.ending),
+            fields={},
+            folder=self.folder,
+            stored=None,
+            workers=self.workers,
+            console=self.console,
+            clock=lambda: self.now,
+            progress=self.progress,
+            caught=self.caught,
+        )
+        data = TrainingData(
+            open_batches=self.open_batches, num_records=100, max_seq_length=4, has_lengths=False
+        )
         running = loop.Loop(
-            self.job,
-            self.cadence,
-            self.ending,
-            self.progress,
-            self.folder,
-            self.log,
-            Console(True),
-            self.caught,
-            lambda: self.now,
+            Step(self), data, self.plan, run, self.log, validate=self.validate, export=self.export
         )
         running.run()
         return running
@@ -121,3 +141,17 @@ class World:
     @property
     def saved(self):
         return self.folder.steps()
+
+
+class Step:
+    """The step of a World, as TrainStep."""
+
+    def __init__(self, world):
+        self.world, self.state = world, world
+        self.devices = types.SimpleNamespace(kind="CPU")
+
+    def __call__(self, batches, learning_rates, step):
+        return self.world.step(batches, learning_rates, step)
+
+    def put_on_devices(self, batches, num_micro_batches):
+        return batches
