@@ -204,7 +204,7 @@ class Ours(Trainer):
         value of --global_batch_size.
         """
         from bert_gpu.base.console import Console
-        from bert_gpu.base.settings import UserError
+        from bert_gpu.base.errors import UserError
         from bert_gpu.train.batching import pad_rows
         from bert_gpu.train.run import fill_memory
 

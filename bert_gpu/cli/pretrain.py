@@ -96,8 +96,8 @@ def check_phase(parsed, settings, common):
             value=parsed.phase,
         )
         if common.save_config is not None or not common.show_config:
-            raise UserError(problem)
-        console.warn(problem)
+            raise error
+        console.warn(str(error))
 
 
 def show_config(parsed, settings):

@@ -6,7 +6,8 @@ import functools
 import time
 import typing
 
-from bert_gpu.base.settings import Settings, UserError, fields_of, like, shortened
+from bert_gpu.base.errors import UserError, shortened
+from bert_gpu.base.settings import Settings, fields_of, like
 from bert_gpu.devices.devices import Devices
 from bert_gpu.finetune import results
 from bert_gpu.finetune.config import (
@@ -129,8 +130,10 @@ def check_use(trained, notes, task, console):
     head = open_task_type(task).HEAD
     if trained.head is not head:
         raise UserError(
-            f"--task_name={task.name}: needs a {head.architecture}, and "
-            f"{trained.path} is a {trained.head.architecture}; name another model, or drop the flag"
+            f"needs a {head.architecture}, and {trained.path} is a {trained.head.architecture}",
+            "name another model, or drop the flag",
+            setting="task_name",
+            value=task.name,
         )
     if notes.task_kind not in (None, task.kind):
         raise UserError(

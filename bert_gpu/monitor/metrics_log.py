@@ -7,7 +7,8 @@ import re
 import typing
 from collections.abc import Callable
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
+from bert_gpu.base.run_names import METRICS
 from bert_gpu.monitor.hardware import HardwareSampler
 from bert_gpu.monitor.sinks.console import ConsoleSink
 from bert_gpu.monitor.sinks.interface import JsonLines

@@ -72,8 +72,9 @@ class PretrainConfig(Settings):
         """Whether to train, or only to evaluate; UserError for neither."""
         if self.do_train is False and not self.do_eval:
             raise UserError(
-                "--nodo_train: leaves nothing to do; add --do_eval to evaluate the newest "
-                "checkpoint"
+                "leaves nothing to do",
+                "add --do_eval to evaluate the newest checkpoint",
+                setting="nodo_train",
             )
         return bool(self.do_train or not self.do_eval)
 

@@ -5,8 +5,9 @@ import os
 import time
 
 from bert_gpu.base.console import format_metric
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import write_json
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.run_names import EVAL_RESULTS
 from bert_gpu.interop import models
 from bert_gpu.model.weights import column_blocks
 from bert_gpu.monitor.metrics_log import check_monitoring
@@ -146,8 +147,10 @@ def evaluate(run, dataset, devices, model):
     found = folder.newest_whole(console.warn) if run.stored else None
     if found is None:
         raise UserError(
-            f"--output_dir={run.settings.run.output_dir}: holds no checkpoint to evaluate; train "
-            "first"
+            "holds no checkpoint to evaluate",
+            "train first",
+            setting="output_dir",
+            value=run.settings.run.output_dir,
         )
     if dataset.validation is None:
         raise UserError(

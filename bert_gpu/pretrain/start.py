@@ -4,7 +4,7 @@ import functools
 import os
 import typing
 
-from bert_gpu.base.settings import UserError
+from bert_gpu.base.errors import UserError
 from bert_gpu.data import pipeline
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.old_labels import label_warnings
@@ -69,8 +69,10 @@ def open_model(run, dataset, devices):
     encoder.check(dataset.max_seq_length, devices.precision, is_packed=dataset.schema.is_packed)
     if encoder.fixed_length is not None and padding != "fixed":
         raise UserError(
-            f"--encoder={config.encoder}: takes rows of one length only; "
-            f"use --padding=fixed, not --padding={padding}"
+            "takes rows of one length only",
+            f"use --padding=fixed, not --padding={padding}",
+            setting="encoder",
+            value=config.encoder,
         )
     return Model(encoder, vocab)
 

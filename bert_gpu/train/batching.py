@@ -188,14 +188,16 @@ def check_same_batch(plan, config, is_ramped, stored, path):
     """
     if config.global_batch_size not in (None, plan.global_batch_size):
         raise UserError(
-            f"--global_batch_size={config.global_batch_size}: "
-            f"the run in {path} has {plan.global_batch_size}"
+            f"the run in {path} has {plan.global_batch_size}",
+            setting="global_batch_size",
+            value=config.global_batch_size,
         )
     unit = plan.micro_batch_size * plan.num_replicas
     if is_ramped and stored.get("unit_size", unit) != unit:
         raise UserError(
-            f"--train_batch_size={plan.micro_batch_size}: a run with a batch "
-            f"ramp must keep GPUs x micro-batch = {stored['unit_size']}"
+            f"a run with a batch ramp must keep GPUs x micro-batch = {stored['unit_size']}",
+            setting="train_batch_size",
+            value=plan.micro_batch_size,
         )
 
 

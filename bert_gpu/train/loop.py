@@ -9,12 +9,12 @@ import numpy as np
 
 from bert_gpu.base.console import format_seconds
 from bert_gpu.base.errors import UserError
+from bert_gpu.base.run_names import MARKS
 from bert_gpu.data.pipeline import prefetch
-from bert_gpu.monitor.advice import Advice
+from bert_gpu.monitor.advice import SlowdownWarnings
 from bert_gpu.monitor.log_interval import LogInterval, Stopwatch, describe_activities
 from bert_gpu.monitor.profile import Profiler
 from bert_gpu.runs.checkpoint_writer import SaveFailed
-from bert_gpu.runs.names import MARKS
 from bert_gpu.runs.pace import Pace
 from bert_gpu.runs.shared_folder import open_writer
 from bert_gpu.train.batching import take_batches
@@ -80,7 +80,7 @@ class Loop:
         self.watch = Stopwatch(self.progress.seconds, run.clock)
         self.now = self.workers.clock(self.watch, run.caught)
         self.pace = Pace(plan, self.progress, self.watch)
-        self.advice = Advice(self.console.warn, step.devices.kind)
+        self.advice = SlowdownWarnings(self.console.warn, step.devices.kind)
         profiled = cadence.profiled if self.workers.is_chief else None
         folder = os.path.join(self.folder.tensorboard, "train")
         self.profiler = Profiler(profiled, folder, self.console)

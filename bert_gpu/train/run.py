@@ -15,9 +15,9 @@ from collections.abc import Callable
 import numpy as np
 
 from bert_gpu.base.console import LogConsole
-from bert_gpu.base.settings import TrainingStopped, UserError
+from bert_gpu.base.errors import TrainingStopped, UserError
+from bert_gpu.base.signals import watch_signals
 from bert_gpu.devices.devices import join_workers, set_up
-from bert_gpu.devices.signals import watch_signals
 from bert_gpu.monitor import metrics_log
 from bert_gpu.runs import folder as run_folder
 from bert_gpu.runs import metrics, provenance
@@ -133,8 +133,10 @@ class Run:
         is_new = self.stored is None and not self.settings.overwrite
         if is_new and self.folder.stored() is not None:
             raise UserError(
-                f"--output_dir={self.folder.path}: another process has just written "
-                "a run there; repeat the same command, or name another folder"
+                "another process has just written a run there",
+                "repeat the same command, or name another folder",
+                setting="output_dir",
+                value=self.folder.path,
             )
         if self.progress is None:
             self.progress = Progress()
@@ -284,8 +286,10 @@ def check_layers(optimizer, state):
         name.startswith("layer_") for name in state.weights
     ):
         raise UserError(
-            f"--layer_lr_decay={optimizer.layer_lr_decay:g}: the weights of this encoder are not "
-            "known by layers; drop the flag"
+            "the weights of this encoder are not known by layers",
+            "drop the flag",
+            setting="layer_lr_decay",
+            value=f"{optimizer.layer_lr_decay:g}",
         )
 
 
@@ -312,9 +316,10 @@ def check_progress(run, plan):
     """
     if plan.num_steps is not None and run.progress.step > plan.num_steps:
         raise UserError(
-            f"--output_dir={run.folder.path}: its run has done {run.progress.step} "
-            f"steps, more than the {plan.num_steps} asked for; raise --num_train_steps, "
-            "name another folder, or --overwrite starts over"
+            f"its run has done {run.progress.step} steps, more than the {plan.num_steps} asked for",
+            "raise --num_train_steps, name another folder, or --overwrite starts over",
+            setting="output_dir",
+            value=run.folder.path,
         )
     run.progress.compare_by(run.settings.ending.best_metric)
 
@@ -330,8 +335,8 @@ def resume(run, step, plan):
         step.state.assign(values)
     except (KeyError, ValueError) as error:
         raise UserError(
-            f"{folder.path}: the checkpoint of step "
-            f"{progress.step} does not fit the model ({error})"
+            f"the checkpoint of step {progress.step} does not fit the model ({error})",
+            where=folder.path,
         ) from error
     if progress.compare_by(ending.best_metric):
         console.say(

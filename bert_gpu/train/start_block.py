@@ -143,9 +143,7 @@ def describe_memory(min_device_bytes, devices):
     if min_device_bytes is None:
         return ""
     where = "on each GPU" if devices.kind == "GPU" else "in all"
-    return (
-        f"at least {in_words(min_device_bytes)} {where}: weights, gradients, optimizer, activations"
-    )
+    return f"at least {format_size(min_device_bytes)} {where}: weights, gradients, optimizer, activations"
 
 
 def describe_first_step(devices):

@@ -7,6 +7,7 @@ import pathlib
 import shutil
 from unittest import mock
 
+from bert_gpu.data.output_folder import OutputFolder
 from tests.faults import oracle
 
 DATA_FLAGS = ("--vocab_size=300", "--dupe_factor=1", "--max_seq_length=32", "--num_shards=2")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bert_gpu.monitor.advice import Advice
+from bert_gpu.monitor.advice import SlowdownWarnings
 from tests.train.world import World
 
 # of a healthy run on two GPUs, as NVML gives it under load
