@@ -67,7 +67,7 @@ def main(argv):
     parsed = flags.parse(
         argv, SUMMARY, EXAMPLE, CLASSES, script="pretrain", main=MAIN, implied=implied_recipe
     )
-    with parsed.blaming_source():
+    with parsed.naming_origins():
         common = parsed.make(flags.CommonConfig)
         settings = training.read_settings(
             parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig)

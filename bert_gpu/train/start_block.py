@@ -143,7 +143,8 @@ def describe_memory(min_device_bytes, devices):
     if min_device_bytes is None:
         return ""
     where = "on each GPU" if devices.kind == "GPU" else "in all"
-    return f"at least {format_size(min_device_bytes)} {where}: weights, gradients, optimizer, activations"
+    size = format_size(min_device_bytes)
+    return f"at least {size} {where}: weights, gradients, optimizer, activations"
 
 
 def describe_first_step(devices):
