@@ -117,7 +117,7 @@ def open_job(
     console = console or Console(quiet=True)
     workers = workers or parallel.Workers(config.num_workers)
     if STANDARD_INPUT in map(str.strip, config.input_file.split(",")):
-        check_writable(config.folder, f"--output_file={config.output_file}")
+        check_writable(config.folder, "output_file", config.output_file)
     spool = OutputFolder(config, {}).spool
     standard_input, is_new = inputs.read_standard_input(config.input_file, spool)
     try:
@@ -204,17 +204,18 @@ def reading_progress(console: Console, paths: list, names: list, what: str) -> B
 
 def check_space(config: DataConfig, num_bytes: float) -> None:
     """Raise UserError when the output folder's disk has no room for so many bytes."""
-    parent, flag = existing_parent(config.folder), f"--output_file={config.output_file}"
+    parent = existing_parent(config.folder)
+    named = dict(setting="output_file", value=config.output_file)
     usage = shutil.disk_usage(parent)
     if not usage.total:  # such as /proc
-        raise UserError(f"files cannot be stored in {parent}", "choose another folder", where=flag)
+        raise UserError(f"files cannot be stored in {parent}", "choose another folder", **named)
     if num_bytes > usage.free:
         raise UserError(
             f"about {format_bytes(num_bytes)} will be written, but only "
             f"{format_bytes(usage.free)} are free",
             "make room, choose another disk, or take a smaller --dupe_factor, "
             "--gzip_compress or --masking=dynamic",
-            where=flag,
+            **named,
         )
 
 
@@ -222,7 +223,7 @@ def remove_leftovers(job: Job) -> None:
     """Remove what a job killed at its end left of a finished data set."""
     folder = job.folder
     if folder.has_temporary_files():
-        with only_writer(job.config.folder, job.config.name, folder.flag):
+        with only_writer(job.config.folder, job.config.name, **folder.named):
             folder.check_unchanged(job.status, job.overwrite)
             folder.remove_temporary_files()
 
@@ -238,7 +239,7 @@ def run_job(job: Job) -> tuple[Manifest, Counts, int]:
     # Bad text fails here, before a folder is made or an earlier data set is removed.
     if plan is not None:
         content, tokenizer = check_text(job, plan)
-    with only_writer(config.folder, config.name, folder.flag):
+    with only_writer(config.folder, config.name, **folder.named):
         folder.check_unchanged(job.status, job.overwrite)
         was_empty = folder.is_empty()
         try:

@@ -43,7 +43,8 @@ class OutputFolder:
     """
 
     def __init__(self, config, settings, inputs=None):
-        self.config, self.flag = config, f"--output_file={config.output_file}"
+        self.config = config
+        self.named = dict(setting="output_file", value=config.output_file)
         self.wanted = json.loads(json.dumps(dict(settings=settings, inputs=inputs)))
         self.building = os.path.join(config.folder, f".{config.name}.building.json")
         self.vocab_file = os.path.join(config.folder, FILE_NAMES[config.tokenization])

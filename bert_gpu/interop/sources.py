@@ -54,7 +54,7 @@ def find_model(path, flag):
     """The path of a model in any format that is read: `path`, or its model/ when `path` is the
     folder of a run, also where other files of a model lie beside that. The UserError names `flag`.
     """
-    check_local(path, f"--{flag}")
+    check_local(path, flag)
     folders = (path, os.path.join(path, MODEL))
     for folder in reversed(folders) if is_run(path) else folders:
         if (name := write_only_format(folder)) is not None:
