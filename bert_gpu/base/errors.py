@@ -4,7 +4,8 @@ import copy
 import os
 
 LINE_CHARACTERS = 300  # of a warning or an error
-LEAST_SHOWN = 60  # characters of a long problem or place that a message keeps
+# of a message that is too long: what a place may keep, and what a problem keeps
+MANY_CHARACTERS, LEAST_CHARACTERS = 90, 60
 
 
 class UserError(Exception):
@@ -41,21 +42,20 @@ class UserError(Exception):
     def __str__(self) -> str:
         remedy = f"; {self.remedy}" if self.remedy else ""
         origin = f" ({self.origin})" if self.origin else ""
-        place = self._place()
-        line = one_line(f"{place}{self.problem}{remedy}{origin}", None)
-        if len(line) <= LINE_CHARACTERS:
-            return line
-        rest = len(one_line(f"{remedy}{origin}", None))
-        place = shortened_start(one_line(place, None), LINE_CHARACTERS - rest - LEAST_SHOWN - 1)
-        room = max(LEAST_SHOWN, LINE_CHARACTERS - rest - len(place) - 1)
-        problem = shortened(one_line(self.problem, None), room)
-        return one_line(f"{place} {problem}{remedy}{origin}")
+        end = f"{remedy}{origin}"
+        place, problem = self._place(None), self.problem
+        if len(one_line(f"{place}{problem}{end}", None)) > LINE_CHARACTERS:
+            place = self._place(MANY_CHARACTERS)
+            room = LINE_CHARACTERS - len(one_line(f"{place}{end}", None)) - 1
+            problem = shortened(one_line(problem, None), max(LEAST_CHARACTERS, room))
+        return one_line(f"{place}{problem}{end}")
 
-    def _place(self) -> str:
-        parts = [] if self.where is None else [str(self.where)]
+    def _place(self, limit: int | None) -> str:
+        """What is wrong, with at most `limit` characters of a file's name and of a value."""
+        parts = [] if self.where is None else [shortened_start(str(self.where), limit)]
         if self.settings:
             dashes = "" if parts else "--"
-            value = "" if self.value is None else f"={self.value}"
+            value = "" if self.value is None else f"={shortened_start(str(self.value), limit)}"
             parts.append(f"{dashes}{self.settings[0]}{value}")
         return "".join(f"{part}: " for part in parts)
 
@@ -104,9 +104,9 @@ def shortened(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def shortened_start(text: str, limit: int) -> str:
+def shortened_start(text: str, limit: int | None) -> str:
     """The end of a text, of at most `limit` characters, such as of a path."""
-    return text if len(text) <= limit else "..." + text[3 - max(limit, LEAST_SHOWN) :]
+    return text if limit is None or len(text) <= limit else f"...{text[3 - limit :]}"
 
 
 def shortened_path(path: str) -> str:

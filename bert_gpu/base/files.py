@@ -217,7 +217,7 @@ def read_json(path, what, fields=None, keys=()):
         raise UserError("must hold a JSON object", f"it should be {what}", where=path)
     missing = [key for key in keys if key not in content]
     if missing:
-        raise UserError(f"should be {what}, but has no {missing[0]!r}", where=path)
+        raise UserError(f"has no {missing[0]!r}", f"it should be {what}", where=path)
     check_values(path, content, fields or {})
     checksum = content.pop(CHECKSUM, None)
     is_ours = SAVED_ANEW.isdisjoint(content)

@@ -72,6 +72,7 @@ def main(argv):
         settings = training.read_settings(
             parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig)
         )
+        check_model(settings)
         check_phase(parsed, settings, common)
         if common.save_config is not None:
             kinds = [kind for kind in CLASSES if kind is not ModelConfig]  # its size may be open
@@ -82,6 +83,17 @@ def main(argv):
         with quick_imports():
             from bert_gpu.pretrain.run import pretrain
         return training.exit_code(pretrain(settings, parsed.console(common.quiet)))
+
+
+def check_model(settings):
+    """UserError for a model that no data can make right, before TensorFlow is imported. A run that
+    is resumed has its model, whatever has become of the one that it started from.
+    """
+    run = settings.run
+    is_resumed = not settings.overwrite and RunFolder(run.output_dir).is_known()
+    names_model = run.model or run.bert_config_file if run.start is None else not is_resumed
+    if names_model:
+        resolve_model(settings, 0, None, "CPU")
 
 
 def check_phase(parsed, settings, common):

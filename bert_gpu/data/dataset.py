@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 
-from bert_gpu.base.errors import UserError
+from bert_gpu.base.errors import UserError, shortened_path
 from bert_gpu.base.files import json_checksum
 from bert_gpu.data import examples
 from bert_gpu.data.config import DataConfig
@@ -193,7 +193,7 @@ def schema_of(files):
 def other_schema(path, schema, first, expected):
     """The UserError of two files whose Schemas differ."""
     return UserError(
-        f"holds {schema.describe()}, and {first} {expected.describe()}",
+        f"holds {schema.describe()}, and {shortened_path(first)} {expected.describe()}",
         "build both with the same settings, or train on one",
         where=path,
     )

@@ -347,10 +347,10 @@ def resolve_task(config, notes=None):
     return with_columns(task, config)
 
 
-def first_set(name: str, *holders: object) -> object:
-    """The attribute of the first object in which it is not None; None where there is no such."""
+def first_set(name: str, *holders: object, default: object = None) -> object:
+    """The attribute of the first object in which it is not None; `default` where there is none."""
     values = (getattr(holder, name, None) for holder in holders)
-    return next((value for value in values if value is not None), None)
+    return next((value for value in values if value is not None), default)
 
 
 def with_columns(task, *holders):

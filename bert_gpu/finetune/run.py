@@ -16,6 +16,7 @@ from bert_gpu.finetune.config import (
     STANDARD_INPUT,
     FinetuneConfig,
     FinetuneSettings,
+    first_set,
     resolve_phases,
     resolve_task,
 )
@@ -223,14 +224,14 @@ def prepare(run, task, examples, trained, notes):
         else start_trained(settings.start, trained)
     )
     tokens = {
-        name: told(name, settings.tokens, notes, default)
+        name: first_set(name, settings.tokens, notes, default=default)
         for name, default in task_type.defaults(first).items()
     }
     settings = dataclasses.replace(settings, tokens=dataclasses.replace(settings.tokens, **tokens))
     settings = dataclasses.replace(
         settings,
         run=dataclasses.replace(
-            settings.run, positive_label=told("positive_label", settings.run, notes, None)
+            settings.run, positive_label=first_set("positive_label", settings.run, notes)
         ),
     )
     problem_type = task_type.make_problem_type(settings, task, start.labels, training_examples)
@@ -288,7 +289,7 @@ def check_best_metric(settings, names, examples):
     """UserError for a --best_metric that the dev files' Examples do not have."""
     if examples:
         reported = {part.source.stem: dict.fromkeys(names, 0.0) for part in examples}
-        settings.ending.criterion(joined(reported))
+        settings.ending.criterion(merge_dev_metrics(reported))
 
 
 def tell(prepared, console):
@@ -365,7 +366,7 @@ def train_task(prepared, state, predict):
 def validation(prepared, predict, until_stopped):
     """{name: value} of the metrics of the dev files, as Loop's validate."""
     evaluated = evaluations(prepared, predict, "eval", until_stopped)
-    return joined({one.stem: judge(prepared, one) for one in evaluated})
+    return merge_dev_metrics({one.stem: judge(prepared, one) for one in evaluated})
 
 
 def earlier_results(prepared, outcome):
@@ -463,7 +464,7 @@ def data_facts(examples):
     }
 
 
-def joined(metrics):
+def merge_dev_metrics(metrics):
     """The metrics of several dev files as one: those of the first, and those of the others under
     the ending of their name (dev_mismatched: mismatched_accuracy).
     """
@@ -474,14 +475,6 @@ def joined(metrics):
         for name, value in metrics[stem].items()
     }
     return metrics[first] | more
-
-
-def told(name, config, notes, default):
-    """The setting of a config; where it is None, that of a model's TaskNotes, if any, else the
-    default.
-    """
-    values = (getattr(config, name), getattr(notes, name, None), default)
-    return next((value for value in values if value is not None), None)
 
 
 # of the settings in a run.json

@@ -78,7 +78,7 @@ def find_model(path, flag):
     for folder in folders:
         if (old := displaced(folder)) is not None:
             raise UserError(
-                f"a write of {folder} was killed, its content is in {old}",
+                f"a write of it was killed, its content is in {old}",
                 f"rename that to {folder}",
                 setting=flag,
                 value=path,

@@ -87,7 +87,7 @@ def is_inner_kernel(name: str) -> bool:
     """
     if layer_of(name) is None:
         return name == "mlm/transform/kernel"
-    return name.endswith("/kernel") and "router/" not in name
+    return re.search(r"/.+/kernel$", name) is not None and "router/" not in name
 
 
 def traits(name, shape, config):

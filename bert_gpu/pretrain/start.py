@@ -217,7 +217,6 @@ def initial_weights(run, dataset, model):
     goes_on = run.stored is not None and bool(run.folder.steps())
     if start is None or goes_on:
         return initialize(specs, seed)
-    flag = f"--init_checkpoint={start}"
     source, (stored_config, stored, notes, *_) = models.read_start(start)
     values = config.to_dict()
     check_continues(
@@ -225,7 +224,7 @@ def initial_weights(run, dataset, model):
         stored_config,
         source,
     )
-    vocabulary = check_same_vocabulary(source, config, vocab, flag, console)
+    vocabulary = check_same_vocabulary(source, config, vocab, start, console)
     weights = initialize(specs, seed)
     # next sentence prediction reads the first token
     if heads.pooling_of(stored_config, stored) != ("first", config.hidden_size):

@@ -367,9 +367,8 @@ def scan_file(path, block_bytes, first_document, text_format, name, read=None):
         try:
             found = find_documents(lines, in_document, text_format)
         except BadLine as error:
-            raise UserError(
-                f"line {num_lines + error.index + 1} {error.problem}", where=name
-            ) from None
+            place = f"line {num_lines + error.index + 1}"
+            raise UserError(f"{place} {error.problem}", error.remedy, where=name) from None
         begins, in_document = found.begins, found.in_document
         # how many documents, bytes, and bytes of text of these lines are in blocks already
         next_document = counted_to = text_to = 0

@@ -7,7 +7,13 @@ import pickle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_gpu.base.errors import LEAST_SHOWN, LINE_CHARACTERS, UserError, one_line
+from bert_gpu.base.errors import (
+    LEAST_CHARACTERS,
+    LINE_CHARACTERS,
+    MANY_CHARACTERS,
+    UserError,
+    one_line,
+)
 
 TEXTS = st.text(min_size=1, max_size=400).filter(lambda text: text.split())
 PLACES = st.fixed_dictionaries(
@@ -28,7 +34,8 @@ def test_a_message_is_one_printable_line_that_keeps_its_remedy(problem, remedy, 
     line = str(error)
     assert len(line) <= LINE_CHARACTERS and line.isprintable()
     end = one_line(f"{f'; {remedy}' if remedy else ''} ({origin})", None)
-    if len(end) < LINE_CHARACTERS - 2 * LEAST_SHOWN - 2:
+    longest = 2 * (MANY_CHARACTERS + 2) + len("vocab_file=") + LEAST_CHARACTERS
+    if len(end) < LINE_CHARACTERS - longest:
         assert line.endswith(end)
 
 

@@ -253,8 +253,8 @@ def test_the_command_keeps_logs_of_what_went_wrong(tmp_path, monkeypatch, capfd)
 LAUNCH = """
 import sys
 from bert_gpu.base.console import Console
-from bert_gpu.devices import launch as processes
-from bert_gpu.devices.config import (LaunchConfig)
+from bert_gpu.devices import launch
+from bert_gpu.devices.config import LaunchConfig
 config = LaunchConfig(num_workers=2)
 command = sys.argv[2:]
 sys.exit(launch.run(command, command, config, 0, sys.argv[1] + "/logs", Console(quiet=True)))

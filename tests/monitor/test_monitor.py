@@ -204,7 +204,8 @@ def test_on_a_full_disk_lines_wait_and_are_whole(folder):
 LIMITED = """
 import resource
 import sys
-from bert_gpu.monitor import metrics_log as monitor
+from bert_gpu.monitor import metrics_log
+from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.runs.folder import RunFolder
 folder = RunFolder(sys.argv[1])
 folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))

@@ -135,7 +135,9 @@ def json_texts(pieces, field, name):
         try:
             yield text_of_record(record, field, index)
         except BadLine as error:
-            raise UserError(f"object {index + 1} {error.problem}", where=name) from None
+            raise UserError(
+                f"object {index + 1} {error.problem}", error.remedy, where=name
+            ) from None
 
 
 def json_values(pieces, name):

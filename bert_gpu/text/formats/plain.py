@@ -33,12 +33,13 @@ class BadLine(Exception):
 
     Attributes:
       index: of the line, from 0, among the lines given.
-      problem: what is wrong and what to do, as the end of a sentence that begins with "line 3".
+      problem: what is wrong, as the end of a sentence that begins with "line 3". remedy: what to
+      do.
     """
 
-    def __init__(self, index, problem):
-        super().__init__(index, problem)
-        self.index, self.problem = index, problem
+    def __init__(self, index, problem, remedy):
+        super().__init__(index, problem, remedy)
+        self.index, self.problem, self.remedy = index, problem, remedy
 
 
 def cut_at_lines(pieces):
@@ -167,7 +168,7 @@ def text_of_json(line, field, index):
         record = json.loads(line)
     except (ValueError, RecursionError):
         raise BadLine(
-            index, "is not valid JSON; with --input_format=jsonl every line is one JSON object"
+            index, "is not valid JSON", "with --input_format=jsonl every line is one JSON object"
         ) from None
     return text_of_record(record, field, index)
 
@@ -176,20 +177,21 @@ def text_of_record(record, field, index):
     """The text in a field of a JSON value (str, possibly empty). Raises BadLine."""
     if not isinstance(record, dict):
         raise BadLine(
-            index, 'is JSON but not an object; objects such as {"text": "..."} are needed'
+            index, "is JSON but not an object", 'objects such as {"text": "..."} are needed'
         )
     if field not in record:
         names = shortened(", ".join(record) or "none")
         raise BadLine(
             index,
-            f"has no field {field[:50]!r}; give --text_field=NAME (the fields are: {names})",
+            f"has no field {field[:50]!r}",
+            f"give --text_field=NAME (the fields are: {names})",
         )
     text = "" if record[field] is None else record[field]
     if not isinstance(text, str):
         kind = type(text).__name__
         raise BadLine(
             index,
-            f"the field {field[:50]!r} is not a string ({kind}); "
+            f"the field {field[:50]!r} is not a string ({kind})",
             "name the field with the text by --text_field",
         )
     try:
