@@ -56,7 +56,10 @@ class UserError(Exception):
         if self.settings:
             dashes = "" if parts else "--"
             value = "" if self.value is None else f"={shortened_start(str(self.value), limit)}"
-            parts.append(f"{dashes}{self.settings[0]}{value}")
+            is_off = self.value is False and not parts
+            parts.append(
+                f"--no{self.settings[0]}" if is_off else f"{dashes}{self.settings[0]}{value}"
+            )
         return "".join(f"{part}: " for part in parts)
 
     def within(self, where: str, remedy: str | None = None) -> "UserError":

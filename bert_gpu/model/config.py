@@ -196,7 +196,7 @@ class ModelConfig(Settings):
             raise UserError(
                 f"must be a multiple of --num_attention_heads={self.num_attention_heads}, "
                 "so that every head gets the same share",
-                setting="hidden_size",
+                setting=("hidden_size", "num_attention_heads"),
                 value=self.hidden_size,
             )
         if (
@@ -234,7 +234,8 @@ class ModelConfig(Settings):
                 "needs embeddings as wide as the encoder, not "
                 f"--embedding_size={self.embedding_size} with --hidden_size={self.hidden_size}, "
                 "because the transform is what makes them fit",
-                setting="nomlm_transform",
+                setting=("mlm_transform", "embedding_size"),
+                value=False,
             )
         if self.encoder is not None and not self.encoder.startswith(ENCODER_PREFIX):
             raise UserError(

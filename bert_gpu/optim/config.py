@@ -81,7 +81,7 @@ class ScheduleConfig(Settings):
             raise UserError(
                 "--curve=constant does not decay",
                 "drop one of the two",
-                setting="min_lr_ratio",
+                setting=("min_lr_ratio", "curve"),
                 value=self.min_lr_ratio,
             )
         if self.num_warmup_steps and self.curve == "triangle":

@@ -153,14 +153,15 @@ def check_validation(settings, dataset, console):
     defaults = type(settings)().values()
     needed = [name for name in NEED_VALIDATION if values[name] != defaults[name]]
     for name in needed:
-        problem = f"--{name}: the data has no validation records; name some with --eval_input_file"
-        if name not in settings.flexible:
-            raise UserError(f"{problem}, or drop the flag")
-    if "early_stop_time" in needed:
-        console.warn(
-            "--early_stop_time: the data has no validation records; "
-            "name some with --eval_input_file. Without them there is no early stop"
+        remedy = "name some with --eval_input_file"
+        error = UserError(
+            "the data has no validation records", f"{remedy}, or drop the flag", setting=name
         )
+        if name not in settings.flexible:
+            raise error
+        if name == "early_stop_time":
+            error.remedy = f"{remedy}. Without them there is no early stop"
+            console.warn(error)
 
 
 def open_vocabulary(settings, dataset):

@@ -182,7 +182,7 @@ class CadenceConfig(Settings):
         if self.eval_steps is not None and self.validation_epochs is not None:
             raise UserError(
                 "give one of them",
-                setting="eval_steps",
+                setting=("eval_steps", "validation_epochs"),
                 value=f"{self.eval_steps} and --validation_epochs={self.validation_epochs}",
             )
         for name in ("validation_marks", "finetune_time_markers"):
