@@ -4,7 +4,7 @@ import copy
 import os
 
 LINE_CHARACTERS = 300  # of a warning or an error
-# of a message that is too long: what a place may keep, and what a problem keeps
+# of a message that is too long: the most that a place keeps, and the least that a problem keeps
 MANY_CHARACTERS, LEAST_CHARACTERS = 90, 60
 
 
@@ -45,7 +45,8 @@ class UserError(Exception):
         end = f"{remedy}{origin}"
         place, problem = self._place(None), self.problem
         if len(one_line(f"{place}{problem}{end}", None)) > LINE_CHARACTERS:
-            place = self._place(MANY_CHARACTERS)
+            limit = LINE_CHARACTERS - len(one_line(end, None)) - 2 * LEAST_CHARACTERS
+            place = self._place(min(MANY_CHARACTERS, max(LEAST_CHARACTERS // 2, limit)))
             room = LINE_CHARACTERS - len(one_line(f"{place}{end}", None)) - 1
             problem = shortened(one_line(problem, None), max(LEAST_CHARACTERS, room))
         return one_line(f"{place}{problem}{end}")

@@ -78,8 +78,8 @@ def find_model(path, flag):
     for folder in folders:
         if (old := displaced(folder)) is not None:
             raise UserError(
-                f"a write of it was killed, its content is in {old}",
-                f"rename that to {folder}",
+                "a write of it was killed",
+                f"its content is in {old}; rename that to {os.path.basename(folder)}",
                 setting=flag,
                 value=path,
             )

@@ -55,7 +55,7 @@ def transfer(config, theirs, flag, shares_layers):
 
     def refuse(field, remedy):
         raise UserError(
-            f"{flag} has no such switch", remedy, setting=field, value=getattr(config, field)
+            f"{flag} has no such switch", remedy, setting=field, value=str(getattr(config, field))
         )
 
     if config.hidden_act in GATED:

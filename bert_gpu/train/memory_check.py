@@ -73,16 +73,7 @@ def compare(needs, where, available):
 
 def weights(settings, config, specs_of):
     """Weights, gradients and optimizer state of one replica."""
-    is_frozen = bool(settings.memory.freeze)
-
-    def sizes(num_layers):
-        few = dataclasses.replace(config, num_hidden_layers=num_layers, num_hidden_groups=None)
-        specs = specs_of(few)
-        num_parameters = sum(math.prod(spec.shape) for spec in specs.values())
-        state = 0 if is_frozen else optimizers.state_bytes(specs, settings.optimizer)
-        return num_parameters, num_parameters * (4 if is_frozen else 8) + state
-
-    one, two = sizes(1), sizes(2)
+    one, two = (size_of(settings, config, specs_of, num_layers) for num_layers in (1, 2))
     num_parameters, num_bytes = (
         first + (second - first) * (config.num_groups - 1)
         for first, second in zip(one, two, strict=True)
@@ -93,6 +84,16 @@ def weights(settings, config, specs_of):
         "lower --hidden_size, --num_hidden_layers or --vocab_size (a smaller --model), or try "
         "--optimizer=adamw8bit",
     )
+
+
+def size_of(settings, config, specs_of, num_layers: int) -> tuple[int, int]:
+    """(Parameters, bytes with gradients and optimizer state) of the model with few layers."""
+    few = dataclasses.replace(config, num_hidden_layers=num_layers, num_hidden_groups=None)
+    specs = specs_of(few)
+    num_parameters = sum(math.prod(spec.shape) for spec in specs.values())
+    if settings.memory.freeze:
+        return num_parameters, 4 * num_parameters
+    return num_parameters, 8 * num_parameters + optimizers.state_bytes(specs, settings.optimizer)
 
 
 def activations(memory, config, devices, num_tokens):

@@ -24,6 +24,7 @@ MAIN_PATH = (
     *("pretrain/objective.py", "finetune/run.py", "finetune/start.py", "train/run.py"),
     *("train/loop.py", "train/step.py", "train/batching.py", "train/cadence.py"),
     *("train/divergence.py", "train/start_block.py", "train/memory.py"),
+    "train/memory_check.py",
 )
 
 
