@@ -84,10 +84,11 @@ def readable(path):
     try:
         yield
     except OSError as error:
-        problem = "is a folder, not a file"
-        if not isinstance(error, IsADirectoryError):
-            problem = f"cannot be read ({error.strerror}); change its permissions"
-        raise UserError(problem, where=error.filename or path) from error
+        where = error.filename or path
+        if isinstance(error, IsADirectoryError):
+            raise UserError("is a folder, not a file", where=where) from error
+        problem = f"cannot be read ({error.strerror})"
+        raise UserError(problem, "change its permissions", where=where) from error
 
 
 def within_free_space(pieces, folder):
@@ -234,8 +235,8 @@ def check_values(path: str, content: dict, fields: dict) -> None:
     """Raise UserError for a value in the JSON object of a file that its field does not allow;
     fields as for `read_json`.
     """
-    if problem := stored_complaint(content, fields):
-        raise UserError(problem, where=path)
+    if error := stored_complaint(content, fields):
+        raise error.within(path)
 
 
 def parse_json(text):

@@ -314,10 +314,12 @@ def check_predictions_file(run, parts, own):
         if os.path.exists(path) and (
             os.path.samefile(path, part.path) or not is_earlier(path, own, run.output_dir)
         ):
-            problem = (
-                "exists and is no file of earlier predictions; name another file, or remove it"
+            raise UserError(
+                "exists and is no file of earlier predictions",
+                "name another file, or remove it",
+                setting="predictions_file",
+                value=named,
             )
-            raise UserError(problem, setting="predictions_file", value=named)
 
 
 def is_earlier(path: str, own: str, output_dir: str) -> bool:

@@ -473,7 +473,7 @@ def naming(path: str):
     try:
         yield
     except UserError as error:
-        raise UserError(str(error).removeprefix("--"), where=path) from None
+        raise error.within(path) from None
 
 
 def check_keys(path, values, known, own=None):

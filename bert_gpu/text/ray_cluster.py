@@ -268,4 +268,4 @@ def run_task(place, function, task):
     try:
         return None, held[reference](pickle.loads(task), report), tuple(done)
     except UserError as error:
-        raise UserError(f"node {node}: {error}") from error
+        raise UserError(str(error), where=f"node {node}") from error

@@ -154,15 +154,14 @@ def write_spool(pieces, target, name):
             file.writelines(within_free_space(pieces, folder))
     except (OSError, tf.errors.OpError, *BROKEN) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            problem = f"cannot be unpacked to {folder} ({error.strerror}); {write_remedy(error)}"
+            problem = f"cannot be unpacked to {folder} ({error.strerror})"
+            remedy = write_remedy(error)
         elif isinstance(error, EOFError):
-            problem = "the archive is truncated; copy it again"
+            problem, remedy = "the archive is truncated", "copy it again"
         else:
-            problem = (
-                f"the archive is corrupt ({' '.join(str(error).split())[:80]}); "
-                "copy it again, or rename it if it is not compressed"
-            )
-        raise UserError(problem, where=name) from None
+            problem = f"the archive is corrupt ({' '.join(str(error).split())[:80]})"
+            remedy = "copy it again, or rename it if it is not compressed"
+        raise UserError(problem, remedy, where=name) from None
     finally:
         if created_folder and os.path.exists(folder) and not os.listdir(folder):
             os.rmdir(folder)

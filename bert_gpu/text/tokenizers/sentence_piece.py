@@ -56,8 +56,8 @@ class SentencePieceTokenizer(Tokenizer):
             its first, or it folds case although do_lower_case is False.
         """
 
-        def refuse(problem):
-            raise UserError(problem, where=model_file)
+        def refuse(problem, remedy):
+            raise UserError(problem, remedy, where=model_file)
 
         content = read_model(model_file, refuse)
         self._model = sentencepiece.SentencePieceProcessor(model_proto=content)
@@ -70,21 +70,23 @@ class SentencePieceTokenizer(Tokenizer):
         missing = [piece for piece in SPECIAL_PIECES if piece not in self._ids]
         if missing:
             refuse(
-                f"{', '.join(missing)} missing; learn a model with "
-                "`python -m bert_gpu vocab`, or give spm_train --control_symbols"
+                f"{', '.join(missing)} missing",
+                "learn a model with `python -m bert_gpu vocab`, or give spm_train "
+                "--control_symbols",
             )
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self._ids[piece] for piece in SPECIAL_PIECES
         )
         if self.pad_id != 0:
             refuse(
-                f"[PAD] has id {self.pad_id}; it must be 0, "
-                "because BERT pads with id 0 (spm_train --pad_id=0)"
+                f"[PAD] has id {self.pad_id}",
+                "it must be 0, because BERT pads with id 0 (spm_train --pad_id=0)",
             )
         folds = "A" not in self._model.normalize("A")
         if folds and do_lower_case is False:
             refuse(
-                "this model lower-cases the text; leave --do_lower_case on, or learn a cased model"
+                "this model lower-cases the text",
+                "leave --do_lower_case on, or learn a cased model",
             )
         self.do_lower_case = folds if do_lower_case is None else bool(do_lower_case)
         self.lowers_first = self.do_lower_case and not folds
@@ -165,7 +167,7 @@ def read_model(model_file, refuse):
     problem.
     """
     if tf.io.gfile.isdir(model_file):
-        refuse("is a folder; name the SentencePiece model in it, such as sentencepiece.model")
+        refuse("is a folder", "name the SentencePiece model in it, such as sentencepiece.model")
     command = "python -m bert_gpu vocab --tokenization=SentencePiece"
     content = read_file(model_file, refuse, "SentencePiece model", "file", command)
     try:
@@ -173,7 +175,7 @@ def read_model(model_file, refuse):
             return content
     except (RuntimeError, ValueError, TypeError):
         pass
-    refuse("is not a SentencePiece model; name a file that spm_train wrote (NAME.model)")
+    refuse("is not a SentencePiece model", "name a file that spm_train wrote (NAME.model)")
 
 
 def count_words(documents):
@@ -209,10 +211,10 @@ def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
     Raises:
       UserError: there are no words, or vocab_size leaves no room for characters.
     """
-    nothing = "the text has no words to learn a vocabulary from; check the input files"
+    nothing = UserError("the text has no words to learn a vocabulary from", "check the input files")
     words = most_frequent_words(word_counts)
     if not words:
-        raise UserError(nothing)
+        raise nothing
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -245,7 +247,7 @@ def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
                 value=vocab_size,
             ) from None
         if "sentences_.empty" in str(error) or "all_chars_count" in str(error):
-            raise UserError(nothing) from None
+            raise nothing from None
         raise UserError(
             f"SentencePiece cannot learn from this text: {' '.join(str(error).split())}"
         ) from None

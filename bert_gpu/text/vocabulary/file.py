@@ -22,12 +22,12 @@ def read_vocab(vocab_file):
     same), or in a tokenizer.json of Hugging Face's; "" for a row without a piece. Raises UserError.
     """
 
-    def refuse(problem):
-        raise UserError(problem, where=vocab_file)
+    def refuse(problem, remedy):
+        raise UserError(problem, remedy, where=vocab_file)
 
     if tf.io.gfile.isdir(vocab_file):
         name = os.path.basename(vocab_in(vocab_file))
-        refuse(f"is a folder; name the vocabulary file in it, such as {shortened(name)}")
+        refuse("is a folder", f"name the vocabulary file in it, such as {shortened(name)}")
     command = "python -m bert_gpu vocab"
     content = read_file(vocab_file, refuse, "vocabulary file", "text file", command)
     read = pieces_of_json if str(vocab_file).endswith(".json") else pieces_of_lines
@@ -35,13 +35,13 @@ def read_vocab(vocab_file):
     missing = [piece for piece in SPECIAL_PIECES if piece not in vocab]
     if missing:
         refuse(
-            f"{', '.join(missing)} missing; a BERT vocabulary has "
-            f"all of {' '.join(SPECIAL_PIECES)}, each on its own line"
+            f"{', '.join(missing)} missing",
+            f"a BERT vocabulary has all of {' '.join(SPECIAL_PIECES)}, each on its own line",
         )
     if vocab[0] != "[PAD]":
         refuse(
-            f"[PAD] is on line {vocab.index('[PAD]') + 1}; "
-            "it must be on line 1 alone, because BERT pads with id 0"
+            f"[PAD] is on line {vocab.index('[PAD]') + 1}",
+            "it must be on line 1 alone, because BERT pads with id 0",
         )
     return vocab
 
@@ -58,9 +58,9 @@ def read_file(path, refuse, what: str, kind: str, command: str) -> bytes:
         with tf.io.gfile.GFile(path, "rb") as file:
             return file.read()
     except tf.errors.NotFoundError:
-        refuse(f"no such {what}; check the path, or make one with `{command}`")
+        refuse(f"no such {what}", f"check the path, or make one with `{command}`")
     except (tf.errors.OpError, OSError) as error:
-        refuse(f"cannot be read as a {what} ({type(error).__name__}); name a readable {kind}")
+        refuse(f"cannot be read as a {what} ({type(error).__name__})", f"name a readable {kind}")
 
 
 def pieces_of_lines(content, refuse):
@@ -71,12 +71,12 @@ def pieces_of_lines(content, refuse):
         lines = content.decode("utf-8-sig").rstrip("\r\n").split("\n")
     except UnicodeDecodeError as error:
         line_number = content.count(b"\n", 0, error.start) + 1
-        refuse(f"line {line_number} is not UTF-8; save the vocabulary as UTF-8")
+        refuse(f"line {line_number} is not UTF-8", "save the vocabulary as UTF-8")
     # Google strips lines; a piece of spaces alone (some public vocabularies have one) keeps its id
     # and matches nothing.
     pieces = [line.strip() or line.removesuffix("\r") for line in lines]
     if pieces == [""]:
-        refuse("the vocabulary is empty; one piece a line is needed")
+        refuse("the vocabulary is empty", "one piece a line is needed")
     last = {piece: index for index, piece in enumerate(pieces)}
     return [piece if last[piece] == index else "" for index, piece in enumerate(pieces)]
 
@@ -97,16 +97,18 @@ def pieces_of_json(content, refuse):
         vocab = [pieces.get(index, "") for index in range(num_rows)]
         is_numbered = num_pieces(vocab) == num_pieces(ids)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        refuse("is not a tokenizer.json with a vocabulary; name a vocab.txt instead")
+        refuse("is not a tokenizer.json with a vocabulary", "name a vocab.txt instead")
     if kind != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
-        refuse(f"has a {str(kind)[:40]} tokenizer, not BERT's WordPiece; name a vocab.txt instead")
+        refuse(
+            f"has a {str(kind)[:40]} tokenizer, not BERT's WordPiece", "name a vocab.txt instead"
+        )
     if not is_numbered or not vocab:
-        refuse("its ids are not 0, 1, 2 and so on; get the file again, or name a vocab.txt")
+        refuse("its ids are not 0, 1, 2 and so on", "get the file again, or name a vocab.txt")
     odd = next((piece for piece in vocab if not is_a_line(piece)), None)
     if odd is not None:
         refuse(
-            f"piece {ids[odd]} is {shortened(odd)!r}, which no line of a vocab.txt can be; remove "
-            "it"
+            f"piece {ids[odd]} is {shortened(odd)!r}, which no line of a vocab.txt can be",
+            "remove it",
         )
     return vocab
 
