@@ -91,7 +91,7 @@ def test_a_training_that_reads_it(folders, measure, tmp_path):
 
 # reads and tokenizes a table of pairs as a fine-tuning does, its tokens on the disk
 TABLE = (
-    "import sys; from bert_gpu.finetune import disk_array, encoded; "
+    "import sys; from bert_gpu.finetune.files import disk_array, encoded; "
     "from bert_gpu.finetune.config import FinetuneConfig, resolve_task; "
     "from bert_gpu.finetune.files.splits import read_splits; "
     "from bert_gpu.text.tokenizers.open import open_tokenizer; "

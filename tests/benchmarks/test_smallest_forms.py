@@ -106,15 +106,6 @@ def test_replicas_are_compared(small, tmp_path):
 
 
 @pytest.mark.long
-def test_the_exchange_of_two_workers_is_measured():
-    sizes = "--model=tiny --rounds=2 --batch_size=2 --length=16 --packs=1".split()
-    found = table(run(FOLDER / "workers.py", *sizes))
-    names = ["no exchange", "one, after the backward pass", "packs of 1 MB"]
-    assert list(found) == names and all(float(row[0]) > 0 for row in found.values())
-    assert found[names[1]][1] == "1.00"
-
-
-@pytest.mark.long
 def test_recipes_are_compared(small, tmp_path):
     """With a small vocabulary, too: no document is dropped for it. What is in the JSON file is not
     measured again.
@@ -203,13 +194,6 @@ def test_optimizers_are_compared(small, tmp_path, monkeypatch, capsys):
 def test_the_first_second_is_measured():
     found = table(run(FOLDER / "startup.py", "--runs=1"))
     assert len(found) == 14 and all(float(seconds) > 0 for (seconds,) in found.values())
-
-
-@pytest.mark.long
-def test_checkpoints():
-    rows = table(run(FOLDER / "checkpoints.py", "--model=tiny", "--repeats=1"))
-    assert list(rows) == ["with a checksum", "without"]
-    assert all(float(cell) > 0 for row in rows.values() for cell in row)
 
 
 @pytest.mark.long
