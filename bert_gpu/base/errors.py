@@ -18,8 +18,9 @@ class UserError(Exception):
         conflict with the first. value: of the setting, None = not shown.
       where: the file and line, or the command, that is wrong; a setting in it has no dashes.
 
-    Attributes: those, with the names in a tuple, settings; and origin: what gave the setting its
-      value, such as a recipe, None = the user, on the command line.
+    Attributes: problem, remedy, value and where as given.
+      settings: the names of the settings, a tuple. origin: what gave the setting its value, such as
+        a recipe; None = the user, on the command line.
     """
 
     def __init__(

@@ -215,7 +215,7 @@ class Parsed:
 
 
 class RecipeConsole(console.Console):
-    """origin_of: of a Parsed."""
+    """Says of a warning about a setting what gave the setting its value. origin_of: of a Parsed."""
 
     def __init__(self, origin_of, quiet):
         super().__init__(quiet)

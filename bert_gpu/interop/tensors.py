@@ -51,7 +51,8 @@ def read_safetensors(path):
     try:
         tensor_files.check(path, tensors, tensor_files.metadata_of(content))
     except UserError as error:
-        raise error.within(None, "write or get it again") from None
+        error.remedy = "write or get it again"
+        raise
     return tensors
 
 

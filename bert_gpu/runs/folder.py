@@ -48,8 +48,6 @@ from bert_gpu.runs.provenance import differences
 UNFINISHED_RUN = f".{RUN}.*.partial"  # of files.write_text
 # what a damaged checkpoint is renamed to, step-00001000.damaged, when a run goes on from another
 DAMAGED = ".damaged"
-
-
 MANY_CHARACTERS = 110  # of a list of changed settings, of which a message shows the first
 
 

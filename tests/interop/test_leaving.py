@@ -354,3 +354,15 @@ def test_heads_are_known_by_their_tensors(config, architecture, tmp_path):
             assert back.weights.keys() == {x for x in expected if not x.startswith(f"{head}/")}
         else:
             assert back.notes == model.notes and back.weights.keys() == expected
+
+
+def test_damaged_weights_are_named_with_what_to_do(tmp_path):
+    models.write_own(model_of(OF_OURS["quick"], "BertForMaskedLM"), str(tmp_path))
+    path = tmp_path / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(UserError) as caught:
+        models.read_model(str(tmp_path))
+    problem = "is damaged: its tensors do not match their checksum"
+    assert str(caught.value) == f"{path}: {problem}; write or get it again"
