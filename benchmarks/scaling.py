@@ -65,10 +65,10 @@ def specs_of(model):
     from bert_gpu.data.config import DataConfig
     from bert_gpu.model.config import ModelConfig
     from bert_gpu.model.encoder import BertEncoder
-    from bert_gpu.model.heads import pretraining_weights
+    from bert_gpu.pretrain.objectives.joint import open_objective
 
     config = ModelConfig(vocab_size=DataConfig().vocab_size, **shape_of(model))
-    return pretraining_weights(BertEncoder(config))
+    return open_objective(("mlm", "nsp"), BertEncoder(config)).weights()
 
 
 def num_parameters(model):

@@ -35,7 +35,7 @@ BELOW |= {
     "finetune": TRAINING,
     "inference": {"interop", "text", "model", "devices", "base"},
     "watch": {"runs", "monitor", "base"},
-    "doctor": TRAINING - {"interop"},
+    "doctor": TRAINING - {"interop"} | {"pretrain"},
 }
 BELOW["cli"] = TRAINING | {"pretrain", "finetune", "inference", "watch", "doctor"}
 USE_GARDEN = ("model/garden.py", "interop/garden.py")

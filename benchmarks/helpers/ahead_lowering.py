@@ -27,13 +27,13 @@ class Lowering:
         from bert_gpu.base import fused
         from bert_gpu.devices.config import DeviceConfig
         from bert_gpu.devices.devices import set_up
-        from bert_gpu.model import heads
         from bert_gpu.model.config import ModelConfig
         from bert_gpu.model.encoder import BertEncoder
         from bert_gpu.model.weights import column_blocks
         from bert_gpu.optim.config import OptimizerConfig
+        from bert_gpu.pretrain.objectives.joint import open_objective
         from bert_gpu.train.state import TrainState, frozen_names
-        from bert_gpu.train.step import Objective, TrainStep
+        from bert_gpu.train.step import TrainStep
 
         self.tf, self.length, self.packed, self.micro_batches = tf, length, packed, micro_batches
         self.optimizer = OptimizerConfig(optimizer=optimizer)
@@ -47,21 +47,18 @@ class Lowering:
         encoder = BertEncoder(
             config, recompute_every=recompute_every, attention=attention, xla=True
         )
-        specs = heads.pretraining_weights(encoder, next_sentence=not packed)
+        objective = open_objective(("mlm",) if packed else ("mlm", "nsp"), encoder)
+        specs = objective.weights()
         self.weights = {name: np.zeros(spec.shape, np.float32) for name, spec in specs.items()}
         self.column_blocks = column_blocks(specs)
-        losses = lambda weights, batch, dtype, seed: heads.pretraining_losses(  # noqa: E731
-            weights, batch, encoder, dtype=dtype, seed=seed
-        )
         freeze = [part.replace("HALF", str(config.num_hidden_layers // 2)) for part in freeze]
         self.state = TrainState(
             self.devices.strategy, self.weights, None, frozen_names(self.weights, freeze)
         )
-        objective = Objective(counts=heads.pretraining_counts, losses=losses)
         self.step = TrainStep(
             self.devices,
             self.state,
-            objective,
+            objective.of_training(),
             self.optimizer,
             num_micro_batches=micro_batches,
             seed=1,

@@ -23,10 +23,11 @@ def make_model(folder, text, name, classifies=False):
     text: a file. It has up to 30,522 pieces.
     """
     from bert_gpu.interop import models
-    from bert_gpu.model import heads
     from bert_gpu.model.config import ModelConfig
     from bert_gpu.model.encoder import BertEncoder
+    from bert_gpu.model.heads import classifier_weights
     from bert_gpu.model.weights import initialize
+    from bert_gpu.pretrain.objectives.joint import open_objective
     from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 
     vocab_file = str(folder / "vocab.txt")
@@ -35,9 +36,9 @@ def make_model(folder, text, name, classifies=False):
     config = ModelConfig(vocab_size=tokenizer.vocab_size, **shape_of(name))
     encoder, path = BertEncoder(config), str(folder / "model")
     if classifies:
-        weights = initialize(heads.classifier_weights(encoder, len(LABELS)), 1)
+        weights = initialize(encoder.weights() | classifier_weights(config, len(LABELS)), 1)
         notes = models.Notes([], [], "BertForSequenceClassification", LABELS)
         models.write_own(models.Model(config, weights, notes, tokenizer, None), path)
     else:
-        weights = initialize(heads.pretraining_weights(encoder), 1)
+        weights = initialize(open_objective(("mlm", "nsp"), encoder).weights(), 1)
         models.write_model(path, config, weights, files=models.tokenizer_files(tokenizer))

@@ -76,12 +76,13 @@ class Ours(Trainer):
         )
 
     def make_state(self):
-        from bert_gpu.model import heads
         from bert_gpu.model.encoder import BertEncoder
         from bert_gpu.model.weights import column_blocks, initialize
+        from bert_gpu.pretrain.objectives.joint import open_objective
         from bert_gpu.train.state import TrainState
 
-        specs = heads.pretraining_weights(BertEncoder(self.model), next_sentence=not self.packed)
+        self.objectives = ("mlm",) if self.packed else ("mlm", "nsp")
+        specs = open_objective(self.objectives, BertEncoder(self.model)).weights()
         self.state = TrainState(
             self.devices.strategy,
             initialize(specs, self.seed),
@@ -91,13 +92,12 @@ class Ours(Trainer):
 
     def make_step(self, num_micro_batches, **more):
         from bert_gpu.model.encoder import BertEncoder
-        from bert_gpu.pretrain.objective import pretraining_objective
+        from bert_gpu.pretrain.objectives.joint import open_objective
         from bert_gpu.train.memory import training_encoder
         from bert_gpu.train.step import TrainStep
 
-        objective = pretraining_objective(
-            training_encoder(BertEncoder(self.model), self.memory, self.devices)
-        )
+        encoder = training_encoder(BertEncoder(self.model), self.memory, self.devices)
+        objective = open_objective(self.objectives, encoder).of_training()
         sizes = dict(num_micro_batches=num_micro_batches, seed=self.seed)
         return TrainStep(self.devices, self.state, objective, self.optimizer, **sizes, **more)
 

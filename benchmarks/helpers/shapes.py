@@ -4,7 +4,7 @@ import numpy as np
 
 from bert_gpu.model.config import PRESETS, ModelConfig
 
-from .serve import VOCAB_SIZE, make_batch, num_predictions
+from .serve import VOCAB_SIZE, make_batch
 
 SHAPES = PRESETS | {
     "6x512": dict(
@@ -40,19 +40,12 @@ def shape_of(name):
 def flops_per_token(name, length, packed=False):
     """Model FLOPs of a training step for each position of its rows (bert_gpu/model/flops.py)."""
     from bert_gpu.model.encoder import BertEncoder  # imports TensorFlow, which --help does not need
-    from bert_gpu.model.flops import FlopsCounter
+    from bert_gpu.pretrain.objectives.joint import open_objective
 
     encoder = BertEncoder(ModelConfig(vocab_size=VOCAB_SIZE, **shape_of(name)))
-    if packed:
-        batch = make_batch(64, length, packed=True)
-        return (
-            FlopsCounter(encoder, next_sentence=False).per_batch(batch).model
-            / batch["input_mask"].size
-        )
-    return (
-        FlopsCounter(encoder, next_sentence=True).per_row(length, num_predictions(length)).model
-        / length
-    )
+    objective = open_objective(("mlm",) if packed else ("mlm", "nsp"), encoder)
+    batch = make_batch(64, length, packed=packed)
+    return objective.flops(batch).model / batch["input_mask"].size
 
 
 def real_share(rows, length):

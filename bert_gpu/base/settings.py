@@ -199,7 +199,8 @@ def type_problem(value, kind, rules):
 
 def range_problem(value, rules):
     """What a value of the right type must be, where it is not in the field's range, else None."""
-    if rules.get("choices") and value not in rules["choices"]:
+    values = value if isinstance(value, tuple | list) else [value]
+    if rules.get("choices") and not set(values) <= set(rules["choices"]):
         return f"one of {', '.join(map(str, rules['choices']))}"
     bounds = [
         ("low", lambda bound: value >= bound, "at least"),

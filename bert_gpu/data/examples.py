@@ -20,6 +20,7 @@ COMPACT = "compact"
 # Features of Google's create_pretraining_data.py, and the names that Model Garden's
 # --use_v2_feature_names gives two of them.
 V2_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
+MASKED_WORDS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +48,15 @@ class Schema:
         names = ["input_ids", "input_mask", "segment_ids", *["sequence_ids"] * self.is_packed]
         shapes = dict.fromkeys(names, [max_seq_length])
         if self.kind == STATIC:
-            names = "masked_lm_positions", "masked_lm_ids", "masked_lm_weights"
-            shapes |= dict.fromkeys(names, [self.max_predictions_per_seq])
+            shapes |= dict.fromkeys(MASKED_WORDS, [self.max_predictions_per_seq])
         if self.has_next_sentence_labels:
             shapes["next_sentence_labels"] = []
         return shapes
+
+    @property
+    def features(self) -> set[str]:
+        """Names of the features of a batch; compact records get masked words when they are read."""
+        return {*self.shapes(self.max_seq_length), *MASKED_WORDS}
 
     def describe(self):
         """What tells it from other schemas, in words."""
@@ -82,7 +87,7 @@ def sniff_schema(record):
         name: V2_NAMES[name] if v2_names and name in V2_NAMES else name
         for name in ("input_ids", "input_mask", "segment_ids")
     }
-    for name in [*names.values(), "masked_lm_positions", "masked_lm_ids", "masked_lm_weights"]:
+    for name in (*names.values(), *MASKED_WORDS):
         if name not in sizes:
             raise ValueError(f"a record has no feature {name!r}")
     return Schema(

@@ -101,27 +101,22 @@ def step(device):
 
     import numpy as np
 
-    from bert_gpu.model import heads
     from bert_gpu.model.config import preset
     from bert_gpu.model.encoder import BertEncoder
     from bert_gpu.model.weights import column_blocks, initialize
     from bert_gpu.optim.config import OptimizerConfig
+    from bert_gpu.pretrain.objectives.joint import open_objective
     from bert_gpu.train.state import TrainState
-    from bert_gpu.train.step import Objective, TrainStep
+    from bert_gpu.train.step import TrainStep
 
     since = time.monotonic()
     devices = set_up(device)
     vocab_size, length, num_masked, rows = 512, 32, 4, 4 * devices.num_replicas
     encoder = BertEncoder(preset("tiny", vocab_size=vocab_size))
-    specs, config = heads.pretraining_weights(encoder), OptimizerConfig()
+    objective = open_objective(("mlm", "nsp"), encoder)
+    specs, config = objective.weights(), OptimizerConfig()
     weights = initialize(specs, 0)
     state = TrainState(devices.strategy, weights, config, (), column_blocks(specs))
-    objective = Objective(
-        counts=heads.pretraining_counts,
-        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(
-            weights, batch, encoder, dtype=dtype, seed=seed
-        ),
-    )
     draw = np.random.default_rng(0)
     batch = dict(
         input_ids=draw.integers(5, vocab_size, (rows, length), np.int32),
@@ -132,7 +127,8 @@ def step(device):
         masked_lm_weights=np.ones((rows, num_masked), np.float32),
         next_sentence_labels=np.zeros(rows, np.int32),
     )
-    train_step = TrainStep(devices, state, objective, config, num_micro_batches=1, seed=0)
+    joint = objective.of_training()
+    train_step = TrainStep(devices, state, joint, config, num_micro_batches=1, seed=0)
     loss = float(train_step([batch], [1e-4], 0).read()["loss"][0])
     if not math.isfinite(loss):
         raise ArithmeticError(f"the loss of the first step is {loss}")

@@ -11,7 +11,7 @@ from bert_gpu.base.run_names import MODEL, RUN
 from bert_gpu.base.settings import Settings, fields_of, like, setting
 from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, TokenConfig
 from bert_gpu.finetune.tasks import table
-from bert_gpu.finetune.tasks.heads import CLASSIFIER, HEADS, Head
+from bert_gpu.finetune.tasks.heads import CLASSIFIER, TASK_HEADS, Head
 from bert_gpu.finetune.tasks.interface import open_task_type
 from bert_gpu.finetune.tasks.labels import SEPARATORS
 from bert_gpu.finetune.tasks.tag_schemes import NAMES
@@ -79,10 +79,10 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
         tokenizer = checked_tokenizer(config, path, model)
         model = with_dropout(model, config)
         stored = with_rows_of(labels, source, head)
-        own, left = f"{head.name}/", ()
+        left = ()
         pooled_by, model = pooling_of(model, source.weights), with_pooling(model, config, head)
         if head is CLASSIFIER and (model.pooling, model.pooled_size) != pooled_by:
-            left += ("pooler/", own)
+            left += head.prefixes
         left += reinitialised(model, config.reinit_layers, head)
         stored = {name: value for name, value in stored.items() if not name.startswith(left)}
     check_size(model, lambda few: head.weights(open_encoder(few), len(labels)))
@@ -112,7 +112,7 @@ def reinitialised(model, num_layers, head):
         )
     top = range(model.num_groups - num_layers, model.num_groups)
     layers = tuple(f"layer_{index}/" for index in top)
-    return (*layers, *head.beside, f"{head.name}/") if num_layers else ()
+    return (*layers, *head.prefixes) if num_layers else ()
 
 
 def with_rows_of(labels: tuple[str, ...], source: models.Model, head: Head) -> dict:
@@ -181,7 +181,7 @@ def read_trained(path):
             "architectures of its config.json",
             where=path[:90],
         )
-    for head in HEADS:
+    for head in TASK_HEADS:
         if f"{head.name}/bias" not in weights:
             continue
         labels = class_names(model, head.name)

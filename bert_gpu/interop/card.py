@@ -11,27 +11,10 @@ import json
 import numpy as np
 
 import bert_gpu
-from bert_gpu.interop.families import ARCHITECTURES, HEADS, auto_class
+from bert_gpu.interop.families import auto_class
 from bert_gpu.interop.formats import OURS, format_names
+from bert_gpu.interop.heads import ARCHITECTURES, is_left_out
 from bert_gpu.text.vocabulary.file import num_pieces
-
-TITLES = {
-    "BertModel": "A text encoder",
-    "BertForPreTraining": "A language model, pretrained on masked words and next sentences",
-    "BertForMaskedLM": "A language model, pretrained on masked words",
-    "BertForSequenceClassification": "A classifier of texts",
-    "BertForTokenClassification": "A classifier of words",
-    "BertForQuestionAnswering": "A model that finds answers in texts",
-}
-TASKS = {
-    "BertModel": "feature-extraction",
-    "BertForPreTraining": "fill-mask",
-    "BertForMaskedLM": "fill-mask",
-    "BertForSequenceClassification": "text-classification",
-    "BertForTokenClassification": "token-classification",
-    "BertForQuestionAnswering": "question-answering",
-}
-FINE_TUNED = tuple(name for name in TITLES if "Classif" in name or "Answering" in name)
 
 
 def readme(model, usage, library=None):
@@ -43,7 +26,7 @@ def readme(model, usage, library=None):
     """
     sections = {"The model": architecture(model)}
     sections |= model.card or {"Training": "Nothing beside the model says how it was trained."}
-    parts = [front_matter(model, library), f"# {TITLES[model.notes.architecture]}"]
+    parts = [front_matter(model, library), f"# {ARCHITECTURES[model.notes.architecture].title}"]
     parts.append(f"Written by bert-gpu {bert_gpu.__version__}.")
     for title, content in sections.items():
         parts += [f"## {title}", content if isinstance(content, str) else table(content)]
@@ -57,7 +40,12 @@ def readme(model, usage, library=None):
 def front_matter(model, library):
     """What Hugging Face's index reads."""
     lines = [f"library_name: {library}"] if library else []
-    lines += [f"pipeline_tag: {TASKS[model.notes.architecture]}", "tags:", "- bert", "- bert-gpu"]
+    lines += [
+        f"pipeline_tag: {ARCHITECTURES[model.notes.architecture].task}",
+        "tags:",
+        "- bert",
+        "- bert-gpu",
+    ]
     return "\n".join(["---", *lines, "---"])
 
 
@@ -73,11 +61,11 @@ def table(facts):
 
 def architecture(model):
     """{name: text} of what the configuration and the tokenizer say."""
-    config, own = model.config, ARCHITECTURES[model.notes.architecture]
+    config = model.config
     num_weights = sum(
         np.size(value)
         for name, value in model.weights.items()
-        if not name.startswith(HEADS) or name.startswith(own)
+        if not is_left_out(name, model.notes.architecture)
     )
     facts = {
         "Architecture": "BERT" if config.is_classic else "BERT variant",
@@ -122,7 +110,8 @@ def own_usage(architecture):
     train = "python run_classifier.py --init_checkpoint=FOLDER --data_dir=DATA"
     mask = 'python -m bert_gpu fill-mask --model=FOLDER "the capital of france is [MASK] ."'
     export = "python -m bert_gpu export --from=FOLDER --to=NEW --format"
-    lines = [mask] if "mlm/" in ARCHITECTURES[architecture] else []
-    lines.append(f"{train} --do_predict" if architecture in FINE_TUNED else train)
+    row = ARCHITECTURES[architecture]
+    lines = [mask] if "mlm" in row.heads else []
+    lines.append(f"{train} --do_predict" if row.own else train)
     lines += [f"{export}={name}" for name in format_names(writes=True) if name != OURS]
     return {"With bert-gpu": tuple(lines)}

@@ -1,5 +1,5 @@
-"""What a model is called in Hugging Face's folders: the classes that its heads make, and their
-tensor for each of our weights.
+"""What a model is called in Hugging Face's folders: the names of classes, and their tensor for each
+of our weights.
 
 A family (BERT, our own, and those in relatives.py) is a table of names. Two differences matter:
 torch keeps a linear layer's weight as (out, in), and our query, key and value projections are one
@@ -10,23 +10,8 @@ import typing
 
 import numpy as np
 
+from bert_gpu.interop.heads import ARCHITECTURES, HEADS
 from bert_gpu.model.config import OWN_TYPE
-
-# The weights of each class of transformers beside the encoder's, as prefixes of our names.
-ARCHITECTURES = {
-    "BertModel": ("pooler/",),
-    "BertForPreTraining": ("pooler/", "mlm/", "nsp/"),
-    "BertForMaskedLM": ("mlm/",),
-    "BertForSequenceClassification": ("pooler/", "classifier/"),
-    "BertForTokenClassification": ("token_classifier/",),
-    "BertForQuestionAnswering": ("span/",),
-}
-# those whose head has a row for each class
-LABELLED = {
-    "BertForSequenceClassification": "classifier",
-    "BertForTokenClassification": "token_classifier",
-}
-HEADS = ("pooler/", "mlm/", "nsp/", "classifier/", "token_classifier/", "span/")
 
 # {end of our names: end of theirs}; norm/ stands before those of a layer norm
 TORCH_LEAVES = {
@@ -53,15 +38,9 @@ BERT_PARTS = {
     "layer/feed_forward/in": f"{_LAYER}.intermediate.dense",
     "layer/feed_forward/output": f"{_LAYER}.output.dense",
     "layer/feed_forward/norm": f"{_LAYER}.output.LayerNorm",
-    "pooler": "bert.pooler.dense",
-    "mlm/transform": "cls.predictions.transform.dense",
-    "mlm/norm": "cls.predictions.transform.LayerNorm",
-    "mlm/bias": "cls.predictions.bias",
-    "nsp": "cls.seq_relationship",
-    "classifier": "classifier",
-    "token_classifier": "classifier",
-    "span": "qa_outputs",
 }
+for head in HEADS.values():
+    BERT_PARTS |= head.parts
 
 
 class Family(typing.NamedTuple):

@@ -10,7 +10,7 @@ import re
 import numpy as np
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.interop import tf_checkpoints
+from bert_gpu.interop import heads, tf_checkpoints
 from bert_gpu.interop.families import BERT_PARTS, Family
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.tf_checkpoints import (
@@ -54,11 +54,9 @@ def recognises(path):
 
 def specs_of(config, num_classes=1):
     """{our name: WeightSpec} of all that a checkpoint may have."""
-    from bert_gpu.model import heads
     from bert_gpu.model.encoders import open_encoder
 
-    encoder = open_encoder(config)
-    return heads.pretraining_weights(encoder) | heads.classifier_weights(encoder, num_classes)
+    return heads.specs_of(open_encoder(config), "BertForSequenceClassification", num_classes)
 
 
 def read_config(path):

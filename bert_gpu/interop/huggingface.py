@@ -4,7 +4,7 @@ This is also the project's own format, so that trained models open in `transform
 other architectures than BERT's (not config.is_classic), such as a pre-LN model, the folder has a
 model_type of our own, our names for tensors and, in modeling_bert_gpu.py, the code that computes it
 there. `export` writes the class of a relative (relatives.py) instead, where one computes the same.
-families.py has the tables of names.
+families.py has the names of tensors, heads.py those of classes.
 """
 
 import pathlib
@@ -14,19 +14,18 @@ import numpy as np
 from bert_gpu.base import tensor_files
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop import card, hf_tensors
-from bert_gpu.interop.families import ARCHITECTURES, HEADS, LABELLED, OWN, auto_class, family_of
+from bert_gpu.interop.families import OWN, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.formats import Model, Notes, formats_holding
+from bert_gpu.interop.heads import ARCHITECTURES, LABELLED, is_left_out, specs_of
 from bert_gpu.interop.relatives import Relative, read_shape, relative_of
 from bert_gpu.interop.tensors import join, read_tensors
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
-from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
 
 # what transformers computes a model of ours with, copied into its folder
 CODE = pathlib.Path(__file__).with_name("modeling_bert_gpu.py")
-TASK_HEADS = LABELLED | dict(BertForQuestionAnswering="span")
 
 
 def _num_classes(family, architecture, tensors):
@@ -36,22 +35,8 @@ def _num_classes(family, architecture, tensors):
     return 1 if np.ndim(kernel) != 2 else kernel.shape[-1 if family.parts is None else 0]
 
 
-def _specs(encoder, num_classes, architecture):
-    """Every weight that we can read in a folder of an architecture. A classifier's pooler may
-    differ from that of next-sentence prediction.
-    """
-    pretraining = heads.pretraining_weights(encoder)
-    if architecture == "BertForTokenClassification":
-        return pretraining | heads.token_classifier_weights(encoder, num_classes)
-    classifier = heads.classifier_weights(encoder, num_classes)
-    if architecture == "BertForSequenceClassification":
-        return pretraining | classifier
-    answers = heads.span_weights(encoder) if architecture == "BertForQuestionAnswering" else {}
-    return classifier | pretraining | answers
-
-
 def read_model(folder):
-    """Reads a folder of a class of Hugging Face's BERT (families.ARCHITECTURES) or of a relative.
+    """Reads a folder of a class of Hugging Face's BERT (heads.ARCHITECTURES) or of a relative.
 
     Returns:
       (config, weights, notes): ModelConfig; {our name: float32 array} of the weights in the
@@ -82,21 +67,22 @@ def read_model(folder):
     stated = (values.get("architectures") or [None])[0]
     foreign = None
     architecture = family.architecture_of(stated) or hf_tensors.guess_architecture(family, every)
-    if stated != family.class_of(architecture) and stated and architecture in TASK_HEADS:
-        foreign, head = stated, TASK_HEADS[architecture]  # whose scores may mean anything
+    head = ARCHITECTURES[architecture].own
+    if stated != family.class_of(architecture) and stated and head:
+        foreign = stated  # whose scores may mean anything
         for part in ("kernel", "bias"):
             tensors.pop(family.of(architecture).names(f"{head}/{part}")[0], None)
         architecture = hf_tensors.guess_architecture(family, set(tensors))
     family = family.of(architecture)
     with model_config.naming(config_path):
-        specs = _specs(encoder, _num_classes(family, architecture, tensors), architecture)
+        specs = specs_of(encoder, architecture, _num_classes(family, architecture, tensors))
 
     def read_tensor(their, shape):
         hf_tensors.check_tensor(folder, their, tensors[their], shape)
         return tensors[their]
 
     def is_expected(name):
-        return not name.startswith(HEADS) or name.startswith(ARCHITECTURES[architecture])
+        return not is_left_out(name, architecture)
 
     weights, missing = family.read_weights(specs, set(tensors), read_tensor, is_expected)
     unused = sorted(every - {their for name in weights for their in family.names(name)})
@@ -262,9 +248,9 @@ def _classes_of(weights, architecture):
 def _their_tensors(folder, family, config, weights, architecture):
     """{name: tensor} of a family's class. UserError when it has a weight that we lack."""
     family, tensors = family.of(architecture), {}
-    specs = _specs(open_encoder(config), _classes_of(weights, architecture), architecture)
+    specs = specs_of(open_encoder(config), architecture, _classes_of(weights, architecture))
     for name, spec in specs.items():
-        if name.startswith(HEADS) and not name.startswith(ARCHITECTURES[architecture]):
+        if is_left_out(name, architecture):
             continue
         if name not in weights:
             if name.startswith("pooler/") and architecture == "BertModel":
@@ -275,7 +261,7 @@ def _their_tensors(folder, family, config, weights, architecture):
         array = np.asarray(weights[name], np.float32)
         assert array.shape == spec.shape, f"{name}: {array.shape}, expected {spec.shape}"
         tensors |= zip(family.names(name), family.to_theirs(name, array), strict=True)
-    if "mlm/" in ARCHITECTURES[architecture]:
+    if "mlm" in ARCHITECTURES[architecture].heads:
         zeros = {name: np.zeros(shape(config), np.float32) for name, shape in family.zeros.items()}
         tensors |= zeros
     prefix = family.prefix if architecture == "BertModel" else ""

@@ -8,7 +8,6 @@ import os
 
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import is_inside
-from bert_gpu.interop.families import LABELLED
 from bert_gpu.interop.formats import (  # noqa: F401
     OURS,
     Model,
@@ -18,6 +17,7 @@ from bert_gpu.interop.formats import (  # noqa: F401
     open_format,
     recognise,
 )
+from bert_gpu.interop.heads import LABELLED
 from bert_gpu.interop.huggingface import write_model, write_own  # noqa: F401
 from bert_gpu.interop.sources import (  # noqa: F401
     find_casing,

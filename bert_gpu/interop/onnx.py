@@ -18,10 +18,10 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.fused import inlined, stderr_discarded
 from bert_gpu.interop import card
 from bert_gpu.interop.folders import replace_folder
+from bert_gpu.interop.heads import ARCHITECTURES, HEADS
 from bert_gpu.interop.huggingface import score_meaning
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
-from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
 
 OPSET = 17
@@ -50,27 +50,14 @@ MOST_BYTES = 2_000_000_000  # of weights: an ONNX file is one message of at most
 
 def outputs(architecture, weights, hidden, mask, config):
     """{name: tensor} of a class of transformers: last_hidden_state and what its heads compute; of
-    a pretraining head that lacks weights nothing. The scores of words are called logits also where
-    there is a next-sentence head, because who fills masks reads that name.
+    a task's class the task's alone, and of a head that lacks weights nothing. The scores of words
+    are called logits also where there is a next-sentence head, because who fills masks reads that
+    name.
     """
-    found = dict(last_hidden_state=hidden)
-    if architecture in ("BertModel", "BertForPreTraining") and "pooler/kernel" in weights:
-        found["pooler_output"] = heads.pool(weights, hidden)
-    has_words = weights.keys() >= heads.mlm_weights(config).keys()
-    if architecture in ("BertForMaskedLM", "BertForPreTraining") and has_words:
-        everywhere = tf.broadcast_to(tf.range(tf.shape(mask)[1]), tf.shape(mask))  # (B, S)
-        found["logits"] = heads.mlm_logits(weights, hidden, everywhere, config)
-    has_sentences = weights.keys() >= heads.nsp_weights(config).keys()
-    if architecture == "BertForPreTraining" and has_sentences:
-        pooled = found["pooler_output"]
-        found["seq_relationship_logits"] = heads.nsp_logits(weights, pooled)
-    if architecture == "BertForSequenceClassification":
-        vectors = heads.sentence_vector(weights, hidden, mask, config)
-        found["logits"] = heads.classifier_logits(weights, vectors)
-    if architecture == "BertForTokenClassification":
-        found["logits"] = heads.token_logits(weights, hidden)
-    if architecture == "BertForQuestionAnswering":
-        found["start_logits"], found["end_logits"] = heads.span_logits(weights, hidden)
+    found, row = dict(last_hidden_state=hidden), ARCHITECTURES[architecture]
+    for name in (row.own,) if row.own else row.heads:
+        if weights.keys() >= HEADS[name].weights(config, 1).keys():
+            found |= HEADS[name].outputs(weights, hidden, mask, config)
     return found
 
 

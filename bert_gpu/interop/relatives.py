@@ -12,7 +12,8 @@ import typing
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_values, read_json
-from bert_gpu.interop.families import ARCHITECTURES, BERT_PARTS, Family, family_of
+from bert_gpu.interop.families import BERT_PARTS, Family, family_of
+from bert_gpu.interop.heads import ARCHITECTURES
 from bert_gpu.interop.hf_tensors import canonical
 from bert_gpu.interop.tensors import num_rows
 from bert_gpu.model import config as model_config

@@ -14,8 +14,8 @@ import numpy as np
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import parse_json, read_json
 from bert_gpu.base.settings import Settings, fields_of, setting
-from bert_gpu.interop.families import LABELLED
 from bert_gpu.interop.formats import Embedding, Model
+from bert_gpu.interop.heads import LABELLED
 from bert_gpu.interop.sources import TASK, folder_of
 
 # {kind of task in task.json: problem_type in config.json}

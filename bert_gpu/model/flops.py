@@ -3,11 +3,10 @@
 FLOPs are counted as in PaLM (Chowdhery et al. 2022, appendix B; Kaplan et al. 2020, 2.1, with the
 attention products added): only matrix products, two FLOPs for each multiply-add, and a backward
 pass of twice the forward one. Lookups (also those done as products), normalisation, softmax,
-dropout and the optimizer count nothing. The masked-word head counts at the P masked positions,
-where it is computed, not at all S; so does the last layer, at the P masked words and K sentence
-vectors, which alone are read, but for the keys and values of all tokens. Each block states its
-multiply-adds beside its code, in functions *_products; this module sums them over a row of S tokens
-with P masked words and K sentence vectors.
+dropout and the optimizer count nothing. A head counts at the positions that it reads, where it is
+computed, not at all S; so does the last layer, but for the keys and values of all tokens. Each
+block states its multiply-adds beside its code, in functions *_products; this module sums them over
+a row of S tokens.
 
 Model FLOPs are what the mathematics needs; hardware FLOPs are what is computed. They differ where
 activations are recomputed, which runs the layers forward once more (counted in full, although a
@@ -23,7 +22,6 @@ import typing
 import numpy as np
 
 from bert_gpu.model.encoders import Encoder
-from bert_gpu.model.heads import mlm_products, nsp_products
 
 
 class Flops(typing.NamedTuple):
@@ -37,32 +35,25 @@ class Flops(typing.NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FlopsCounter:
-    """Counts the FLOPs of pretraining.
-
-    encoder: an Encoder whose products are known. next_sentence: whether there is a pooler with a
-    head of two classes.
-    """
+    """Counts the FLOPs of pretraining. encoder: an Encoder whose products are known."""
 
     encoder: Encoder
-    next_sentence: bool
 
-    def per_row(self, length, num_predictions, *, attended=None, num_sequences=1):
+    def per_row(self, length, heads, *, attended=None):
         """Flops of one row.
 
         Args:
-          length: S. num_predictions: P.
+          length: S. heads: [(hidden states of a row that a head reads, multiply-adds of the head
+            for one of them)].
           attended: T, the number of tokens that a position attends to, averaged over the row; None
             = S, for rows of one sequence.
-          num_sequences: K, sentence vectors of a row.
         """
-        config, computed = self.encoder.config, self.encoder.token_products(length)
+        computed = self.encoder.token_products(length)
         needed = computed if attended is None else self.encoder.token_products(attended)
-        others = length * computed.embeddings + num_predictions * mlm_products(config)
-        num_read = num_predictions
-        if self.next_sentence:
-            others += num_sequences * nsp_products(config)
-            num_read += num_sequences
-        num_unread = length - num_read
+        others = length * computed.embeddings
+        for num_read, products in heads:
+            others += num_read * products
+        num_unread = length - sum(num_read for num_read, _ in heads)
         layers = length * computed.layers - num_unread * computed.unread
         again = length * computed.recomputed
         if computed.recomputed:
@@ -72,32 +63,22 @@ class FlopsCounter:
             hardware=6.0 * (layers + others) + 2.0 * again,
         )
 
-    def per_batch(self, batch):
+    def per_batch(self, batch, heads):
         """Flops of a batch of arrays (or tensors) in Google's features, with or without
-        "sequence_ids" for packed rows.
+        "sequence_ids" for packed rows. heads: as for `per_row`.
         """
         num_rows, length = np.shape(batch["input_mask"])
-        attended, num_sequences = None, 1
-        if "sequence_ids" in batch:
-            attended, num_sequences = packed_means(np.asarray(batch["sequence_ids"]))
-        row = self.per_row(
-            length,
-            np.shape(batch["masked_lm_positions"])[1],
-            attended=attended,
-            num_sequences=num_sequences,
-        )
+        packed = np.asarray(batch["sequence_ids"]) if "sequence_ids" in batch else None
+        attended = None if packed is None else mean_attended(packed)
+        row = self.per_row(length, heads, attended=attended)
         return Flops(model=num_rows * row.model, hardware=num_rows * row.hardware)
 
 
-def packed_means(sequence_ids):
-    """(mean over all positions of the length of their sequence, mean number of sequences in a row)
-    of packed rows: int (B, S).
-
-    In the first, the padding of a row (0) counts as a sequence, because attention computes it too.
+def mean_attended(sequence_ids):
+    """Mean over all positions of packed rows, int (B, S), of the length of their sequence. The
+    padding of a row (0) counts as a sequence, because attention computes it too.
     """
     starts = np.ones_like(sequence_ids, bool)
     starts[:, 1:] = sequence_ids[:, 1:] != sequence_ids[:, :-1]
-    sizes = np.diff(np.append(np.flatnonzero(starts), sequence_ids.size)).astype(np.float64)
-    return float(np.sum(sizes**2) / sequence_ids.size), float(
-        np.sum(starts & (sequence_ids > 0)) / len(sequence_ids)
-    )
+    lengths = np.diff(np.append(np.flatnonzero(starts), sequence_ids.size)).astype(np.float64)
+    return float(np.sum(lengths**2) / sequence_ids.size)

@@ -3,8 +3,7 @@ answers) and their losses.
 
 Legend: B batch, S sequence, P predictions, H hidden, V vocabulary, C classes.
 
-Functions that run the encoder or specify its weights take an Encoder (encoders.py); functions of
-its output take only its config.
+They are functions of the encoder's output and take its config.
 
 Losses are sums, with separate counts: the mean over a step is the sum over all micro-batches and
 replicas divided by the global count. Counts need no forward pass, so they are known before the
@@ -16,9 +15,6 @@ import tensorflow as tf
 from bert_gpu.base.fused import column_sums, custom_gradient, fused, widened
 from bert_gpu.model.layers import dense, dropout, norm, project, select, sizes, ungated
 from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
-
-# what a training step reports beside its losses: {name: the count that its sum is divided by}
-MEASURES = {"mlm_accuracy": "mlm"}
 
 
 def mlm_weights(config):
@@ -48,43 +44,22 @@ def nsp_weights(config):
     return {**pooler_weights(config), **dense_weights(config, "nsp", config.hidden_size, 2)}
 
 
-def pretraining_weights(encoder, next_sentence=True):
-    """{name: WeightSpec} of an Encoder and pretraining heads; without next sentences it has neither
-    pooler nor "nsp".
-    """
-    config = encoder.config
+def classifier_weights(config, num_classes):
+    """A pooler and the scores of a classifier of texts; with one class it is a regressor."""
     return {
-        **encoder.weights(),
-        **mlm_weights(config),
-        **(nsp_weights(config) if next_sentence else {}),
-    }
-
-
-def classifier_weights(encoder, num_classes):
-    """{name: WeightSpec} of an Encoder, a pooler and a classifier; with one class it is a
-    regressor.
-    """
-    config = encoder.config
-    return {
-        **encoder.weights(),
         **pooler_weights(config, config.pooled_size),
         **dense_weights(config, "classifier", config.pooled_size, num_classes),
     }
 
 
-def token_classifier_weights(encoder, num_classes):
-    """{name: WeightSpec} of an Encoder and a classifier of its tokens."""
-    config = encoder.config
-    return {
-        **encoder.weights(),
-        **dense_weights(config, "token_classifier", config.hidden_size, num_classes),
-    }
+def token_classifier_weights(config, num_classes):
+    """Scores of a classifier of tokens."""
+    return dense_weights(config, "token_classifier", config.hidden_size, num_classes)
 
 
-def span_weights(encoder):
-    """{name: WeightSpec} of an Encoder and the scores of an answer's first and last token."""
-    config = encoder.config
-    return {**encoder.weights(), **dense_weights(config, "span", config.hidden_size, 2)}
+def span_weights(config):
+    """Scores of an answer's first and last token."""
+    return dense_weights(config, "span", config.hidden_size, 2)
 
 
 def mlm_product(weights, hidden, config, dtype=tf.float32):
@@ -306,103 +281,3 @@ def summed_correct(logits, labels, weights):
     )
     weights = tf.reshape(tf.cast(weights, tf.float32), [-1])
     return tf.reduce_sum(correct * weights), tf.reduce_sum(weights)
-
-
-def _prediction_weights(batch):
-    """Weights of each masked word, (B, P), and of each row, (B,)."""
-    words = tf.cast(batch["masked_lm_weights"], tf.float32)
-    rows = (
-        tf.cast(batch["row_weights"], tf.float32)
-        if "row_weights" in batch
-        else tf.ones([sizes(words)[0]])
-    )
-    return words * rows[:, None], rows
-
-
-def pretraining_counts(batch):
-    """Number of masked words and of sentence pairs in a batch: {"mlm": scalar, "nsp": scalar},
-    float32, without a forward pass.
-
-    "nsp" is absent, here and below, when the batch has no next_sentence_labels.
-    """
-    words, rows = _prediction_weights(batch)
-    counts = {"mlm": tf.reduce_sum(words)}
-    if "next_sentence_labels" in batch:
-        counts["nsp"] = tf.reduce_sum(rows)
-    return counts
-
-
-def read_positions(batch):
-    """The positions whose hidden states the pretraining heads read: int32 (B, P), the masked ones;
-    with next sentences (B, P + 1), and the first, [CLS].
-    """
-    masked = tf.cast(batch["masked_lm_positions"], tf.int32)
-    if "next_sentence_labels" not in batch:
-        return masked
-    return tf.concat([masked, tf.zeros([sizes(masked)[0], 1], tf.int32)], axis=1)
-
-
-def split_read(hidden, batch):
-    """The hidden states at `read_positions` -> those of the masked words (B, P, H), and of [CLS]
-    (B, 1, H), or of nothing.
-    """
-    num_words = sizes(batch["masked_lm_positions"])[1]
-    return hidden[:, :num_words], hidden[:, num_words:]
-
-
-def pretraining_losses(weights, batch, encoder, *, dtype=tf.float32, seed=None):
-    """The losses among `pretraining_sums`: {"mlm": scalar, "nsp": scalar}."""
-    sums = pretraining_sums(weights, batch, encoder, dtype=dtype, seed=seed)
-    return {name: value for name, value in sums.items() if name not in MEASURES}
-
-
-def pretraining_sums(weights, batch, encoder, *, dtype=tf.float32, seed=None):
-    """Summed losses and measures of a batch: {"mlm", "nsp", "mlm_accuracy": float32 scalar}.
-
-    Args:
-      weights: {name: tensor} with the names of `pretraining_weights`.
-      batch: Google's features: input_ids, input_mask, segment_ids (B, S); masked_lm_positions,
-        masked_lm_ids, masked_lm_weights (B, P); optionally next_sentence_labels (B,) or (B, 1), and
-        row_weights (B,), 0 for rows that only pad the batch.
-      encoder: Encoder.
-      seed: int32 (2,) for dropout; None switches it off.
-    """
-    table, kernel = two_uses_one_gradient(weights["embeddings/word"])
-    hidden = encoder.encode(
-        {**weights, "embeddings/word": table},
-        batch,
-        dtype=dtype,
-        seed=seed,
-        positions=read_positions(batch),
-    )
-    words, rows = _prediction_weights(batch)
-    masked, first = split_read(hidden, batch)
-    logits, bias = mlm_product(
-        {**weights, "embeddings/word": kernel}, masked, encoder.config, dtype
-    )
-    loss, correct = summed_loss_and_correct(logits, batch["masked_lm_ids"], words, bias)
-    sums = {"mlm": loss, "mlm_accuracy": correct}
-    if "next_sentence_labels" in batch:
-        sums["nsp"] = summed_loss(
-            nsp_logits(weights, pool(weights, first)), batch["next_sentence_labels"], rows
-        )[0]
-    return sums
-
-
-def pretraining_metrics(weights, batch, encoder, dtype=tf.float32):
-    """{"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}: (sum, count) each,
-    without dropout.
-    """
-    hidden = encoder.encode(weights, batch, dtype=dtype, positions=read_positions(batch))
-    words, rows = _prediction_weights(batch)
-    masked, first = split_read(hidden, batch)
-    logits = {"mlm": chosen_mlm_logits(weights, masked, encoder.config, dtype)}
-    targets = {"mlm": (batch["masked_lm_ids"], words)}
-    if "next_sentence_labels" in batch:
-        logits["nsp"] = nsp_logits(weights, pool(weights, first))
-        targets["nsp"] = (batch["next_sentence_labels"], rows)
-    metrics = {}
-    for name, (labels, label_weights) in targets.items():
-        metrics[f"{name}_loss"] = summed_loss(logits[name], labels, label_weights)
-        metrics[f"{name}_accuracy"] = summed_correct(logits[name], labels, label_weights)
-    return metrics

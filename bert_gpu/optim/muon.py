@@ -1,6 +1,6 @@
 """Muon (Jordan 2024, "Muon: an optimizer for hidden layers in neural networks"): momentum whose
-singular values are all moved to about 1, for the matrices inside the layers and the transform of
-the masked-word head.
+singular values are all moved to about 1, for the matrices inside the layers and the transforms of
+heads.
 
 Embeddings, norms, biases, poolers and output layers are left to AdamW. The update has the scale of
 AdamW's and decoupled weight decay (Liu et al. 2025, arXiv 2502.16982, 2.2), so both share one
@@ -82,11 +82,11 @@ def fallback_optimizer(config):
 
 
 def is_inner_kernel(name: str) -> bool:
-    """Return whether a weight is a kernel of a layer or the transform of the masked-word head. A
-    router of experts is not: it is a small output layer.
+    """Return whether a weight is a kernel of a layer or the transform of a head. A router of
+    experts is not: it is a small output layer.
     """
     if layer_of(name) is None:
-        return name == "mlm/transform/kernel"
+        return name.endswith("/transform/kernel")
     return re.search(r"/.+/kernel$", name) is not None and "router/" not in name
 
 

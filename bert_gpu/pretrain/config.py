@@ -15,6 +15,7 @@ from bert_gpu.model.config import (
     read_config,
     read_config_of,
 )
+from bert_gpu.pretrain.objectives.table import OBJECTIVES, summaries
 from bert_gpu.recipes.rules import differences
 from bert_gpu.train.config import RunSettings
 
@@ -47,6 +48,12 @@ class PretrainConfig(Settings):
     )
     max_predictions_per_seq: int | None = setting(
         None, "Masked tokens per row that the data must have. Default: what the data says.", low=1
+    )
+    train_objective: tuple[str, ...] = setting(
+        (),
+        f"What to train, separated by commas: {summaries(OBJECTIVES)}. Default: mlm, and nsp where "
+        "the records have its labels.",
+        choices=OBJECTIVES,
     )
     seed: int = setting(
         12345, "Seed of the initial weights, the order of the data and dropout.", low=0, high=2**62

@@ -14,7 +14,8 @@ from bert_gpu.monitor.metrics_log import check_monitoring
 from bert_gpu.monitor.throughput import total_peak_flops
 from bert_gpu.pretrain import start
 from bert_gpu.pretrain.config import RUN_FIELDS, model_name
-from bert_gpu.pretrain.objective import LOSSES, pretraining_objective, pretraining_validation
+from bert_gpu.pretrain.objectives.joint import default_objectives
+from bert_gpu.pretrain.validation import open_validation
 from bert_gpu.runs.card_facts import facts_while_training
 from bert_gpu.train import run as engine
 from bert_gpu.train.loop import Loop
@@ -34,22 +35,21 @@ def pretrain(settings, console=None, clock=time.monotonic):
         model = start.open_model(run, dataset, devices)
         if not trains:
             return evaluate(run, dataset, devices, model)
-        trained = start.training_model(run, dataset, devices, model)
-        fixed = fixed_settings(run.settings, model.config, devices, dataset)
-        start.check_resume(run, dataset, fixed)
+        objective = start.training_objective(run, dataset, devices, model)
+        fixed = fixed_settings(run.settings, model, devices, dataset)
+        start.check_resume(run, dataset, model, fixed)
         min_device_bytes = start.check_memory(run, dataset, devices, model)
-        weights = start.initial_weights(run, dataset, model)
+        weights = start.initial_weights(run, model)
         frozen = frozen_names(weights, settings.memory.freeze)
         data, held_out = start.open_records(run, dataset, model)
-        objective = pretraining_objective(trained)
         blocks = column_blocks(model.encoder.weights())
         state = TrainState(devices.strategy, weights, settings.optimizer, frozen, blocks)
-        validate = pretraining_validation(settings.run, held_out, devices, state, model.encoder)
+        validate = open_validation(settings.run, held_out, devices, state, model.objective())
         make_step = functools.partial(
             TrainStep,
             devices,
             state,
-            objective,
+            objective.of_training(),
             settings.optimizer,
             seed=settings.run.seed,
             has_lengths=data.has_lengths,
@@ -59,10 +59,15 @@ def pretrain(settings, console=None, clock=time.monotonic):
             step = make_step(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped)
             rows = describe(settings, model.config, devices.kind, weights, frozen, dataset)
             engine.print_summary(run, step, plan, data, rows, min_device_bytes)
-            export = functools.partial(write_model, run, dataset, model)
+            export = functools.partial(write_model, run, model)
             hashes = start.hashes(dataset, model.vocab)
             with run.begin(
-                step, plan, fixed=fixed, hashes=hashes, losses=LOSSES, find_results=find_results
+                step,
+                plan,
+                fixed=fixed,
+                hashes=hashes,
+                losses=model.objectives,
+                find_results=find_results,
             ) as log:
                 loop = Loop(
                     step,
@@ -72,7 +77,7 @@ def pretrain(settings, console=None, clock=time.monotonic):
                     log,
                     validate=validate,
                     export=export,
-                    flops=engine.with_update(start.flops_counter(trained, dataset, frozen), step),
+                    flops=engine.with_update(start.flops_counter(objective, frozen), step),
                     peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
                 )
                 loop.run()
@@ -90,10 +95,9 @@ def find_results(folder):
     return [os.path.join(folder, EVAL_RESULTS)]
 
 
-def write_model(run, dataset, model, path, state, step):
-    """Writes the model of a Run after a step to a folder."""
-    has_next = dataset.schema.has_next_sentence_labels
-    notes = models.Notes([], [], "BertForPreTraining" if has_next else "BertForMaskedLM", ())
+def write_model(run, model, path, state, step):
+    """Writes the Model of a Run after a step to a folder."""
+    notes = models.Notes([], [], model.objective().architecture, ())
     card = facts_while_training(run.folder.path, step, run.console.warn)
     weights = state.read_weights()
     models.write_own(models.Model(model.config, weights, notes, model.vocab, card), path)
@@ -102,8 +106,9 @@ def write_model(run, dataset, model, path, state, step):
 def fixed_settings(settings, model, devices, dataset):
     """{name: value} of the settings that may not change in a resumed run."""
     start = settings.run.start
+    is_default = model.objectives == default_objectives(dataset.schema)
     return (
-        model.to_dict()
+        model.config.to_dict()
         | engine.fixed_settings(settings, devices.precision)
         | dict(
             seed=settings.run.seed,
@@ -111,6 +116,8 @@ def fixed_settings(settings, model, devices, dataset):
             init_checkpoint=start and os.path.realpath(start),
             padding=settings.inputs.padding,
             training_data=dataset.identity(),
+            # those that the records have, as of every run that named none
+            train_objective=[] if is_default else list(model.objectives),
         )
     )
 
@@ -165,7 +172,7 @@ def evaluate(run, dataset, devices, model):
     )
     state.assign(values)
     _, reader = start.open_records(run, dataset, model)
-    validate = pretraining_validation(run.settings.run, reader, devices, state, model.encoder)
+    validate = open_validation(run.settings.run, reader, devices, state, model.objective())
     results = validate() | dict(step=progress.step)
     path = os.path.join(folder.path, EVAL_RESULTS)
     run.workers.on_chief(functools.partial(write_json, path, results))

@@ -13,9 +13,9 @@ from bert_gpu.interop import models
 from bert_gpu.model import heads
 from bert_gpu.model.config import NOT_IN_WEIGHTS
 from bert_gpu.model.encoders import Encoder, open_encoder
-from bert_gpu.model.flops import FlopsCounter
 from bert_gpu.model.weights import initialize
 from bert_gpu.pretrain.config import check_continues, check_data, resolve_model
+from bert_gpu.pretrain.objectives.joint import chosen_objectives, open_objective
 from bert_gpu.runs import provenance
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.train.batching import TrainingData
@@ -36,14 +36,21 @@ NEED_VALIDATION = (
 
 
 class Model(typing.NamedTuple):
-    """The model of a pretraining. encoder: Encoder. vocab: the data's tokenizer, None = unknown."""
+    """The model of a pretraining. encoder: Encoder. vocab: the data's tokenizer, None = unknown.
+    objectives: names of what it is trained for.
+    """
 
     encoder: Encoder
     vocab: typing.Any
+    objectives: tuple[str, ...]
 
     @property
     def config(self):
         return self.encoder.config
+
+    def objective(self, encoder=None):
+        """The JointObjective on its Encoder or on another one."""
+        return open_objective(self.objectives, encoder or self.encoder, self.vocab)
 
 
 def open_data(settings, console, workers=ALONE):
@@ -74,25 +81,26 @@ def open_model(run, dataset, devices):
             setting="encoder",
             value=config.encoder,
         )
-    return Model(encoder, vocab)
+    objectives = chosen_objectives(settings.run.train_objective, dataset.schema)
+    return Model(encoder, vocab, objectives)
 
 
-def training_model(run, dataset, devices, model):
-    """The Encoder of a Model that a Run trains with; warns of what labels the data lacks."""
+def training_objective(run, dataset, devices, model):
+    """The JointObjective of a Model that a Run trains; warns of what labels the data lacks."""
     for warning in label_warnings(dataset, model.vocab):
         run.console.warn(warning)
     rows = (dataset.max_seq_length, dataset.schema.is_packed)
-    return training_encoder(model.encoder, run.settings.memory, devices, *rows)
+    return model.objective(training_encoder(model.encoder, run.settings.memory, devices, *rows))
 
 
-def check_resume(run, dataset, fixed):
+def check_resume(run, dataset, model, fixed):
     """UserError when workers, or the run to resume, differ in the fixed settings {name: value}, or
     when the data lacks the validation records that settings need.
     """
     # not the path of the first weights, which are worker 0's on all workers
     run.workers.check_alike(fixed | dict(init_checkpoint=None))
     run.check_resumable(fixed)
-    check_validation(run.settings, dataset, run.console)
+    check_validation(run.settings, dataset, model.objective(), run.console)
 
 
 def check_memory(run, dataset, devices, model):
@@ -103,7 +111,7 @@ def check_memory(run, dataset, devices, model):
     return check_size(
         settings,
         model.config,
-        functools.partial(weight_specs, dataset),
+        lambda config: model.objective(open_encoder(config)).weights(),
         devices,
         dataset.max_seq_length if settings.inputs.padding == "fixed" else 1,
         0 if dataset.validation is None else settings.run.eval_batch_size,
@@ -140,14 +148,12 @@ def hashes(dataset, vocab):
     )
 
 
-def check_validation(settings, dataset, console):
+def check_validation(settings, dataset, objective, console):
     """UserError when the data has no validation records but settings need them (settings of a
-    recipe are ignored instead), or when --best_metric is none of theirs.
+    recipe are ignored instead), or when --best_metric is none of the JointObjective's.
     """
     if dataset.validation is not None:
-        parts = ("mlm", "nsp") if dataset.schema.has_next_sentence_labels else ("mlm",)
-        reported = [f"{part}_{name}" for part in parts for name in ("loss", "accuracy")]
-        settings.ending.criterion(dict.fromkeys(["loss", *reported], 0.0))
+        settings.ending.criterion(dict.fromkeys(objective.validation_metrics, 0.0))
         return
     values = settings.values()
     defaults = type(settings)().values()
@@ -193,27 +199,21 @@ def open_vocabulary(settings, dataset):
     return tokenizer
 
 
-def flops_counter(encoder, dataset, frozen):
-    """Function of a batch -> model.flops.Flops, None when it cannot count them: for some encoders,
-    and with frozen weights.
+def flops_counter(objective, frozen):
+    """Function of a batch -> model.flops.Flops of a JointObjective, None when it cannot count them:
+    for some encoders, and with frozen weights.
     """
-    if frozen or encoder.token_products(0) is None:
-        return None
-    return FlopsCounter(encoder, dataset.schema.has_next_sentence_labels).per_batch
+    countable = not frozen and objective.encoder.token_products(0) is not None
+    return objective.flops if countable else None
 
 
-def weight_specs(dataset, model):
-    """{name: WeightSpec} of the model of a ModelConfig with the heads that the data needs."""
-    return heads.pretraining_weights(open_encoder(model), dataset.schema.has_next_sentence_labels)
-
-
-def initial_weights(run, dataset, model):
+def initial_weights(run, model):
     """Fresh weights of a Model, replaced by those of --init_checkpoint where it has them; a Run
     that is resumed skips that. Says what it takes from there.
     """
-    (encoder, vocab), console = model, run.console
-    config, start, seed = encoder.config, run.settings.run.start, run.settings.run.seed
-    specs = heads.pretraining_weights(encoder, dataset.schema.has_next_sentence_labels)
+    config, vocab, console = model.config, model.vocab, run.console
+    start, seed = run.settings.run.start, run.settings.run.seed
+    specs = model.objective().weights()
     # asked of the folder on all workers, each of which has an --init_checkpoint of its own
     goes_on = run.stored is not None and bool(run.folder.steps())
     if start is None or goes_on:

@@ -78,9 +78,9 @@ sys.exit(flags.exit_code(pretrain.main, ["pretrain", *sys.argv[2:]]))
 """
 
 
-def start_and_hold(data, output, *flags, before_step, steps=12):
+def start_and_hold(data, output, *flags, before_step, steps=12, prepare=""):
     """The process of a pretraining that waits before a step (its number from 0) and, until it is
-    killed, comes no further.
+    killed, comes no further. prepare: Python code that it runs first.
     """
     fixed = [
         f"--input_file={data}/*.tfrecord",
@@ -89,7 +89,7 @@ def start_and_hold(data, output, *flags, before_step, steps=12):
         "--log_steps=1",
     ]
     return subprocess.Popen(
-        [sys.executable, "-c", HELD, str(before_step), *fixed, *SMALL, *flags],
+        [sys.executable, "-c", prepare + HELD, str(before_step), *fixed, *SMALL, *flags],
         env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1"),
         cwd=ROOT,
         stdin=subprocess.PIPE,

@@ -24,7 +24,6 @@ from bert_gpu.interop import huggingface
 from bert_gpu.interop.models import tokenizer_files
 from bert_gpu.model.config import ModelConfig, labels_of
 from bert_gpu.model.encoder import BertEncoder
-from bert_gpu.model.heads import pretraining_weights
 from bert_gpu.model.weights import initialize
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.train import run as engine
@@ -32,6 +31,7 @@ from bert_gpu.train.evaluation import ForwardPass
 from bert_gpu.train.step import TrainStep
 from bert_gpu.watch.run_data import read_run
 from bert_gpu.watch.sections import summary
+from tests import pretraining
 from tests.interop.test_huggingface import needs_oracle, oracle_python
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
@@ -78,7 +78,7 @@ def write_split(folder, split, count, seed, has_labels=True):
 def make_model(folder):
     """Writes model/ (pretrained, in name) and its vocab.txt into a folder."""
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
-    weights = initialize(pretraining_weights(BertEncoder(MODEL)), 1)
+    weights = initialize(pretraining.weights(BertEncoder(MODEL)), 1)
     vocab = WordPieceTokenizer(str(folder / "vocab.txt"))
     huggingface.write_model(
         str(folder / "model"),
@@ -229,7 +229,7 @@ def test_other_settings_other_data_and_another_start_are_refused(
     huggingface.write_model(
         str(tmp_path / "model"),
         MODEL,
-        initialize(pretraining_weights(BertEncoder(MODEL)), 2),
+        initialize(pretraining.weights(BertEncoder(MODEL)), 2),
         "BertForPreTraining",
         files=tokenizer_files(WordPieceTokenizer(str(workplace / "vocab.txt")), MODEL),
     )
@@ -663,7 +663,7 @@ def test_pairs_need_segments_only_where_there_are_some(workplace, capsys, tmp_pa
         huggingface.write_model(
             str(tmp_path / str(num_types)),
             model,
-            initialize(pretraining_weights(BertEncoder(model)), 1),
+            initialize(pretraining.weights(BertEncoder(model)), 1),
             files=vocab,
         )
     start = ["--num_train_steps=1", "--do_train"]

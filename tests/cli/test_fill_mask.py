@@ -21,6 +21,7 @@ from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
 from bert_gpu.model.weights import initialize
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
+from tests import pretraining, task_heads
 
 VOCAB = [
     "[PAD]",
@@ -55,7 +56,7 @@ def pretrained(tmp_path_factory):
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
     weights = {
         n: v * 20 if v.ndim == 2 else v
-        for n, v in initialize(heads.pretraining_weights(BertEncoder(MODEL)), 1).items()
+        for n, v in initialize(pretraining.weights(BertEncoder(MODEL)), 1).items()
     }
     vocab = WordPieceTokenizer(str(folder / "vocab.txt"))
     huggingface.write_model(
@@ -204,7 +205,7 @@ def test_a_model_whose_writing_was_killed_is_found_by_the_message(pretrained, ca
 
 
 def test_a_classifier_cannot_guess_words(pretrained, capsys, tmp_path):
-    weights = initialize(heads.classifier_weights(BertEncoder(MODEL), 2), 1)
+    weights = initialize(task_heads.specs("classifier", BertEncoder(MODEL), 2), 1)
     vocab = WordPieceTokenizer(str(pretrained[0] / "vocab.txt"))
     huggingface.write_model(
         str(tmp_path),

@@ -207,6 +207,23 @@ def test_records_of_model_garden_train_as_well(data, tmp_path, sample_text):
     assert runs[0] == runs[1] and all(np.isfinite(line["loss"]) for line in runs[0])
 
 
+def test_next_sentences_may_be_left_out(data, finished, tmp_path, capsys):
+    """Of the same records, in the order of the table, and named or not."""
+    output, masked_words = tmp_path / "run", "--train_objective=mlm"
+    assert pretrain(data, output, masked_words, steps=2) == 0
+    steps = [line for line in lines(output) if "loss" in line]
+    assert all(line["loss"] == line["mlm"] and "nsp" not in line for line in steps)
+    config = json.loads((output / "model" / "config.json").read_text())
+    assert config["architectures"] == ["BertForMaskedLM"]
+    assert weights(output).keys() < weights(finished).keys()
+    assert pretrain(data, output, masked_words, steps=3) == 0
+    assert pretrain(data, output, steps=3) == 2
+    assert "--train_objective: ['mlm'] -> []" in capsys.readouterr().err
+    assert pretrain(data, finished, "--train_objective=nsp,mlm", "--save_checkpoints_steps=5") == 0
+    assert pretrain(data, output, "--train_objective=words") == 2
+    assert "--train_objective=words: must be one of mlm, nsp" in capsys.readouterr().err
+
+
 def test_show_config(data, capsys):
     assert pretrain(data, "nowhere", "--show_config", "--adam_beta2=0.98") == 0
     text = capsys.readouterr().out

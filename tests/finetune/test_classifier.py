@@ -19,11 +19,11 @@ from bert_gpu.finetune.tasks import heads
 from bert_gpu.finetune.tasks.problem_types import Classification
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
-from bert_gpu.model.heads import classifier_weights
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
+from tests import task_heads
 
 CLS, SEP = 2, 3
 MODEL = ModelConfig(
@@ -166,7 +166,7 @@ def rows():
 
 def random_state(devices, num_classes=3, seed=0, model=MODEL):
     """Weights large enough that probabilities differ between rows."""
-    weights = initialize(classifier_weights(BertEncoder(model), num_classes), seed)
+    weights = initialize(task_heads.specs("classifier", BertEncoder(model), num_classes), seed)
     return TrainState(
         devices.strategy,
         {name: value * 20 if value.ndim == 2 else value for name, value in weights.items()},
@@ -235,7 +235,9 @@ def test_logits_are_those_of_each_row_alone_whatever_is_padded(rows, pooling, po
     generator = np.random.default_rng(3)
     weights = {
         name: value * 20 if value.ndim == 2 else value
-        for name, value in initialize(classifier_weights(BertEncoder(model), 3), 0).items()
+        for name, value in initialize(
+            task_heads.specs("classifier", BertEncoder(model), 3), 0
+        ).items()
     }
     weights |= {
         name: generator.standard_normal(weights[name].shape).astype(np.float32)
@@ -336,7 +338,7 @@ def test_a_tiny_bert_learns_an_easy_task():
     devices = set_up(DeviceConfig())
     state = TrainState(
         devices.strategy,
-        initialize(classifier_weights(BertEncoder(MODEL), 2), 1),
+        initialize(task_heads.specs("classifier", BertEncoder(MODEL), 2), 1),
         OptimizerConfig(),
         column_blocks={},
     )

@@ -10,11 +10,11 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import FinetuneConfig, StartConfig, resolve_task
 from bert_gpu.finetune.start import find_trained, read_notes, start_training, write_notes
 from bert_gpu.interop import huggingface
-from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
 from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings, resolve_model
+from tests import pretraining, task_heads
 from tests.interop import tensorflow_1
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green"]
@@ -34,9 +34,9 @@ def save(folder, *, is_classifier, labels=LABELS, **head):
     """A model's folder; returns its weights."""
     model = ModelConfig(**MODEL, **head)
     specs = (
-        heads.classifier_weights(BertEncoder(model), len(labels))
+        task_heads.specs("classifier", BertEncoder(model), len(labels))
         if is_classifier
-        else heads.pretraining_weights(BertEncoder(model))
+        else pretraining.weights(BertEncoder(model))
     )
     weights = initialize(specs, 7)
     kind = "BertForSequenceClassification" if is_classifier else "BertForPreTraining"
@@ -88,7 +88,7 @@ def test_a_head_is_taken_over_where_it_was_trained_alike(tmp_path, stored, asked
     assert set(start.fresh) == fresh
     assert {name: value.shape for name, value in start.weights.items()} == {
         name: spec.shape
-        for name, spec in heads.classifier_weights(BertEncoder(start.model), 2).items()
+        for name, spec in task_heads.specs("classifier", BertEncoder(start.model), 2).items()
     }
     assert all((start.weights[name] == saved[name]).all() for name in set(start.weights) - fresh)
     wanted = (

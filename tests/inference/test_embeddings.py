@@ -20,11 +20,12 @@ from bert_gpu.cli import embed, flags
 from bert_gpu.inference import arrays, embeddings, lines, masked_words
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.models import tokenizer_files
-from bert_gpu.model import encoder, heads
+from bert_gpu.model import encoder
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
+from tests import pretraining
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##b", "."]
 MODEL = ModelConfig(
@@ -45,7 +46,7 @@ def trained(tmp_path_factory):
     tokenizer = WordPieceTokenizer(str(folder / "vocab.txt"))
     weights = {
         name: value * 10 if value.ndim == 2 else value
-        for name, value in initialize(heads.pretraining_weights(BertEncoder(MODEL)), 1).items()
+        for name, value in initialize(pretraining.weights(BertEncoder(MODEL)), 1).items()
     }
     files = tokenizer_files(tokenizer, MODEL)
     huggingface.write_model(str(folder / "model"), MODEL, weights, files=files)

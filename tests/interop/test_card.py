@@ -3,7 +3,7 @@
 import pytest
 
 from bert_gpu.interop import card, formats
-from bert_gpu.interop.families import ARCHITECTURES
+from bert_gpu.interop.heads import ARCHITECTURES
 from bert_gpu.model.config import ModelConfig
 from tests.interop.test_leaving import kept, model_of
 from tests.model.variants import SMALL, VARIANTS
@@ -17,14 +17,14 @@ def text_of(model, usage=None):
 def test_each_head_has_a_title_a_task_and_its_weights(architecture):
     model = model_of(ModelConfig(**SMALL), architecture)
     text = text_of(model)
-    assert f"# {card.TITLES[architecture]}\n" in text
-    assert f"pipeline_tag: {card.TASKS[architecture]}\n" in text
+    assert f"# {ARCHITECTURES[architecture].title}\n" in text
+    assert f"pipeline_tag: {ARCHITECTURES[architecture].task}\n" in text
     num_weights = sum(value.size for value in kept(model, architecture).values())
     assert f"| Weights | {num_weights:,} |" in text
     assert "| Architecture | BERT |" in text and "Differs from BERT" not in text
     assert "40 pieces, which are not in the folder" in text
     assert ("fill-mask" in text.partition("## How to open it")[2]) == (
-        "mlm/" in ARCHITECTURES[architecture]
+        "mlm" in ARCHITECTURES[architecture].heads
     )
 
 

@@ -21,6 +21,7 @@ from bert_gpu.interop.formats import Model, Notes, recognise
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
+from tests import pretraining, task_heads
 from tests.interop import tensorflow_1
 
 pytestmark = pytest.mark.long
@@ -31,7 +32,7 @@ CONFIG = ModelConfig(**tensorflow_1.SHAPE, hidden_act="gelu_new")
 def ours(tmp_path_factory):
     """(folder of a model of ours with pretraining heads, its weights)."""
     generator = np.random.default_rng(7)
-    specs = heads.pretraining_weights(BertEncoder(CONFIG))
+    specs = pretraining.weights(BertEncoder(CONFIG))
     weights = {
         name: (0.3 * generator.standard_normal(spec.shape)).astype(np.float32)
         for name, spec in specs.items()
@@ -154,7 +155,7 @@ def test_their_classification_task_goes_on_from_our_classifier(num_classes, tmp_
     generator = np.random.default_rng(num_classes)
     weights = {
         name: (0.3 * generator.standard_normal(spec.shape)).astype(np.float32)
-        for name, spec in heads.classifier_weights(BertEncoder(CONFIG), num_classes).items()
+        for name, spec in task_heads.specs("classifier", BertEncoder(CONFIG), num_classes).items()
     }
     notes = Notes([], [], "BertForSequenceClassification", ())
     garden.write(Model(CONFIG, weights, notes), str(tmp_path / "out"), None)

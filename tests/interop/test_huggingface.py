@@ -23,12 +23,13 @@ from hypothesis import strategies as st
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import CHECKSUM
 from bert_gpu.interop import huggingface
-from bert_gpu.interop.families import ARCHITECTURES, LABELLED
+from bert_gpu.interop.heads import ARCHITECTURES, LABELLED
 from bert_gpu.interop.tensors import read_tensors
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.weights import initialize
+from tests import pretraining, task_heads
 from tests.model import variants
 from tests.model.variants import VARIANTS
 
@@ -99,10 +100,10 @@ def oracle_batch():
 def random_weights(num_classes=3, seed=4):
     generator = np.random.default_rng(seed)
     specs = {
-        **heads.pretraining_weights(open_encoder(CONFIG)),
-        **heads.classifier_weights(open_encoder(CONFIG), num_classes),
-        **heads.token_classifier_weights(open_encoder(CONFIG), num_classes),
-        **heads.span_weights(open_encoder(CONFIG)),
+        **pretraining.weights(open_encoder(CONFIG)),
+        **task_heads.specs("classifier", open_encoder(CONFIG), num_classes),
+        **task_heads.specs("token_classifier", open_encoder(CONFIG), num_classes),
+        **task_heads.specs("span", open_encoder(CONFIG)),
     }
     return {
         name: (0.2 * generator.standard_normal(spec.shape)).astype(np.float32)
@@ -187,7 +188,7 @@ def test_what_is_written_reads_back_the_same(tmp_path, name):
     config, back, notes = huggingface.read_model(str(tmp_path / "model"))
     assert config == CONFIG and notes.missing == notes.unused == [] and notes.architecture == name
     assert notes.labels == (("LABEL_0", "LABEL_1", "LABEL_2") if name in LABELLED else ())
-    heads_kept = ARCHITECTURES[name]
+    heads_kept = ARCHITECTURES[name].prefixes
     assert set(back) == {
         key for key in weights if key.startswith(("embeddings/", "layer_", *heads_kept))
     }
@@ -256,9 +257,9 @@ def test_heads_and_encoders_of_other_kinds_read_back_the_same(tmp_path, name, sw
     config = ModelConfig(**variants.SMALL | switches)
     is_classifier = name == "BertForSequenceClassification"
     specs = (
-        heads.classifier_weights(open_encoder(config), 3)
+        task_heads.specs("classifier", open_encoder(config), 3)
         if is_classifier
-        else heads.pretraining_weights(open_encoder(config))
+        else pretraining.weights(open_encoder(config))
     )
     weights = initialize(specs, 0)
     assert weights["pooler/kernel"].shape == (
@@ -280,7 +281,7 @@ def test_a_pooler_of_the_hidden_size_is_that_of_bert(tmp_path):
     huggingface.write_model(
         str(tmp_path),
         config,
-        initialize(heads.classifier_weights(open_encoder(config), 2), 0),
+        initialize(task_heads.specs("classifier", open_encoder(config), 2), 0),
         CLASSES[3],
     )
     written = json.loads((tmp_path / "config.json").read_text())
@@ -307,7 +308,7 @@ def test_a_pooler_of_the_hidden_size_is_that_of_bert(tmp_path):
 def test_faults_of_a_garden_encoders_folder_are_named(tmp_path, said, message):
     config, folder = ModelConfig(**variants.SMALL, encoder="garden:albert"), tmp_path / "model"
     huggingface.write_model(
-        str(folder), config, initialize(heads.pretraining_weights(open_encoder(config)), 0)
+        str(folder), config, initialize(pretraining.weights(open_encoder(config)), 0)
     )
     say_in_config(**said)(folder)
     with pytest.raises(UserError, match=message) as caught:
@@ -499,6 +500,7 @@ def spoil_number(folder):
 
 
 def scalar_classifier(folder):
+    say_in_config(architectures=["BertForSequenceClassification"])(folder)
     save_tensors(
         folder,
         {

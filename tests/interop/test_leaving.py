@@ -16,13 +16,14 @@ import tensorflow as tf
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop import formats, huggingface, models
 from bert_gpu.interop.config import ExportConfig
-from bert_gpu.interop.families import ARCHITECTURES, LABELLED
+from bert_gpu.interop.heads import ARCHITECTURES, LABELLED, PREFIXES
 from bert_gpu.interop.relatives import RELATIVES, relative_of
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
+from tests import pretraining, task_heads
 from tests.interop.test_huggingface import (
     CONFIG,
     file_tensors,
@@ -54,10 +55,10 @@ HERE = pathlib.Path(__file__).parent
 def model_of(config, architecture, seed=5):
     """A formats.Model with random weights for every head, in which every weight matters."""
     opened, generator = open_encoder(config), np.random.default_rng(seed)
-    specs = heads.pretraining_weights(opened) | heads.token_classifier_weights(opened, 3)
-    specs |= heads.span_weights(opened)
+    specs = pretraining.weights(opened) | task_heads.specs("token_classifier", opened, 3)
+    specs |= task_heads.specs("span", opened)
     if architecture == "BertForSequenceClassification":
-        specs |= heads.classifier_weights(opened, 3)
+        specs |= task_heads.specs("classifier", opened, 3)
     weights = {
         name: (0.2 * generator.standard_normal(spec.shape)).astype(np.float32)
         for name, spec in specs.items()
@@ -72,11 +73,11 @@ def export(model, folder):
 
 def kept(model, architecture):
     """{name: array} of the weights that a class of these heads has."""
-    own = ARCHITECTURES[architecture]
+    own = ARCHITECTURES[architecture].prefixes
     return {
         name: value
         for name, value in model.weights.items()
-        if not name.startswith(huggingface.HEADS) or name.startswith(own)
+        if not name.startswith(PREFIXES) or name.startswith(own)
     }
 
 
@@ -348,8 +349,8 @@ def test_heads_are_known_by_their_tensors(config, architecture, tmp_path):
     for said in (None, ["BertForMultipleChoice"]):
         say_in_config(architectures=said)(tmp_path / "there")
         back = huggingface.read(str(tmp_path / "there"))
-        if said and architecture in huggingface.TASK_HEADS:
-            head = huggingface.TASK_HEADS[architecture]
+        head = ARCHITECTURES[architecture].own
+        if said and head:
             assert back.notes.foreign == said[0] and len(back.notes.unused) == 2
             assert back.weights.keys() == {x for x in expected if not x.startswith(f"{head}/")}
         else:

@@ -22,6 +22,7 @@ from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
+from tests import pretraining, task_heads
 from tests.interop.test_huggingface import oracle_environment
 
 SIZES = dict(
@@ -63,11 +64,11 @@ def make(architecture, switches):
     config = ModelConfig(**SIZES, **switches)
     encoder = open_encoder(config)
     specs = dict(
-        BertForPreTraining=lambda: heads.pretraining_weights(encoder),
-        BertForMaskedLM=lambda: heads.pretraining_weights(encoder, next_sentence=False),
-        BertForSequenceClassification=lambda: heads.classifier_weights(encoder, 3),
-        BertForTokenClassification=lambda: heads.token_classifier_weights(encoder, 4),
-        BertForQuestionAnswering=lambda: heads.span_weights(encoder),
+        BertForPreTraining=lambda: pretraining.weights(encoder),
+        BertForMaskedLM=lambda: pretraining.weights(encoder, next_sentence=False),
+        BertForSequenceClassification=lambda: task_heads.specs("classifier", encoder, 3),
+        BertForTokenClassification=lambda: task_heads.specs("token_classifier", encoder, 4),
+        BertForQuestionAnswering=lambda: task_heads.specs("span", encoder),
     )[architecture]()
     generator = np.random.default_rng(0)
     weights = {

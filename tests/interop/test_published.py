@@ -24,6 +24,7 @@ from bert_gpu.interop.sources import read_config
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
+from tests import pretraining
 from tests.cli.test_continued import make_data
 from tests.test_architecture import ROOT
 
@@ -47,7 +48,7 @@ def write_folder(folder, lines, num_rows, stated):
     has_piece[last.get("", 0)] &= "" not in last
     config = ModelConfig(vocab_size=num_rows, **SHAPE)
     draw = np.random.default_rng(3)
-    specs = heads.pretraining_weights(open_encoder(config))
+    specs = pretraining.weights(open_encoder(config))
     weights = {key: draw.normal(size=spec.shape).astype("f4") for key, spec in specs.items()}
     weights["mlm/bias"] = np.where(has_piece, 0, 20).astype(np.float32)
     models.write_model(str(folder), config, weights)

@@ -17,6 +17,7 @@ from bert_gpu.interop import huggingface, sources
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
+from tests import pretraining
 from tests.interop.test_huggingface import needs_oracle, oracle_python
 
 SIZES = dict(
@@ -163,5 +164,5 @@ def test_roformer_computes_the_same_here(oracle):
                 neighbours_to_halves(part, config.num_attention_heads) for part in parts[:2]
             ]
         weights[ours] = np.concatenate(parts, -1) if len(parts) > 1 else parts[0]
-    assert set(weights) == set(heads.pretraining_weights(BertEncoder(config), next_sentence=False))
+    assert set(weights) == set(pretraining.weights(BertEncoder(config), next_sentence=False))
     assert_same_scores(weights, config, outputs["outputs/logits"])

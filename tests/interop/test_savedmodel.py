@@ -19,10 +19,10 @@ from bert_gpu.finetune.tasks.heads import class_logits
 from bert_gpu.interop import models, onnx, savedmodel
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.formats import Model, Notes
-from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
+from tests import pretraining, task_heads
 from tests.text.tokenizers.test_tokenizer_ops import ODD
 
 HERE = pathlib.Path(__file__).parent
@@ -64,7 +64,7 @@ def served(tmp_path_factory, texts):
     )
     generator = np.random.default_rng(3)
     encoder = BertEncoder(config)
-    specs = heads.pretraining_weights(encoder) | heads.classifier_weights(encoder, 3)
+    specs = pretraining.weights(encoder) | task_heads.specs("classifier", encoder, 3)
     weights = {
         name: (0.3 * generator.standard_normal(spec.shape)).astype(np.float32)
         for name, spec in specs.items()

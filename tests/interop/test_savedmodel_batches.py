@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from bert_gpu.base.fused import inlined
 from bert_gpu.interop import savedmodel
 from bert_gpu.interop.formats import Model, Notes
-from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.weights import initialize
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
+from tests import pretraining, task_heads
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abc"]
 
@@ -32,7 +32,7 @@ def open_served(tmp_path, changes):
         **changes,
     )
     encoder = open_encoder(config)
-    specs = heads.pretraining_weights(encoder) | heads.classifier_weights(encoder, 2)
+    specs = pretraining.weights(encoder) | task_heads.specs("classifier", encoder, 2)
     weights = {name: 9 * value for name, value in initialize(specs, 1).items()}
     notes = Notes([], [], "BertForPreTraining", ("no", "yes"))
     tokenizer = WordPieceTokenizer(str(path))

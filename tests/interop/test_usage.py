@@ -20,11 +20,11 @@ from bert_gpu.inference import EmbedConfig, Embedder
 from bert_gpu.interop import models, savedmodel
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.formats import Model, Notes
-from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
+from tests import task_heads
 from tests.interop.test_huggingface import say_in_config
 
 WORDS = [f"{first}{second}" for first in "bdfgk" for second in "aeiou"]
@@ -73,7 +73,7 @@ def model_of(tokenizer, kind, labels, seed=SEED):
     generator = np.random.default_rng(seed)
     weights = {
         name: (0.5 * generator.standard_normal(spec.shape)).astype(np.float32)
-        for name, spec in heads.classifier_weights(open_encoder(config), len(labels)).items()
+        for name, spec in task_heads.specs("classifier", open_encoder(config), len(labels)).items()
     }
     weights |= {name: 0 * value for name, value in weights.items() if name.endswith("bias")}
     weights["embeddings/position"] *= 0.1

@@ -61,7 +61,8 @@ import sys
 from bert_gpu.model import heads
 from bert_gpu.model.config import preset
 from bert_gpu.model.encoders import open_encoder
-heads.pretraining_weights(open_encoder(preset("tiny")))
+from tests import pretraining
+pretraining.weights(open_encoder(preset("tiny")))
 print(*[name for name in ("bert_gpu.model.garden", "official", "tf_keras") if name in sys.modules])
 """
     result = subprocess.run(

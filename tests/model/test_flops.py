@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.model import heads
 from bert_gpu.model.config import preset
 from bert_gpu.model.encoder import BertEncoder, encoder_weights
 from bert_gpu.model.encoders import open_encoder
-from bert_gpu.model.flops import FlopsCounter, packed_means
+from bert_gpu.model.flops import mean_attended
+from tests import pretraining
 from tests.model.variants import VARIANTS, as_tensors, random_batch
 
 SMALL = dict(vocab_size=2000, max_position_embeddings=64)
@@ -73,14 +73,14 @@ def compiled_products(encoder, next_sentence, batch_size, length, num_prediction
     config = encoder.config
     weights = {
         name: tf.zeros(spec.shape)
-        for name, spec in heads.pretraining_weights(encoder, next_sentence).items()
+        for name, spec in pretraining.weights(encoder, next_sentence).items()
     }
 
     @tf.function(jit_compile=True)
     def gradients(weights):
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            losses = heads.pretraining_losses(weights, batch, encoder, seed=tf.constant([1, 2]))
+            losses = pretraining.losses(weights, batch, encoder, seed=tf.constant([1, 2]))
             loss = tf.add_n(list(losses.values()))
         return tape.gradient(loss, weights)
 
@@ -127,6 +127,12 @@ def traced_products(graph):
     return total
 
 
+def row_flops(encoder, next_sentence, length, num_predictions):
+    """Flops of a row."""
+    row = dict(input_mask=np.ones([1, length]), masked_lm_positions=np.zeros([1, num_predictions]))
+    return pretraining.objective(encoder, next_sentence).flops(row)
+
+
 @pytest.mark.parametrize("next_sentence", [False, True])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_no_product_of_the_forward_pass_is_forgotten(name, next_sentence):
@@ -140,17 +146,14 @@ def test_no_product_of_the_forward_pass_is_forgotten(name, next_sentence):
     )
     weights = {
         name: tf.zeros(spec.shape)
-        for name, spec in heads.pretraining_weights(encoder, next_sentence).items()
+        for name, spec in pretraining.weights(encoder, next_sentence).items()
     }
     losses = tf.function(
-        lambda weights: heads.pretraining_losses(weights, batch, encoder, seed=tf.constant([1, 2])),
+        lambda weights: pretraining.losses(weights, batch, encoder, seed=tf.constant([1, 2])),
         autograph=False,
     )
     counted = traced_products(losses.get_concrete_function(weights).graph)
-    assert (
-        rows * FlopsCounter(encoder, next_sentence).per_row(length, num_predictions).model
-        == 3 * counted
-    )
+    assert rows * row_flops(encoder, next_sentence, length, num_predictions).model == 3 * counted
 
 
 @pytest.mark.parametrize("next_sentence", [pytest.param(False, marks=pytest.mark.long), True])
@@ -160,7 +163,7 @@ def test_the_count_agrees_with_the_compiled_program(name, next_sentence):
     counted, lookups = compiled_products(
         BertEncoder(config), next_sentence, rows, length, num_predictions
     )
-    flops = FlopsCounter(BertEncoder(config), next_sentence).per_row(length, num_predictions)
+    flops = row_flops(BertEncoder(config), next_sentence, length, num_predictions)
     assert flops.model == flops.hardware
     assert rows * flops.model == pytest.approx(counted, rel=0.03)
     # It leaves out only the products that look up segments and masked positions.
@@ -177,9 +180,7 @@ def test_the_count_holds_for_model_gardens_encoders_that_have_one(name, variant)
     assert other.token_products(1) is None
     counted, lookups = compiled_products(model, True, 2, 32, 4)
     # The rest are products that repeat masks and position embeddings.
-    assert 2 * FlopsCounter(model, True).per_row(32, 4).model == pytest.approx(
-        counted - lookups, rel=1e-3
-    )
+    assert 2 * row_flops(model, True, 32, 4).model == pytest.approx(counted - lookups, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -195,11 +196,8 @@ def test_recomputed_layers_are_hardware_flops_alone(name, every):
     config, rows, length, num_predictions = COMPILED[name], 2, 32, 4
     encoder = BertEncoder(config, recompute_every=every, xla=True)
     counted, lookups = compiled_products(encoder, True, rows, length, num_predictions)
-    flops = FlopsCounter(encoder, True).per_row(length, num_predictions)
-    assert (
-        flops.model
-        == FlopsCounter(BertEncoder(config), True).per_row(length, num_predictions).model
-    )
+    flops = row_flops(encoder, True, length, num_predictions)
+    assert flops.model == row_flops(BertEncoder(config), True, length, num_predictions).model
     again = 2 * rows * length * (num_predictions + 1) * config.hidden_size  # looked up twice
     assert rows * flops.hardware == pytest.approx(counted - lookups - again, rel=1e-6)
     assert 1.1 < flops.hardware / flops.model < 4 / 3
@@ -214,32 +212,27 @@ def test_large_models_take_six_flops_a_weight_and_token():
         if name.startswith("layer_") and name.endswith("kernel")
     ]
     num_weights = sum(np.prod(spec.shape) for spec in layers)
-    flops = FlopsCounter(BertEncoder(config), False).per_row(128, 1).model
+    flops = row_flops(BertEncoder(config), False, 128, 1).model
     assert flops / 128 == pytest.approx(6 * num_weights, rel=0.03)
 
 
 def test_packed_rows_need_their_own_pairs_and_compute_all():
     config, length, num_predictions = COMPILED["tiny"], 48, 8
     ids = np.repeat([[1, 2, 3, 0], [4, 5, 5, 6]], 12, axis=1)
-    attended, num_sequences = packed_means(ids)
-    assert (attended, num_sequences) == (
-        (7 * 12 * 12 - 12 * 12 + 24 * 24 - 12 * 12 + 12 * 12) / 96,
-        3.0,
-    )
+    assert mean_attended(ids) == (6 * 12 * 12 + 24 * 24) / 96
     batch = dict(
         input_mask=np.ones([2, length]),
         masked_lm_positions=np.zeros([2, num_predictions]),
         sequence_ids=ids,
     )
-    flops = FlopsCounter(BertEncoder(config), False).per_batch(batch)
-    whole = FlopsCounter(BertEncoder(config), False).per_batch(
-        {name: value for name, value in batch.items() if name != "sequence_ids"}
-    )
+    objective = pretraining.objective(BertEncoder(config), False)
+    flops = objective.flops(batch)
+    whole = objective.flops({name: batch[name] for name in batch if name != "sequence_ids"})
     # where each word of a sequence is masked, the count is linear in what is masked
-    counter = FlopsCounter(BertEncoder(config), False)
-    alone = [counter.per_row(size, 0).model for size in [12] * 6 + [24]]
+    encoder = BertEncoder(config)
+    alone = [row_flops(encoder, False, size, 0).model for size in [12] * 6 + [24]]
     words = [
-        (counter.per_row(size, size).model - row) / size
+        (row_flops(encoder, False, size, size).model - row) / size
         for size, row in zip([12] * 6 + [24], alone, strict=True)
     ]
     mean = np.average(words, weights=[12] * 6 + [24])

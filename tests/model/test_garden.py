@@ -11,7 +11,7 @@ import tensorflow as tf
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
-from bert_gpu.model import garden, heads
+from bert_gpu.model import garden
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.encoders import open_encoder
@@ -19,6 +19,7 @@ from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import Objective, TrainStep
+from tests import pretraining
 
 LENGTH, PREDICTIONS = 32, 4
 # Options with which two layers and rows of 32 tokens have all parts of each encoder.
@@ -172,7 +173,7 @@ def test_losses_and_gradients_equal_those_of_our_encoder(name, fields, activatio
         open_encoder(dataclasses.replace(config, encoder=f"garden:{name}")),
         BertEncoder(config),
     )
-    theirs = first_values(heads.pretraining_weights(model))
+    theirs = first_values(pretraining.weights(model))
     # Biases start at 0 and scales at 1; other values tell more.
     theirs = {
         weight: value + 0.1 * tf.random.stateless_normal(value.shape, [7, len(weight)])
@@ -180,13 +181,13 @@ def test_losses_and_gradients_equal_those_of_our_encoder(name, fields, activatio
     }
     ours = {weight: tf.constant(value) for weight, value in as_ours(theirs, config).items()}
     assert {weight: tuple(value.shape) for weight, value in ours.items()} == {
-        weight: spec.shape for weight, spec in heads.pretraining_weights(own).items()
+        weight: spec.shape for weight, spec in pretraining.weights(own).items()
     }
 
     def run(weights, encoder):
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            losses = heads.pretraining_losses(weights, batch, encoder, seed=SEED)
+            losses = pretraining.losses(weights, batch, encoder, seed=SEED)
             loss = tf.add_n(list(losses.values()))
         return losses, tape.gradient(loss, weights)
 
@@ -253,11 +254,11 @@ def test_training_on_two_replicas_and_checkpoints():
     """ALBERT's loss falls, replicas stay equal, and a restored state repeats the same bits."""
     model = small_encoder("albert", embedding_size=8)
     devices = set_up(DeviceConfig(num_gpus=0, virtual_replicas=2))
-    weights = initialize(heads.pretraining_weights(model), seed=5)
+    weights = initialize(pretraining.weights(model), seed=5)
     optimizer = OptimizerConfig()
     objective = Objective(
-        counts=heads.pretraining_counts,
-        losses=lambda weights, batch, dtype, seed: heads.pretraining_losses(
+        counts=pretraining.counts,
+        losses=lambda weights, batch, dtype, seed: pretraining.losses(
             weights, batch, model, dtype=dtype, seed=seed
         ),
     )

@@ -8,6 +8,7 @@ from bert_gpu.model import encoder, heads, layers
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
+from tests import pretraining, task_heads
 
 CONFIG = ModelConfig(
     vocab_size=50,
@@ -24,7 +25,7 @@ BATCH, LENGTH, PREDICTIONS = 4, 10, 3
 @pytest.fixture(scope="module")
 def weights():
     generator = np.random.default_rng(0)
-    specs = {**heads.pretraining_weights(ENCODER), **heads.classifier_weights(ENCODER, 5)}
+    specs = {**pretraining.weights(ENCODER), **task_heads.specs("classifier", ENCODER, 5)}
     return {
         name: tf.constant(0.3 * generator.standard_normal(spec.shape), tf.float32)
         for name, spec in specs.items()
@@ -93,7 +94,7 @@ def test_losses_and_gradients_equal_the_reference(weights, batch, rows, jit):
         return losses, tape.gradient(total, weights)
 
     ours = tf.function(
-        lambda: value_and_gradients(lambda: heads.pretraining_losses(weights, full, ENCODER)),
+        lambda: value_and_gradients(lambda: pretraining.losses(weights, full, ENCODER)),
         jit_compile=jit,
     )
     losses, gradients = ours()
@@ -114,13 +115,13 @@ def test_losses_and_gradients_equal_the_reference(weights, batch, rows, jit):
 
 def test_counts_need_no_weights_and_equal_those_of_the_metrics(weights, batch):
     full = {**batch, "row_weights": tf.constant([1.0, 1, 0, 1])}
-    counts = heads.pretraining_counts(full)
-    metrics = heads.pretraining_metrics(weights, full, ENCODER)
+    counts = pretraining.counts(full)
+    metrics = pretraining.metrics(weights, full, ENCODER)
     assert {name: float(count) for name, count in counts.items()} == {"mlm": 8, "nsp": 3}
     assert set(metrics) == {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy"}
-    sums = heads.pretraining_sums(weights, full, ENCODER)
+    sums = pretraining.sums(weights, full, ENCODER)
     assert sums["mlm_accuracy"] == metrics["mlm_accuracy"][0], "without dropout they are the same"
-    losses = heads.pretraining_losses(weights, full, ENCODER)
+    losses = pretraining.losses(weights, full, ENCODER)
     assert losses.keys() == counts.keys()
     for name in ("mlm", "nsp"):
         assert metrics[f"{name}_loss"][1] == metrics[f"{name}_accuracy"][1] == counts[name]
@@ -152,15 +153,15 @@ def test_selected_places_are_those_of_a_gather_to_the_bit():
 
 def test_without_next_sentences_there_is_no_such_loss(batch):
     words_only = {name: value for name, value in batch.items() if name != "next_sentence_labels"}
-    specs = heads.pretraining_weights(ENCODER, next_sentence=False)
+    specs = pretraining.weights(ENCODER, next_sentence=False)
     assert not any(name.startswith(("nsp", "pooler")) for name in specs)
     weights = {name: tf.constant(value) for name, value in initialize(specs, 0).items()}
     assert (
-        set(heads.pretraining_losses(weights, words_only, ENCODER))
-        == set(heads.pretraining_counts(words_only))
+        set(pretraining.losses(weights, words_only, ENCODER))
+        == set(pretraining.counts(words_only))
         == {"mlm"}
     )
-    assert set(heads.pretraining_metrics(weights, words_only, ENCODER)) == {
+    assert set(pretraining.metrics(weights, words_only, ENCODER)) == {
         "mlm_loss",
         "mlm_accuracy",
     }
@@ -181,11 +182,11 @@ def test_accuracy_counts_weighted_hits():
 def test_losses_of_a_fresh_model_are_those_of_guessing(batch):
     weights = {
         name: tf.constant(value)
-        for name, value in initialize(heads.pretraining_weights(ENCODER), 0).items()
+        for name, value in initialize(pretraining.weights(ENCODER), 0).items()
     }
     losses, counts = (
-        heads.pretraining_losses(weights, batch, ENCODER),
-        heads.pretraining_counts(batch),
+        pretraining.losses(weights, batch, ENCODER),
+        pretraining.counts(batch),
     )
     assert (
         abs(losses["mlm"] / counts["mlm"] - np.log(50)) < 0.3
@@ -207,8 +208,8 @@ def test_bfloat16_losses_are_close(weights, batch):
         name: tf.cast(value, tf.bfloat16) if value.shape.rank > 1 else value
         for name, value in weights.items()
     }
-    exact = heads.pretraining_losses(weights, batch, ENCODER)
-    close = heads.pretraining_losses(mixed, batch, ENCODER, dtype=tf.bfloat16)
+    exact = pretraining.losses(weights, batch, ENCODER)
+    close = pretraining.losses(mixed, batch, ENCODER, dtype=tf.bfloat16)
     for name in exact:
         assert close[name].dtype == tf.float32
         np.testing.assert_allclose(close[name], exact[name], rtol=0.03)

@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from bert_gpu.data.config import CLS_SEP, FRAMES
 from bert_gpu.data.instances import make_rows
-from bert_gpu.model import encoder, heads, packed
+from bert_gpu.model import encoder, packed
 from bert_gpu.model.encoder import BertEncoder
+from tests import pretraining
 from tests.model.variants import VARIANTS, as_tensors, random_weights, value_and_gradients
 
 # Lengths of the sequences in rows of 18 tokens; the rest is padding.
@@ -172,7 +173,7 @@ def test_masked_words_of_packed_rows_are_those_of_the_sequences_alone():
     )
     names = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
     values = positions[:, None], words[:, None], np.ones((len(words), 1), np.float32)
-    expected = heads.pretraining_losses(
+    expected = pretraining.losses(
         weights, alone | as_tensors(dict(zip(names, values, strict=True))), BertEncoder(config)
     )
     masks = [np.zeros((len(ROWS), max(map(len, ROWS))), value.dtype) for value in values]
@@ -180,7 +181,7 @@ def test_masked_words_of_packed_rows_are_those_of_the_sequences_alone():
         column = int(masks[2][row].sum())
         for mask, value in zip(masks, (where.start + position, word, 1), strict=True):
             mask[row, column] = value
-    losses = heads.pretraining_losses(
+    losses = pretraining.losses(
         weights, batch | as_tensors(dict(zip(names, masks, strict=True))), BertEncoder(config)
     )
     assert set(losses) == {"mlm"}

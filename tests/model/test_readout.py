@@ -9,6 +9,7 @@ import tensorflow as tf
 from bert_gpu.model import cudnn_attention, encoder, heads
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.encoders import open_encoder
+from tests import pretraining
 from tests.model.test_cudnn_attention import emulated_call
 from tests.model.variants import (
     VARIANTS,
@@ -125,7 +126,7 @@ def test_pretraining_reads_the_masked_words_and_the_first_token(next_sentence):
     if next_sentence:
         batch["next_sentence_labels"] = tf.constant([0, 1])
     assert heads.read_positions(batch).shape == (2, 4 + next_sentence)
-    found = heads.pretraining_losses(weights, batch, BertEncoder(config))
+    found = pretraining.losses(weights, batch, BertEncoder(config))
     hidden = encoder.encode(weights, batch, config)
     scores = heads.mlm_logits(weights, hidden, batch["masked_lm_positions"], config)
     expected = heads.summed_loss(scores, batch["masked_lm_ids"], batch["masked_lm_weights"])[0]

@@ -11,9 +11,10 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.eager import context
 
-from bert_gpu.model import encoder, heads
+from bert_gpu.model import encoder
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
+from tests import pretraining
 from tests.model.variants import (
     VARIANTS,
     as_tensors,
@@ -42,7 +43,7 @@ def gradients_of(config, every, *, dtype=tf.float32, jit=False):
     own = BertEncoder(config, recompute_every=every, xla=jit)
 
     def loss_fn(weights):
-        return heads.pretraining_losses(weights, batch, own, dtype=dtype, seed=SEED)["mlm"]
+        return pretraining.losses(weights, batch, own, dtype=dtype, seed=SEED)["mlm"]
 
     return value_and_gradients(loss_fn, weights, jit=jit)
 

@@ -12,6 +12,7 @@ from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import preset
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
+from tests import pretraining
 from tests.model import reference
 from tests.model.variants import (
     VARIANTS,
@@ -56,7 +57,7 @@ def test_gradients_are_the_derivatives_of_the_reference(name):
         key: value for key, value in weights.items() if not key.startswith(("nsp", "pooler"))
     }
     loss, gradients = value_and_gradients(
-        lambda w: heads.pretraining_losses(w, as_tensors(batch), BertEncoder(config))["mlm"],
+        lambda w: pretraining.losses(w, as_tensors(batch), BertEncoder(config))["mlm"],
         as_tensors(weights),
     )
     exact, generator, step = in_float64(weights), np.random.default_rng(1), 1e-6
@@ -80,7 +81,7 @@ def test_compiled_equals_plain(name):
     batch = as_tensors(random_batch(config, LENGTHS, LENGTH))
 
     def loss_fn(weights):
-        return heads.pretraining_losses(weights, batch, BertEncoder(config), seed=seed)["mlm"]
+        return pretraining.losses(weights, batch, BertEncoder(config), seed=seed)["mlm"]
 
     plain, compiled = (value_and_gradients(loss_fn, weights, jit=jit) for jit in (False, True))
     np.testing.assert_allclose(plain[0], compiled[0], rtol=1e-5)
@@ -108,7 +109,7 @@ def test_bfloat16_is_close(name):
 def num_weights(config, next_sentence):
     return sum(
         np.prod(spec.shape)
-        for spec in heads.pretraining_weights(BertEncoder(config), next_sentence).values()
+        for spec in pretraining.weights(BertEncoder(config), next_sentence).values()
     )
 
 

@@ -5,9 +5,9 @@ weight matters.
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.model import heads
 from bert_gpu.model.config import PRESETS, ModelConfig
 from bert_gpu.model.encoder import BertEncoder
+from tests import pretraining, task_heads
 
 SMALL = dict(
     vocab_size=40, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=24,
@@ -39,9 +39,9 @@ VARIANTS = {name: ModelConfig(**SMALL | switches) for name, switches in SWITCHES
 
 def random_weights(config, seed=0, num_classes=None):
     generator = np.random.default_rng(seed)
-    specs = heads.pretraining_weights(BertEncoder(config))
+    specs = pretraining.weights(BertEncoder(config))
     if num_classes:
-        specs |= heads.classifier_weights(BertEncoder(config), num_classes)
+        specs |= task_heads.specs("classifier", BertEncoder(config), num_classes)
     return {
         name: (0.3 * generator.standard_normal(spec.shape)).astype(np.float32)
         for name, spec in specs.items()

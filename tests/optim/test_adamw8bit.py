@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.model import heads
 from bert_gpu.model.config import preset
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.optim import adamw8bit, optimizers
 from bert_gpu.optim.config import OptimizerConfig
+from tests import pretraining
 from tests.train import tiny
 
 # bitsandbytes 0.50.2, the paper's own software: create_dynamic_map(signed)[n] for some n.
@@ -204,7 +204,7 @@ def test_bytes(block_size):
     """At most 0.27 of AdamW's bytes for quantised weights, also with the smallest block; they are
     99.8 % of a BERT-base without its embeddings.
     """
-    weights = heads.pretraining_weights(BertEncoder(preset("base")))
+    weights = pretraining.weights(BertEncoder(preset("base")))
     config, full = (
         OptimizerConfig(optimizer="adamw8bit", quantization_block_size=block_size),
         OptimizerConfig(),

@@ -7,13 +7,14 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.base import fused
-from bert_gpu.model import garden, heads
+from bert_gpu.model import garden
 from bert_gpu.model.config import preset
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import column_blocks
 from bert_gpu.optim import adamw, muon, optimizers
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.shared_update import own_share
+from tests import pretraining, task_heads
 from tests.model.test_garden import OPTIONS, small_encoder
 
 CONFIG = OptimizerConfig(optimizer="muon")
@@ -31,7 +32,7 @@ def base_shapes():
     shapes = set()
     for activation in ("gelu", "geglu"):
         config = dataclasses.replace(preset("base"), hidden_act=activation)
-        specs = heads.pretraining_weights(BertEncoder(config))
+        specs = pretraining.weights(BertEncoder(config))
         for part in optimizers.joint_parts(specs, CONFIG, column_blocks(specs)).values():
             shapes.add(part.shape[1:])
     return sorted(shapes)
@@ -260,8 +261,8 @@ def test_it_takes_the_matrices_of_the_layers_and_of_the_transform(activation):
     config = dataclasses.replace(
         preset("tiny"), embedding_size=64, hidden_act=activation, vocab_size=100
     )
-    specs = heads.pretraining_weights(BertEncoder(config)) | heads.classifier_weights(
-        BertEncoder(config), 2
+    specs = pretraining.weights(BertEncoder(config)) | task_heads.specs(
+        "classifier", BertEncoder(config), 2
     )
     layers = {name for name in specs if name.startswith("layer_") and name.endswith("/kernel")}
     assert len(layers) == 8 and matrices_of(specs) == layers | {"mlm/transform/kernel"}

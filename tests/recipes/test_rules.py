@@ -23,13 +23,13 @@ from bert_gpu.data.manifest import read_manifest
 from bert_gpu.finetune.config import FinetuneConfig
 from bert_gpu.model.config import ModelConfig, preset
 from bert_gpu.model.encoder import BertEncoder
-from bert_gpu.model.heads import pretraining_weights
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
 from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings, resolve_model
 from bert_gpu.recipes.rules import MODEL_FIELDS, OVERRIDE_RULES, RECIPES, differences, resolve
 from bert_gpu.train.batching import plan_batch
 from bert_gpu.train.config import BatchConfig, CadenceConfig, fit_sizes
+from tests import pretraining
 
 CLASSES = dict(
     data=data.CLASSES,
@@ -307,7 +307,7 @@ def test_the_crammed_model_has_the_weights_of_its_description():
     parsed = parse("pretrain", "--recipe=crammed", "--vocab_size=32768")
     settings = read_settings(parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig))
     model = resolve_model(settings, 128, None, "CPU")
-    specs = pretraining_weights(BertEncoder(model), False)
+    specs = pretraining.weights(BertEncoder(model), False)
     hidden, layers, vocabulary, inner = 768, 16, 32768, 3072 // 2
     norm = 2 * hidden
     # queries, keys, values, output; gated; two norms
@@ -323,7 +323,7 @@ def test_the_modern_model_has_the_weights_of_its_description():
     parsed = parse("pretrain", "--recipe=modern", "--vocab_size=50368")
     settings = read_settings(parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig))
     model = resolve_model(settings, 128, None, "CPU")
-    specs = pretraining_weights(BertEncoder(model), False)
+    specs = pretraining.weights(BertEncoder(model), False)
     hidden, layers, inner = 768, 22, 2304 // 2
     # one scale for each of two norms
     layer = 4 * hidden * hidden + hidden * 2 * inner + inner * hidden + 2 * hidden

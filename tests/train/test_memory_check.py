@@ -10,19 +10,19 @@ import pytest
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices import nvml
 from bert_gpu.devices.config import DeviceConfig
-from bert_gpu.model import heads
 from bert_gpu.model.config import PRESETS, preset
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.optim import optimizers
 from bert_gpu.pretrain.config import PretrainSettings
 from bert_gpu.train import memory_check
 from bert_gpu.train.config import BatchConfig, CadenceConfig, MemoryConfig
+from tests import pretraining
 
 CPU = types.SimpleNamespace(kind="CPU", num_replicas=1, precision="float32", nvml=())
 
 
 def specs_of(config):
-    return heads.pretraining_weights(open_encoder(config))
+    return pretraining.weights(open_encoder(config))
 
 
 def check(monkeypatch, available, model="base", settings=None, devices=CPU, **changes):

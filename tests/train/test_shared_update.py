@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.base import fused
-from bert_gpu.model import heads
 from bert_gpu.model.config import preset
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.flops import Flops
@@ -21,6 +20,7 @@ from bert_gpu.runs.progress import Progress
 from bert_gpu.train import shared_update
 from bert_gpu.train.run import with_update
 from bert_gpu.train.state import copies
+from tests import pretraining
 from tests.train.tiny import Trainer, batches, distance
 
 # With Adam's own epsilon, gradients near 0 divided by themselves are noise.
@@ -164,7 +164,7 @@ def test_products_of_the_update_are_hardware_flops(shared):
 @pytest.fixture(scope="module")
 def base():
     """JointParts of base."""
-    specs = heads.pretraining_weights(BertEncoder(preset("base")))
+    specs = pretraining.weights(BertEncoder(preset("base")))
     return optimizers.joint_parts(specs, CONFIG, column_blocks(specs))
 
 

@@ -6,14 +6,13 @@ import numpy as np
 
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
-from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import column_blocks, initialize
 from bert_gpu.optim.config import OptimizerConfig
-from bert_gpu.pretrain.objective import pretraining_objective
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.step import TrainStep
+from tests import pretraining
 
 VOCAB, LENGTH, PREDICTIONS = 50, 16, 4
 
@@ -78,7 +77,7 @@ class Trainer:
             )
         )
         encoder = BertEncoder(tiny_model(dropout, num_layers))
-        specs = heads.pretraining_weights(encoder)
+        specs = pretraining.weights(encoder)
         weights, config = initialize(specs, seed), OptimizerConfig(**optimizer)
         self.state = TrainState(
             self.devices.strategy,
@@ -90,7 +89,7 @@ class Trainer:
         self.step = TrainStep(
             self.devices,
             self.state,
-            pretraining_objective(encoder),
+            pretraining.objective(encoder).of_training(),
             config,
             num_micro_batches=accumulation,
             seed=seed,

@@ -1,4 +1,4 @@
-"""The heads of tasks on an encoder, a row each: their weights, and the scores that they compute.
+"""The heads of tasks on an encoder, a row each: the scores that they compute.
 
 Legend: B batch, S sequence, C classes.
 """
@@ -8,14 +8,12 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
+from bert_gpu.interop.heads import ARCHITECTURES, HEADS
 from bert_gpu.model.heads import (
     classifier_logits,
-    classifier_weights,
     sentence_positions,
     sentence_vector,
     span_logits,
-    span_weights,
-    token_classifier_weights,
     token_logits,
 )
 
@@ -23,19 +21,25 @@ MASKED_SCORE = -1e9  # of a token that cannot be chosen
 
 
 class Head(typing.NamedTuple):
-    """A head.
+    """The head of a task.
 
-    name: how the names of its weights begin. architecture: the class of transformers with it.
-    weights: (encoder, num_classes) -> {name: WeightSpec} with the encoder's.
+    name: of its row in interop.heads.HEADS. architecture: the class of transformers with it.
     logits: (weights, batch, encoder, dtype, seed) -> scores of each row, (B, ...); seed None
-    switches dropout off. beside: how the names of what else is its own begin.
+    switches dropout off.
     """
 
     name: str
     architecture: str
-    weights: Callable
     logits: Callable
-    beside: tuple[str, ...] = ()
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """How the names of its weights, and of what it computes through, begin."""
+        return ARCHITECTURES[self.architecture].prefixes
+
+    def weights(self, encoder, num_classes):
+        """{name: WeightSpec} of it and of an Encoder."""
+        return {**encoder.weights(), **HEADS[self.name].weights(encoder.config, num_classes)}
 
 
 def class_logits(weights, batch, encoder, dtype, seed=None):
@@ -71,20 +75,10 @@ def answer_logits(weights, batch, encoder, dtype, seed=None):
     return tf.where(batch["input_mask"][:, :, None] > 0, scores, MASKED_SCORE)
 
 
-CLASSIFIER = Head(
-    "classifier",
-    "BertForSequenceClassification",
-    classifier_weights,
-    class_logits,
-    beside=("pooler/",),
-)
-TOKEN_CLASSIFIER = Head(
-    "token_classifier", "BertForTokenClassification", token_classifier_weights, tag_logits
-)
-SPAN = Head(
-    "span", "BertForQuestionAnswering", lambda encoder, _: span_weights(encoder), answer_logits
-)
-HEADS = (CLASSIFIER, TOKEN_CLASSIFIER, SPAN)
+CLASSIFIER = Head("classifier", "BertForSequenceClassification", class_logits)
+TOKEN_CLASSIFIER = Head("token_classifier", "BertForTokenClassification", tag_logits)
+SPAN = Head("span", "BertForQuestionAnswering", answer_logits)
+TASK_HEADS = (CLASSIFIER, TOKEN_CLASSIFIER, SPAN)
 
 
 def rows_of(tensor):

@@ -23,12 +23,12 @@ from bert_gpu.finetune.start import Start
 from bert_gpu.finetune.tasks import n_best, question_answering, squad_metrics
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
-from bert_gpu.model.heads import span_weights
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
+from tests import task_heads
 from tests.finetune.evaluations import evaluated
 
 WORDS = "the a cat dog bird sat ran mat tree in on of who where japan steve smith".split()
@@ -261,7 +261,7 @@ def test_metrics_of_what_is_not_there_are_null():
 
 
 def random_state(devices, scale=20, model=MODEL):
-    weights = initialize(span_weights(BertEncoder(model)), 0)
+    weights = initialize(task_heads.specs("span", BertEncoder(model)), 0)
     return TrainState(
         devices.strategy,
         {name: value * scale if value.ndim == 2 else value for name, value in weights.items()},
@@ -278,7 +278,7 @@ def test_losses_do_not_depend_on_padding(tmp_path, vocab):
     """They are the mean of two cross-entropies over the tokens of the row alone."""
     _, examples = read(tmp_path, random_data(3, False, longest=20))
     kind, rows = rows_for(examples, vocab, settings_of())
-    weights = initialize(span_weights(BertEncoder(MODEL)), 0)
+    weights = initialize(task_heads.specs("span", BertEncoder(MODEL)), 0)
     weights = {
         name: tf.constant(value * (20 if value.ndim == 2 else 1)) for name, value in weights.items()
     }

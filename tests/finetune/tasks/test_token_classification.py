@@ -26,11 +26,11 @@ from bert_gpu.finetune.start import Start
 from bert_gpu.finetune.tasks import token_classification
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
-from bert_gpu.model.heads import token_classifier_weights
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
+from tests import task_heads
 from tests.finetune.evaluations import evaluated
 
 CLS, SEP, UNK = 2, 3, 1
@@ -138,7 +138,7 @@ def test_a_sentence_of_a_whole_book_takes_no_square_of_memory(tmp_path):
 
 
 def random_state(devices, num_tags=3, scale=20, model=MODEL):
-    weights = initialize(token_classifier_weights(BertEncoder(model), num_tags), 0)
+    weights = initialize(task_heads.specs("token_classifier", BertEncoder(model), num_tags), 0)
     return TrainState(
         devices.strategy,
         {name: value * scale if value.ndim == 2 else value for name, value in weights.items()},
@@ -156,7 +156,7 @@ def test_losses_and_counts_are_those_of_the_words_however_rows_are_padded(tmp_pa
         rows_for(examples_of(tmp_path, random_sentences(8, 12)), 24),
         token_classification.Tagging(),
     )
-    weights = initialize(token_classifier_weights(BertEncoder(MODEL), 3), 0)
+    weights = initialize(task_heads.specs("token_classifier", BertEncoder(MODEL), 3), 0)
     weights = {
         name: tf.constant(value * (20 if value.ndim == 2 else 1)) for name, value in weights.items()
     }

@@ -1,0 +1,147 @@
+"""Several pretraining objectives, trained together in one pass through the encoder.
+
+Legend: B batch, H hidden, K hidden states that an objective reads of each row.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from bert_gpu.base.errors import UserError
+from bert_gpu.data.examples import Schema
+from bert_gpu.interop.heads import architecture_of
+from bert_gpu.model.encoders import Encoder
+from bert_gpu.model.flops import Flops, FlopsCounter
+from bert_gpu.model.heads import two_uses_one_gradient
+from bert_gpu.model.layers import sizes
+from bert_gpu.pretrain.objectives.interface import PretrainingObjective
+from bert_gpu.pretrain.objectives.table import OBJECTIVES
+from bert_gpu.train.step import Objective
+
+WORDS = "embeddings/word"
+
+
+def default_objectives(schema: Schema) -> tuple[str, ...]:
+    """Names of the objectives that records of a Schema are trained on unless others are named."""
+    return tuple(
+        name
+        for name, row in OBJECTIVES.items()
+        if row.by_default and schema.features.issuperset(row.module.Objective.features)
+    )
+
+
+def chosen_objectives(names: Sequence[str], schema: Schema) -> tuple[str, ...]:
+    """Names of the objectives to train on records of a Schema, in the table's order; () = the
+    default ones. UserError for one whose features the records lack.
+    """
+    for name in names:
+        lacking = set(OBJECTIVES[name].module.Objective.features) - schema.features
+        if lacking:
+            raise UserError(
+                f"needs {', '.join(sorted(lacking))}, which the records do not have",
+                "name other objectives, or build other data",
+                setting="train_objective",
+                value=name,
+            )
+    return tuple(name for name in OBJECTIVES if name in names) or default_objectives(schema)
+
+
+def open_objective(names: Sequence[str], encoder: Encoder, tokenizer: Any = None):
+    """The JointObjective of some names on an Encoder. tokenizer: of the data, None = not known."""
+    config = encoder.config
+    parts = tuple(OBJECTIVES[name].module.Objective(config, tokenizer) for name in names)
+    return JointObjective(encoder, parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class JointObjective:
+    """Objectives whose losses are added. encoder: Encoder. parts: PretrainingObjectives."""
+
+    encoder: Encoder
+    parts: tuple[PretrainingObjective, ...]
+
+    def weights(self) -> dict:
+        """{name: WeightSpec} of the encoder and of all heads."""
+        specs = self.encoder.weights()
+        for part in self.parts:
+            specs = {**specs, **part.weights()}
+        return specs
+
+    @property
+    def measures(self) -> dict[str, str]:
+        """{name: the loss whose count divides it} of what `sums` returns beside the losses."""
+        return {name: loss for part in self.parts for name, loss in part.measures.items()}
+
+    @property
+    def validation_metrics(self) -> list[str]:
+        return ["loss", *(name for part in self.parts for name in part.validation_metrics)]
+
+    @property
+    def architecture(self) -> str:
+        """The class of transformers that the model is exported as."""
+        return architecture_of({head for part in self.parts for head in part.heads})
+
+    def counts(self, batch: Mapping) -> dict[str, tf.Tensor]:
+        """{loss: float32 scalar} that each sum is divided by; needs no forward pass."""
+        return {name: count for part in self.parts for name, count in part.counts(batch).items()}
+
+    def sums(
+        self,
+        weights: Mapping,
+        batch: Mapping,
+        dtype: tf.DType = tf.float32,
+        seed: tf.Tensor | None = None,
+    ) -> dict[str, tf.Tensor]:
+        """{loss or measure: float32 scalar}, sums over a batch.
+
+        Args:
+          batch: Google's features: input_ids, input_mask, segment_ids (B, S); what the objectives
+            read; and optionally row_weights (B,), 0 for rows that only fill the batch.
+          seed: int32 (2,) for dropout; None switches it off.
+        """
+        if any(part.reuses_words for part in self.parts):
+            table, kernel = two_uses_one_gradient(weights[WORDS])
+            encoders, weights = {**weights, WORDS: table}, {**weights, WORDS: kernel}
+        else:
+            encoders = weights
+        sums = {}
+        for part, hidden in self._read(encoders, batch, dtype, seed):
+            sums |= part.sums(weights, hidden, batch, dtype)
+        return sums
+
+    def metrics(
+        self, weights: Mapping, batch: Mapping, dtype: tf.DType = tf.float32
+    ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
+        """{validation metric: (sum, count)} of a batch, without dropout."""
+        metrics = {}
+        for part, hidden in self._read(weights, batch, dtype, None):
+            metrics |= part.metrics(weights, hidden, batch, dtype)
+        return metrics
+
+    def _read(
+        self, weights: Mapping, batch: Mapping, dtype: tf.DType, seed: tf.Tensor | None
+    ) -> Iterator[tuple[PretrainingObjective, tf.Tensor]]:
+        """Each objective with the hidden states that it reads, (B, K, H)."""
+        positions = [part.positions(batch) for part in self.parts]
+        hidden = self.encoder.encode(
+            weights,
+            batch,
+            dtype=dtype,
+            seed=seed,
+            positions=tf.concat(positions, axis=1) if len(positions) > 1 else positions[0],
+        )
+        first = 0
+        for part, own in zip(self.parts, positions, strict=True):
+            yield part, hidden[:, first : first + sizes(own)[1]]
+            first += sizes(own)[1]
+
+    def flops(self, batch: Mapping) -> Flops:
+        """Flops of a batch of arrays."""
+        heads = [(part.num_read(batch), part.products()) for part in self.parts]
+        return FlopsCounter(self.encoder).per_batch(batch, heads)
+
+    def of_training(self) -> Objective:
+        """The engine's Objective."""
+        return Objective(counts=self.counts, losses=self.sums, measures=self.measures)

@@ -1,0 +1,56 @@
+"""Masked words (Devlin et al. 2018, section 3.1): which word was at each masked position?
+
+Legend: B batch, H hidden, P predictions of a row.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from bert_gpu.data.examples import MASKED_WORDS
+from bert_gpu.model import heads
+from bert_gpu.pretrain.objectives.interface import PretrainingObjective, row_weights
+
+
+class Objective(PretrainingObjective):
+    """Reads the P masked positions of a row; its output kernel is the table of word embeddings."""
+
+    features = MASKED_WORDS
+    heads = ("mlm",)
+    measures = {"mlm_accuracy": "mlm"}
+    validation_metrics = ("mlm_loss", "mlm_accuracy")
+    reuses_words = True
+
+    def weights(self):
+        return heads.mlm_weights(self.config)
+
+    def positions(self, batch):
+        return tf.cast(batch["masked_lm_positions"], tf.int32)
+
+    def num_read(self, batch):
+        return np.shape(batch["masked_lm_positions"])[1]
+
+    def products(self):
+        return heads.mlm_products(self.config)
+
+    def counts(self, batch):
+        return {"mlm": tf.reduce_sum(word_weights(batch))}
+
+    def sums(self, weights, hidden, batch, dtype):
+        logits, bias = heads.mlm_product(weights, hidden, self.config, dtype)
+        loss, correct = heads.summed_loss_and_correct(
+            logits, batch["masked_lm_ids"], word_weights(batch), bias
+        )
+        return {"mlm": loss, "mlm_accuracy": correct}
+
+    def metrics(self, weights, hidden, batch, dtype):
+        logits = heads.chosen_mlm_logits(weights, hidden, self.config, dtype)
+        labels = batch["masked_lm_ids"], word_weights(batch)
+        return {
+            "mlm_loss": heads.summed_loss(logits, *labels),
+            "mlm_accuracy": heads.summed_correct(logits, *labels),
+        }
+
+
+def word_weights(batch):
+    """Weights of the masked words, float32 (B, P): 0 for those that only fill a row."""
+    return tf.cast(batch["masked_lm_weights"], tf.float32) * row_weights(batch)[:, None]
