@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from bert_gpu.monitor.sinks.tensorboard import place
-from bert_gpu.pretrain.objective import LOSSES
+from bert_gpu.pretrain.objectives.table import OBJECTIVES
 from tests.browser import NAMES, Page, find_browser
 
 # Resolves to {title: runs} of the charts that have a line, when these are COUNT runs in all. The
@@ -62,7 +62,7 @@ def test_the_charts_of_a_run_are_shown(finished, tensorboard, tmp_path):
         "step"
     }
     assert {"loss", "eval_loss", "mlm", "eval_mlm_loss"} <= numbers
-    placed = [place(name, LOSSES) for name in sorted(numbers)]
+    placed = [place(name, OBJECTIVES) for name in sorted(numbers)]
     charts = {tag: sorted(run for run, other in placed if other == tag) for _, tag in placed}
     losses = {tag: runs for tag, runs in charts.items() if "loss" in tag}
     both = ["train", "validation"]

@@ -11,9 +11,7 @@ from bert_gpu.pretrain.objectives.joint import chosen_objectives
 def test_what_is_trained_follows_from_the_records_unless_it_is_named(kind):
     pairs, single = (Schema(kind, 32, 5, has_next_sentence_labels=has) for has in (True, False))
     both = ("mlm", "nsp")
-    assert (
-        chosen_objectives((), pairs) == chosen_objectives(("nsp", "mlm"), pairs) == both
-    )
+    assert chosen_objectives((), pairs) == chosen_objectives(("nsp", "mlm"), pairs) == both
     assert chosen_objectives((), single) == chosen_objectives(("mlm",), pairs) == ("mlm",)
     assert chosen_objectives(("nsp",), pairs) == ("nsp",)
     with pytest.raises(UserError, match="--train_objective=nsp: needs next_sentence_labels"):

@@ -21,7 +21,13 @@ from tests.train.tiny import VOCAB, batches
 PACKAGE = pathlib.Path(bert_gpu.__file__).parent
 MAIN_PATH = (
     *("cli/pretrain.py", "cli/training.py", "pretrain/run.py", "pretrain/start.py"),
-    *("pretrain/objective.py", "finetune/run.py", "finetune/start.py", "train/run.py"),
+    *(
+        "pretrain/objectives/joint.py",
+        "pretrain/validation.py",
+        "finetune/run.py",
+        "finetune/start.py",
+        "train/run.py",
+    ),
     *("train/loop.py", "train/step.py", "train/batching.py", "train/cadence.py"),
     *("train/divergence.py", "train/start_block.py", "train/memory.py"),
     "train/memory_check.py",
