@@ -25,7 +25,7 @@ from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.files.examples import Examples
 from bert_gpu.finetune.objective import task_objective
 from bert_gpu.finetune.prediction import Predictor
-from bert_gpu.finetune.tasks import interface, table
+from bert_gpu.finetune.tasks import table
 from bert_gpu.finetune.tasks.heads import CLASSIFIER
 from bert_gpu.finetune.tasks.problem_types import ProblemType
 from bert_gpu.model.config import ModelConfig
@@ -328,7 +328,7 @@ def task(tmp_path, monkeypatch):
     row = table.TaskSpec(name="triplets", kind="triplets", text_a=COLUMNS[0], text_b=None)
     monkeypatch.setitem(table.TASKS, row.name, row)
     module = types.SimpleNamespace(**TRIPLETS)
-    monkeypatch.setitem(interface.TASK_TYPES, row.kind, "triplets")
+    monkeypatch.setitem(table.KINDS, row.kind, "triplets")
     monkeypatch.setitem(sys.modules, "bert_gpu.finetune.tasks.triplets", module)
     words = [f"w{index}" for index in range(5, 40)]
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
