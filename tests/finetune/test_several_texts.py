@@ -33,8 +33,9 @@ from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import classifier_weights, sentence_positions, sentence_vector
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
-from bert_gpu.train.batching import take_batches
+from bert_gpu.train.batching import pad_rows, take_batches
 from bert_gpu.train.config import BatchConfig, CadenceConfig
+from bert_gpu.train.run import trial_step
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 from tests.finetune.test_classifier import Numbers, random_texts
@@ -308,6 +309,22 @@ def test_one_program_serves_all_lengths():
     """Without XLA; whose lengths differ, as the first test says."""
     train("uniform")
     assert set(traced(1, 1, "off")[2]) == {None}
+
+
+def test_a_trial_of_a_micro_batch_repeats_examples_of_full_length():
+    """As --train_batch_size=auto makes it: 2 replicas x 2 micro-batches x 5."""
+    batch, steps = encoded.make_batch(encoded_triplets("dynamic"), np.arange(1, 4)), []
+
+    def step(batches, learning_rates, first):
+        steps.extend(batches)
+        return types.SimpleNamespace(read=lambda: None)
+
+    step.devices = types.SimpleNamespace(num_replicas=2)
+    rows = pad_rows(batch, LENGTH, encoded.LENGTH_AXES)
+    trial_step(lambda num_micro_batches: step, 2, rows, 5)()
+    assert batch["input_ids"].shape == (3, 3, 8) and rows["input_ids"].shape == (3, 3, LENGTH)
+    assert rows_in(steps[0]) == [rows_in(batch)[index % 3] for index in range(20)]
+    assert steps[0]["input_ids"].dtype == np.int32 and steps[0]["row_weights"].shape == (20,)
 
 
 def test_outputs_are_those_of_each_text_alone():
