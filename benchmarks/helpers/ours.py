@@ -205,7 +205,6 @@ class Ours(Trainer):
         """
         from bert_gpu.base.console import Console
         from bert_gpu.base.errors import UserError
-        from bert_gpu.train.batching import pad_rows
         from bert_gpu.train.run import fill_memory
 
         sample = make_batch(8, self.length)
@@ -213,7 +212,7 @@ class Ours(Trainer):
             if self.gpu:
                 size = fill_memory(
                     self.devices,
-                    pad_rows(sample, self.length),
+                    sample,
                     self.state,
                     self.make_step,
                     Console(stream=sys.stderr).say,

@@ -22,7 +22,8 @@ from bert_gpu.data.random_bits import derive_key, permutation, row_keys
 
 WINDOW_BATCHES = 64  # uniform padding sorts by length inside windows of this size
 VALIDATION_EPOCH = -1  # validation is masked the same way every time
-WIDE = ("input_ids", "input_mask", "segment_ids", "sequence_ids", "token_labels")  # (B, S)
+# of the features of (B, S): the axis of S, counted from the end
+LENGTH_AXES = dict.fromkeys(("input_ids", "input_mask", "segment_ids", "sequence_ids"), -1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +178,10 @@ class Reader:
         length = min(
             self.max_seq_length, -(-longest // self.length_multiple) * self.length_multiple
         )
-        return {name: value[:, :length] if name in WIDE else value for name, value in batch.items()}
+        return {
+            name: value[:, :length] if name in LENGTH_AXES else value
+            for name, value in batch.items()
+        }
 
     def _fits(self, record):
         try:

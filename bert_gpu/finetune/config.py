@@ -32,7 +32,7 @@ class FinetuneConfig(Settings):
         "a number; multilabel: any of several labels, in a cell with commas, ; or | between them "
         "or as a list of JSON, Python or NumPy. tagging is that of ner, answers that of squad. "
         "Default: the task's.",
-        choices=table.KINDS,
+        choices=tuple(table.KINDS),
     )
     data_dir: str | None = setting(
         None,

@@ -20,7 +20,7 @@ from bert_gpu.finetune.config import (
     resolve_phases,
     resolve_task,
 )
-from bert_gpu.finetune.files.encoded import training_batches
+from bert_gpu.finetune.files.encoded import LENGTH_AXES, training_batches
 from bert_gpu.finetune.files.splits import read_splits, standard_input_spooled, with_data_of_run
 from bert_gpu.finetune.objective import task_objective
 from bert_gpu.finetune.prediction import Predictor
@@ -330,7 +330,8 @@ def train_task(prepared, state, predict):
         open_batches=functools.partial(training_batches, encoded, seed=settings.run.seed),
         num_records=len(encoded),
         max_seq_length=encoded.max_seq_length,
-        has_lengths=True,
+        length_axes=LENGTH_AXES,
+        rows_per_example=encoded.rows_per_example,
     )
     encoder = training_encoder(start.encoder, settings.memory, prepared.devices)
     make_step = functools.partial(
@@ -340,7 +341,7 @@ def train_task(prepared, state, predict):
         task_objective(encoder, prepared.problem_type),
         settings.optimizer,
         seed=settings.run.seed,
-        has_lengths=data.has_lengths,
+        length_axes=data.length_axes,
     )
     plan = engine.plan_run(run, data, prepared.devices, state, make_step)
     if not run.is_done(plan):
@@ -511,7 +512,7 @@ def choose_start(run, task, task_type, examples, devices):
         check_size,
         settings,
         devices=devices,
-        num_tokens=1,
+        num_tokens=examples.rows_per_example,
         eval_batch_size=settings.run.eval_batch_size,
         stored=run.stored,
     )

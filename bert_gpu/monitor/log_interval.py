@@ -88,11 +88,12 @@ class LogInterval:
 
     Args of the constructor: watch: Stopwatch. flops: function of a host batch -> model.flops.Flops
       of its step, None = not counted. peak_flops: of all GPUs a second, None = unknown, without
-      "mfu".
+      "mfu". rows_per_example: sequences of an example of a batch.
     """
 
-    def __init__(self, watch, flops=None, peak_flops=None):
+    def __init__(self, watch, flops=None, peak_flops=None, rows_per_example=1):
         self.watch, self.flops, self.peak_flops, self.is_warm = watch, flops, peak_flops, False
+        self.rows_per_example = rows_per_example
         self.clear()
 
     def clear(self):
@@ -119,7 +120,7 @@ class LogInterval:
         self.waited += waited
         self.totals["steps"] += len(batches)
         for batch in batches:
-            self.totals["sequences"] += len(batch["input_mask"])
+            self.totals["sequences"] += len(batch["input_mask"]) * self.rows_per_example
             self.totals["tokens"] += int(np.sum(batch["input_mask"]))
             self.totals["padded_tokens"] += int(np.size(batch["input_mask"]))
             if self.flops:

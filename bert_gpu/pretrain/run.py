@@ -52,7 +52,7 @@ def pretrain(settings, console=None, clock=time.monotonic):
             objective.of_training(),
             settings.optimizer,
             seed=settings.run.seed,
-            has_lengths=data.has_lengths,
+            length_axes=data.length_axes,
         )
         plan = engine.plan_run(run, data, devices, state, make_step)
         if not run.is_done(plan):

@@ -134,7 +134,7 @@ def open_records(run, dataset, model):
         num_records=len(dataset.train),
         dupe_factor=dataset.dupe_factor,
         max_seq_length=dataset.max_seq_length,
-        has_lengths=settings.inputs.padding != "fixed",
+        length_axes={} if settings.inputs.padding == "fixed" else pipeline.LENGTH_AXES,
     )
     return data, None if dataset.validation is None else open_reader("validation")
 

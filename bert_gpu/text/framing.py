@@ -74,11 +74,11 @@ def ranges(starts, lengths):
 
 
 def padded(ids, splits, rows, length):
-    """Some rows (B,) as a batch: (input_ids, is_token), int32 and bool (B, length), padded with 0.
-    ids, splits: of Framed.
+    """Some rows (B,) as a batch: (input_ids, is_token), int32 and bool (B, length), padded with 0;
+    rows (B, R) give (B, R, length). ids, splits: of Framed.
     """
     starts, lengths = splits[rows], splits[rows + 1] - splits[rows]
-    is_token = np.arange(length) < lengths[:, None]
+    is_token = np.arange(length) < lengths[..., None]
     input_ids = np.zeros(is_token.shape, np.int32)
-    input_ids[is_token] = ids[ranges(starts, lengths)]
+    input_ids[is_token] = ids[ranges(starts.ravel(), lengths.ravel())]
     return input_ids, is_token

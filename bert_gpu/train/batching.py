@@ -3,12 +3,11 @@ batches of the steps of a call.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.data.pipeline import WIDE
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import (
     learning_rate_factor,
@@ -24,15 +23,17 @@ class TrainingData:
     """The records that a run trains on.
 
     open_batches: function of (batch_size=, position=), the position in consumed records -> endless
-    iterator of batches. num_records: of an epoch. max_seq_length: of the longest row. has_lengths:
-    whether row lengths may differ between calls. dupe_factor: copies of the text in the records,
-    None = no pretraining.
+    iterator of batches. num_records: of an epoch; each is an example. max_seq_length: of the
+    longest row. length_axes: {feature: its axis of tokens, counted from the end, so -1 of (B, S)},
+    where batches may differ in it; {} = all rows have one length. rows_per_example: of tokens.
+    dupe_factor: copies of the text in the records, None = no pretraining.
     """
 
     open_batches: Callable
     num_records: int
     max_seq_length: int
-    has_lengths: bool
+    length_axes: Mapping[str, int]
+    rows_per_example: int = 1
     dupe_factor: int | None = None
 
 
@@ -118,13 +119,14 @@ class BatchPlan:
         """The rows of TrainingData from a position in consumed records on."""
         return data.open_batches(batch_size=self.unit_size, position=position)
 
-    def describe(self, kind):
+    def describe(self, kind, rows_per_example=1):
         replicas = f"{self.num_replicas} {kind}{'s' if self.num_replicas > 1 else ''}"
         ramp = "1 to " if self.is_ramped else ""
+        rows = f"examples of {rows_per_example} " if rows_per_example > 1 else ""
         return (
             f"micro-batch {self.micro_batch_size} x accumulation "
             f"{ramp}{self.num_micro_batches} x {replicas} = global batch "
-            f"{self.global_batch_size} sequences"
+            f"{self.global_batch_size} {rows}sequences"
         )
 
 
@@ -201,33 +203,47 @@ def check_same_batch(plan, config, is_ramped, stored, path):
         )
 
 
-def take_batches(units, num_steps, num_micro_batches):
-    """The batches of the steps of a call, all of one row length; num_micro_batches: as of
-    `BatchPlan.num_micro_batches_at`.
+def take_batches(units, num_steps, num_micro_batches, length_axes):
+    """The batches of the steps of a call, all of one row length.
+
+    num_micro_batches: as of `BatchPlan.num_micro_batches_at`. length_axes: of TrainingData.
     """
     counts = num_micro_batches or [1] * num_steps
-    return same_length([join([next(units) for _ in range(count)]) for count in counts])
+    return same_length(
+        [join([next(units) for _ in range(count)], length_axes) for count in counts], length_axes
+    )
 
 
-def join(units):
-    """Concatenates the rows of several units to one batch."""
+def join(units, length_axes):
+    """Concatenates the examples of several units to one batch."""
     if len(units) == 1:
         return units[0]
-    units = same_length(units)
+    units = same_length(units, length_axes)
     return {name: np.concatenate([unit[name] for unit in units]) for name in units[0]}
 
 
-def same_length(batches):
+def same_length(batches, length_axes):
     """Pads all batches to the longest row among them; dynamic padding may leave them unequal."""
-    length = max(batch["input_mask"].shape[1] for batch in batches)
-    return [pad_rows(batch, length) for batch in batches]
+    lengths = [
+        value.shape[length_axes[name]]
+        for batch in batches
+        for name, value in batch.items()
+        if name in length_axes
+    ]
+    return [pad_rows(batch, max(lengths, default=0), length_axes) for batch in batches]
 
 
-def pad_rows(batch, length):
+def pad_rows(batch, length, length_axes):
     """Pads the rows of a batch to `length` tokens."""
-    missing = length - batch["input_mask"].shape[1]
-    return batch | {
-        name: np.pad(batch[name], [(0, 0), (0, missing)])
-        for name in WIDE
-        if name in batch and missing
+    return {
+        name: pad_axis(value, length_axes[name], length) if name in length_axes else value
+        for name, value in batch.items()
     }
+
+
+def pad_axis(values: np.ndarray, axis: int, length: int) -> np.ndarray:
+    """Adds zeros to the end of an axis, up to `length` entries."""
+    missing = length - values.shape[axis]
+    widths = np.zeros((values.ndim, 2), int)
+    widths[axis, 1] = missing
+    return np.pad(values, widths) if missing else values

@@ -84,7 +84,7 @@ class Loop:
         profiled = cadence.profiled if self.workers.is_chief else None
         folder = os.path.join(self.folder.tensorboard, "train")
         self.profiler = Profiler(profiled, folder, self.console)
-        self.interval = LogInterval(self.watch, flops, peak_flops)
+        self.interval = LogInterval(self.watch, flops, peak_flops, data.rows_per_example)
         self.divergence = DivergenceMonitor(self.ending, self.progress.health)
         # progress.seconds includes the validation before the save; the schedule resumes from the
         # end of the last step
@@ -174,7 +174,7 @@ class Loop:
             while True:
                 steps, shares = self._next_steps(step)
                 counts = self.plan.num_micro_batches_at(shares)
-                batches = take_batches(rows, len(steps), counts)
+                batches = take_batches(rows, len(steps), counts, self.data.length_axes)
                 on_devices = self.step.put_on_devices(batches, counts)
                 yield batches, on_devices, shares if counts else None
                 step = steps.stop

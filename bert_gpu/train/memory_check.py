@@ -16,7 +16,7 @@ from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
 
 optimizers = LazyModule("bert_gpu.optim.optimizers")  # which needs TensorFlow
 
-ROW_BYTES = 12  # a token of a row: input_ids, input_mask and segment_ids as int32
+TOKEN_BYTES = 12  # input_ids, input_mask and segment_ids as int32
 
 
 class Need(typing.NamedTuple):
@@ -34,8 +34,9 @@ def check_size(settings, config, specs_of, devices, num_tokens, eval_batch_size,
     Args:
       settings: RunSettings. config: ModelConfig. specs_of: function of a ModelConfig -> {name:
         WeightSpec}, called for few layers only, and only where that takes little time.
-      devices: devices.Devices. num_tokens: of the shortest batch's rows. eval_batch_size: rows that
-        a replica validates at once. stored: content of run.json of a run to resume, or None.
+      devices: devices.Devices. num_tokens: of all rows of an example, in the shortest batch.
+        eval_batch_size: examples that a replica validates at once. stored: content of run.json of a
+        run to resume, or None.
     """
     if config.encoder:  # another architecture, whose weights are not known before they are made
         specs_of = None
@@ -129,7 +130,7 @@ def row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, store
     largest = max(num_rows, eval_batch_size * devices.num_replicas)
     return Need(
         f"the rows of a step or a validation ({largest:,})",
-        largest * num_tokens * ROW_BYTES,
+        largest * num_tokens * TOKEN_BYTES,
         "lower --train_batch_size, --gradient_accumulation_steps, --global_batch_size, "
         "--steps_per_loop or --eval_batch_size",
     )

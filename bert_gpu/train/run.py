@@ -474,7 +474,7 @@ def choose_size(run, data, devices, rows, state, make_step):
             value="auto",
         )
     accumulates = wanted is not None or (batch.gradient_accumulation_steps or 1) > 1
-    rows = pad_rows(rows, data.max_seq_length)
+    rows = pad_rows(rows, data.max_seq_length, data.length_axes)
     return fill_memory(devices, rows, state, make_step, console.say, wanted, accumulates)
 
 
@@ -505,7 +505,8 @@ def fill_memory(devices, rows, state, make_step, say, wanted=None, accumulates=F
 def trial_step(make_step, num_micro_batches, rows, size):
     """A callable that runs a step of micro-batches of this size on repeated rows, and waits."""
     step = make_step(num_micro_batches=num_micro_batches)
-    indices = np.arange(size * num_micro_batches * step.devices.num_replicas)
-    indices %= len(rows["input_mask"])
-    batch = {name: value[indices] for name, value in rows.items()}
+    num_examples = size * num_micro_batches * step.devices.num_replicas
+    batch = {
+        name: np.resize(value, (num_examples, *value.shape[1:])) for name, value in rows.items()
+    }
     return lambda: step([batch], [0.0], 0).read()

@@ -28,12 +28,12 @@ def rows(run, data, plan, devices, summary_rows, min_device_bytes):
     `run.print_summary`.
     """
     settings = run.settings
-    tokens = plan.global_batch_size * data.max_seq_length
-    at_most = "up to " if plan.is_ramped or data.has_lengths else ""
+    tokens = plan.global_batch_size * data.rows_per_example * data.max_seq_length
+    at_most = "up to " if plan.is_ramped or data.length_axes else ""
     found = [
         *device_rows(devices, settings.devices.gpu_memory_limit),
         *summary_rows,
-        ("batch", plan.describe(devices.unit)),
+        ("batch", plan.describe(devices.unit, data.rows_per_example)),
         ("tokens", f"{at_most}{tokens:,} a step, padding included"),
         ("learning rate", describe_rate(settings, plan)),
         ("length", describe_length(plan, data)),

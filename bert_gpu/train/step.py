@@ -7,8 +7,8 @@ ON_READ variables with the aggregation ONLY_FIRST_REPLICA: each replica owns a c
 same update to it, so forward, backward and update can be compiled by XLA, with the all-reduce
 between them outside. Several steps are one call into TensorFlow; nothing in it waits for the host.
 
-Legend: K steps of a call, R replicas, A micro-batches a step (accumulation), B rows of a
-micro-batch. A global batch has R * A * B rows.
+Legend: K steps of a call, R replicas, A micro-batches a step (accumulation), B examples of a
+micro-batch. A global batch has R * A * B examples.
 """
 
 import dataclasses
@@ -111,8 +111,7 @@ class TrainStep:
       is_ramped: whether steps may have fewer than A micro-batches. The compiled program then takes
         num_micro_batches as an argument, and batches are padded to A with rows that are not
         computed.
-      has_lengths: whether row lengths may differ between calls. Without XLA one program serves all
-        lengths.
+      length_axes: of batching.TrainingData. Without XLA one program serves all lengths.
     """
 
     def __init__(
@@ -125,12 +124,12 @@ class TrainStep:
         num_micro_batches,
         seed,
         is_ramped=False,
-        has_lengths=False,
+        length_axes=None,
     ):
         self.devices, self.state = devices, state
         self.objective, self.optimizer = objective, optimizer
         self.num_micro_batches, self.seed, self.is_ramped = num_micro_batches, seed, is_ramped
-        self.hides_lengths = has_lengths and not devices.xla
+        self.hidden_axes = {} if devices.xla else length_axes or {}
         self.gradients = tf.function(
             self._gradients,
             autograph=False,
@@ -159,7 +158,7 @@ class TrainStep:
         if on_devices.num_steps not in self.programs:
             program = functools.partial(self._run, on_devices.num_steps)
             self.programs[on_devices.num_steps] = tf.function(
-                program, autograph=False, reduce_retracing=self.hides_lengths
+                program, autograph=False, reduce_retracing=bool(self.hidden_axes)
             )
         learning_rates = tf.constant(np.asarray(learning_rates, np.float32))
         values = self.programs[on_devices.num_steps](
@@ -225,7 +224,7 @@ class TrainStep:
     def _replica_step(self, batches, index, num_micro_batches, learning_rate, step):
         context = tf.distribute.get_replica_context()
         # (A, B, ...)
-        batch = {name: self._hide_length(value[index]) for name, value in batches.items()}
+        batch = {name: self._hide_length(name, value[index]) for name, value in batches.items()}
         counts = context.all_reduce(
             tf.distribute.ReduceOp.SUM, self._counts(batch, num_micro_batches)
         )
@@ -258,13 +257,15 @@ class TrainStep:
         self.metric_names = list(metrics)
         return tf.stack(list(metrics.values()))
 
-    def _hide_length(self, value):
-        """Makes S of (A, B, S) unknown to the program, so that one program serves all lengths."""
-        if not self.hides_lengths or value.shape.rank < 3:
+    def _hide_length(self, name, value):
+        """Makes the row length of a feature (A, B, ...) unknown to the program, so that one program
+        serves all lengths.
+        """
+        if name not in self.hidden_axes:
             return value
-        return tf.raw_ops.PlaceholderWithDefault(
-            input=value, shape=[*value.shape[:2], None, *value.shape[3:]]
-        )
+        shape = value.shape.as_list()
+        shape[self.hidden_axes[name]] = None
+        return tf.raw_ops.PlaceholderWithDefault(input=value, shape=shape)
 
     def _all_reduce(self, context, gradients, losses):
         """Sums gradients and losses over the replicas, gradients in the dtype of the all-reduce."""

@@ -443,7 +443,7 @@ def test_rows_of_unequal_length_are_filled_up():
         dict(input_ids=np.full((2, n), 7), input_mask=np.ones((2, n), int), labels=np.arange(2))
         for n in (3, 5)
     )
-    joined = batching.join([short, long])
+    joined = batching.join([short, long], dict(input_ids=-1, input_mask=-1))
     assert joined["input_mask"].tolist() == [[1, 1, 1, 0, 0]] * 2 + [[1] * 5] * 2
     assert joined["input_ids"][:2, 3:].tolist() == [[0, 0]] * 2 and joined["labels"].tolist() == [
         0,

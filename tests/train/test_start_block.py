@@ -27,7 +27,7 @@ GPUS = types.SimpleNamespace(
 )
 SUMMARY = (("model", "base: 12 layers x 768"), ("data", "1,000 rows"))
 DATA = TrainingData(
-    open_batches=None, max_seq_length=128, has_lengths=False, num_records=64_000, dupe_factor=None
+    open_batches=None, max_seq_length=128, length_axes={}, num_records=64_000, dupe_factor=None
 )
 
 

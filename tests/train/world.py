@@ -130,7 +130,7 @@ class World:
             caught=self.caught,
         )
         data = TrainingData(
-            open_batches=self.open_batches, num_records=100, max_seq_length=4, has_lengths=False
+            open_batches=self.open_batches, num_records=100, max_seq_length=4, length_axes={}
         )
         running = loop.Loop(
             Step(self), data, self.plan, run, self.log, validate=self.validate, export=self.export

@@ -1,11 +1,11 @@
-"""Texts or pairs of them -> encoded examples -> batches of a training or an evaluation.
+"""Texts or pairs of them -> rows of encoded examples -> batches of a training or an evaluation.
 
 All text is tokenized once, up front, into flat arrays, those of large files on the disk. A batch
 is padded only to its longest row, unless the encoder has a fixed length. As in pretraining, the
 order of the examples is a function of (seed, epoch) alone and the position of a run is the number
 of examples consumed.
 
-Legend: N examples, T tokens of all of them, B batch, S sequence, C classes.
+Legend: N examples, R rows of an example, T tokens of all of them, B batch, S sequence, C classes.
 """
 
 import dataclasses
@@ -17,22 +17,26 @@ from bert_gpu.data.pipeline import bucketed, consume, epoch_order
 from bert_gpu.finetune.files.disk_array import DiskArray
 from bert_gpu.text.framing import frame, padded
 
+# of the features of (B, S) or (B, R, S): the axis of S, counted from the end
+LENGTH_AXES = dict.fromkeys(("input_ids", "input_mask", "segment_ids", "token_labels"), -1)
 NO_LABEL = -1  # of a token that nothing is predicted of
 LENGTH_MULTIPLE = 8  # matrix units like multiples of 8, and fewer lengths mean fewer compilations
 
 
 @dataclasses.dataclass(frozen=True)
 class EncodedExamples:
-    """Encoded examples: [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no second text.
+    """Encoded examples of R rows: [CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no second
+    text.
 
     Attributes:
-      ids: int32 (T,), all examples concatenated. splits: int64 (N + 1,), where each begins.
-      first_lengths: int64 (N,), tokens of [CLS] A [SEP], which is segment 0.
+      ids: int32 (T,), all rows concatenated. splits: int64 (N R + 1,), where each begins.
+      first_lengths: int64 (N R,), tokens of [CLS] A [SEP], which is segment 0.
       labels: targets of a ProblemType, (N,) or (N, C), or None. max_seq_length: maximum tokens of
-        an example. num_truncated: examples that were cut to it.
+        a row. num_truncated: rows that were cut to it.
       padding: as --padding, "fixed" for an encoder with a fixed length.
       token_labels: int32 (T,), targets of tokens, NO_LABEL where there is none, or None.
       origin: what a task type needs to trace rows back to its examples.
+      rows_per_example: R; those of an example follow each other.
     """
 
     ids: np.ndarray
@@ -44,14 +48,15 @@ class EncodedExamples:
     padding: str = "dynamic"
     token_labels: np.ndarray | None = None
     origin: typing.Any = None
+    rows_per_example: int = 1
 
     def __len__(self):
-        return len(self.first_lengths)
+        return len(self.first_lengths) // self.rows_per_example
 
     @property
-    def length_multiple(self) -> int:
-        """The length of a batch is a multiple of it, or max_seq_length."""
-        return self.max_seq_length if self.padding == "fixed" else LENGTH_MULTIPLE
+    def lengths(self) -> np.ndarray:
+        """The tokens of the longest row of each example, int64 (N,)."""
+        return np.diff(self.splits).reshape(-1, self.rows_per_example).max(1)
 
 
 def encode_examples(
@@ -61,15 +66,16 @@ def encode_examples(
     max_seq_length,
     padding="dynamic",
     folder=".",
+    rows_per_example=1,
 ):
     """Tokenizes, truncates and joins texts to EncodedExamples.
 
     Args:
       tokenizer: text.tokenizer.Tokenizer. chunks: iterable of (texts_a, texts_b): lists of str, the
-        second None for single texts.
+        second None for single texts; one text or pair a row.
       labels: targets of a ProblemType for all of them, or None. max_seq_length: S, at least 5, so
         that each text of a pair keeps a token. padding: as in EncodedExamples.
-      folder: as for DiskArray.
+      folder: as for DiskArray. rows_per_example: as in EncodedExamples.
     """
     ids, num_truncated = DiskArray(folder), 0
     lengths, first_lengths = [], []
@@ -87,6 +93,7 @@ def encode_examples(
         max_seq_length=max_seq_length,
         num_truncated=num_truncated,
         padding=padding,
+        rows_per_example=rows_per_example,
     )
 
 
@@ -101,19 +108,21 @@ def padding_of(settings, encoder) -> str:
 
 
 def make_batch(examples, indices, row_weights=None):
-    """The examples `indices` (B,) as a batch, padded to the longest of them, rounded up.
+    """The examples `indices` (B,) as a batch, padded to the longest of their rows, rounded up.
 
     Returns:
       dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, if the
         examples have labels, labels (B,) or (B, C), and if their tokens have, token_labels (B, S).
+        Of several rows an example these are (B, R, S) instead of (B, S).
     """
-    lengths = examples.splits[indices + 1] - examples.splits[indices]
-    longest = min(
-        examples.max_seq_length,
-        -(-int(lengths.max()) // examples.length_multiple) * examples.length_multiple,
-    )
-    input_ids, is_token = padded(examples.ids, examples.splits, indices, longest)
-    is_second = is_token & (np.arange(longest) >= examples.first_lengths[indices][:, None])
+    rows = indices
+    if examples.rows_per_example > 1:
+        rows = indices[:, None] * examples.rows_per_example + np.arange(examples.rows_per_example)
+    lengths = examples.splits[rows + 1] - examples.splits[rows]
+    multiple = examples.max_seq_length if examples.padding == "fixed" else LENGTH_MULTIPLE
+    longest = min(examples.max_seq_length, -(-int(lengths.max()) // multiple) * multiple)
+    input_ids, is_token = padded(examples.ids, examples.splits, rows, longest)
+    is_second = is_token & (np.arange(longest) >= examples.first_lengths[rows][..., None])
     weights = np.ones(len(indices), np.float32) if row_weights is None else row_weights
     batch = dict(
         input_ids=input_ids,
@@ -122,21 +131,21 @@ def make_batch(examples, indices, row_weights=None):
         row_weights=weights,
     )
     if examples.token_labels is not None:
-        labels, _ = padded(examples.token_labels, examples.splits, indices, longest)
+        labels, _ = padded(examples.token_labels, examples.splits, rows, longest)
         batch["token_labels"] = np.where(is_token, labels, np.int32(NO_LABEL))
     return batch if examples.labels is None else batch | dict(labels=examples.labels[indices])
 
 
 def training_batches(examples, *, batch_size, position, seed):
     """Endless batches of `batch_size` examples from `position` (examples consumed) on, in a new
-    order each epoch; with uniform padding, rows of similar length together.
+    order each epoch; with uniform padding, those of similar length together.
     """
 
     def order_of(epoch):
         order = epoch_order(len(examples), seed, epoch)
         if examples.padding != "uniform":
             return order
-        return bucketed(order, np.diff(examples.splits), seed, epoch, batch_size)
+        return bucketed(order, examples.lengths, seed, epoch, batch_size)
 
     for indices, _ in consume(len(examples), batch_size, position, order_of):
         yield make_batch(examples, indices)
@@ -148,11 +157,11 @@ def evaluation_order(examples):
     """
     if examples.padding == "fixed":
         return np.arange(len(examples))
-    return np.argsort(-np.diff(examples.splits), kind="stable")
+    return np.argsort(-examples.lengths, kind="stable")
 
 
 def evaluation_batches(examples, *, batch_size):
-    """All examples once, in `evaluation_order`. The last batch is padded with rows whose
+    """All examples once, in `evaluation_order`. The last batch is padded with examples whose
     "row_weights" (B,) are 0.
     """
     order = evaluation_order(examples)

@@ -58,6 +58,7 @@ class Loaded:
 
     Attributes:
       source: Source. path: of the file. digest: SHA-256 of the file. num_examples: N.
+      rows_per_example: rows of tokens that an example is encoded as.
       has_pairs: whether they are pairs of texts. num_skipped: examples that were left out, and
       why_skipped: which ones. labels: the distinct ones of texts. warnings: of what the user may
       not expect of them. text_hashes: uint64 (N,), equal where the texts of examples are equal, in
@@ -65,6 +66,7 @@ class Loaded:
     """
 
     source, path, digest, num_examples = None, None, None, 0
+    rows_per_example = 1
     has_pairs, num_skipped = False, 0
     why_skipped = "lines with another number of columns than the first"
     labels, warnings, text_hashes, label_hashes = (), (), None, np.uint64(0)

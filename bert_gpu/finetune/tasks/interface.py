@@ -2,7 +2,7 @@
 predictions are judged and written.
 
 A task type is a module of this room with what `TaskType` says; run.py trains and evaluates every
-one of them alike. Adding one takes its module, its row in TASK_TYPES, and a task (tasks.py).
+one of them alike. Adding one takes its module, its row in table.KINDS, and a task (table.TASKS).
 """
 
 import dataclasses
@@ -10,14 +10,7 @@ import importlib
 import typing
 
 from bert_gpu.base.errors import UserError
-
-TASK_TYPES = dict(
-    classification="text_classification",
-    regression="text_classification",
-    multilabel="text_classification",
-    tagging="token_classification",
-    answers="question_answering",
-)
+from bert_gpu.finetune.tasks import table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -72,7 +65,9 @@ class TaskType(typing.Protocol):
         """
 
     def encode(self, examples, problem_type, start, settings, max_seq_length, folder):
-        """The rows of examples. folder: as for disk_array.DiskArray."""
+        """The rows of examples, of each as many as their rows_per_example; with several, batches
+        are (B, R, S). folder: as for disk_array.DiskArray.
+        """
 
     def describe(self, examples, rows):
         """The sizes of examples and rows, for the log."""
@@ -92,7 +87,7 @@ class TaskType(typing.Protocol):
 
 def open_task_type(task) -> TaskType:
     """The module of a TaskSpec's type."""
-    return importlib.import_module(f"{__package__}.{TASK_TYPES[task.kind]}")
+    return importlib.import_module(f"{__package__}.{table.KINDS[task.kind]}")
 
 
 def check_texts_only(settings, task_name):

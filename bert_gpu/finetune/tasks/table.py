@@ -16,7 +16,11 @@ from bert_gpu.base.errors import UserError
 tf = LazyModule("tensorflow")
 
 TEXT_KINDS = ("classification", "regression", "multilabel")  # one answer a text: problem_types.py
-KINDS = (*TEXT_KINDS, "tagging", "answers")
+KINDS = dict(  # {kind: the module of its task type, interface.py}
+    **dict.fromkeys(TEXT_KINDS, "text_classification"),
+    tagging="token_classification",
+    answers="question_answering",
+)
 ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # of the files of a task; .json has their content
 SHARD = "-00000-of-00001.parquet"  # ends the only file of a split on the hub of Hugging Face
 SPLITS = ("train", "dev", "test")
