@@ -1,4 +1,5 @@
-"""Tables and JSON in, their texts out, one after another: csv, tsv, json, parquet and arrow.
+"""Readers of tables and JSON: csv, tsv, json, parquet and arrow in, their texts out, one after
+another.
 
 These can be read from the beginning only, or (parquet, arrow) hold many texts in one piece, so
 archives.py writes their texts to a plain file, from which any worker reads any part. Reading is
@@ -41,28 +42,9 @@ HEAD_BYTES = 256  # that say what a file is
 ARROW_FILE = b"ARROW1"  # at the beginning of a file; a stream has nothing of the kind
 
 
-def texts(path, pieces, text_format, name):
-    """Yields the texts of a file: str, empty where a row has none.
-
-    Args:
-      path: of a local file, for parquet and arrow.
-      pieces: iterator of its bytes, for the others.
-      text_format: TextFormat with a container's input_format.
-      name: of the file in messages.
-
-    Raises:
-      UserError: the file is not in the format, or has no such field.
-    """
-    kind, field = text_format.input_format, text_format.text_field
-    if kind in DIALECTS:
-        return table_texts(pieces, field, name, kind)
-    if kind == "json":
-        return json_texts(pieces, field, name)
-    return column_texts(path, field, name, parquet_columns if kind == "parquet" else arrow_columns)
-
-
-def table_texts(pieces, field, name, kind):
+def table_texts(pieces, text_format, name):
     """The texts in a column of csv or tsv, whose first line names the columns."""
+    kind, field = text_format.input_format, text_format.text_field
     csv.field_size_limit(LONGEST_CELL)
     reader, line = csv.reader(decoded_lines(pieces, name), **DIALECTS[kind]), 1
     try:
@@ -129,11 +111,11 @@ def decoded_lines(pieces, name):
         yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
 
 
-def json_texts(pieces, field, name):
+def json_texts(pieces, text_format, name):
     """The texts in a field of the objects of one or several arrays, or of objects in a row."""
     for index, record in enumerate(json_values(pieces, name)):
         try:
-            yield text_of_record(record, field, index)
+            yield text_of_record(record, text_format.text_field, index)
         except BadLine as error:
             raise UserError(
                 f"object {index + 1} {error.problem}", error.remedy, where=name
@@ -207,12 +189,13 @@ def json_values(pieces, name):
             index += 1
 
 
-def column_texts(path, field, name, columns):
-    """The texts in a column of Arrow's arrays; a text that is missing is empty."""
+def column_texts(path, text_format, name):
+    """The texts in a column of a parquet or Arrow file; a text that is missing is empty."""
     import pyarrow
 
+    columns = parquet_columns if text_format.input_format == "parquet" else arrow_columns
     try:
-        for column in columns(path, field, name):
+        for column in columns(path, text_format.text_field, name):
             for first in range(0, len(column), ROWS_PER_BATCH):
                 yield from (text or "" for text in column.slice(first, ROWS_PER_BATCH).to_pylist())
     except UnicodeDecodeError:
