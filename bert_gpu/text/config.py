@@ -117,9 +117,6 @@ class VocabConfig(Settings):
     def __post_init__(self):
         super().__post_init__()
         check_ray_address(self.ray_address)
-        for flag, path in (("vocab_file", self.vocab_file), ("sp_model_file", self.sp_model_file)):
-            if path == "":
-                raise UserError("needs the name of a file", setting=flag, value="")
         if self.sp_model_file is not None and self.tokenization != "SentencePiece":
             raise UserError(
                 "needs --tokenization=SentencePiece",
