@@ -201,9 +201,24 @@ def plan_blocks(paths, block_bytes, text_format=LINES, names=None, read=None):
     blocks, left_out = [], []
     for path, own_format, name in zip(paths, formats, names or paths, strict=True):
         first = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
-        found = scan_file(path, block_bytes, first, own_format, name, read)
-        left_out += [] if found else [name]
-        blocks += found
+        marks = mark_blocks((read or whole_lines)(path, name), block_bytes, own_format, name)
+        blocks += [
+            Block(
+                path=path,
+                start=start.offset,
+                end=end.offset,
+                first_document=first + start.num_documents,
+                num_documents=end.num_documents - start.num_documents,
+                num_sentences=end.num_sentences - start.num_sentences
+                if own_format.has_sentence_lines
+                else None,
+                num_bytes=end.num_bytes - start.num_bytes,
+                text_format=own_format,
+                num_empty=end.num_empty - start.num_empty,
+            )
+            for start, end in itertools.pairwise(marks)
+        ]
+        left_out += [name] if len(marks) == 1 else []
     if not blocks:
         raise no_document(left_out, formats[0])
     blocks[0] = dataclasses.replace(blocks[0], left_out=tuple(left_out))
@@ -212,8 +227,11 @@ def plan_blocks(paths, block_bytes, text_format=LINES, names=None, read=None):
 
 def no_document(names, text_format):
     others = f", nor have the other {len(names) - 1:,} files" if len(names) > 1 else ""
-    lines = "one sentence a line is needed, and a blank line between documents"
-    needed = lines if text_format.has_sentence_lines else "lines with text are needed"
+    needed = (
+        "one sentence a line is needed, and a blank line between documents"
+        if text_format.has_sentence_lines
+        else "lines with text are needed"
+    )
     return UserError(f"has no document{others}", needed, where=names[0])
 
 
@@ -352,29 +370,6 @@ class Mark(typing.NamedTuple):
     num_sentences: int = 0
     num_bytes: int = 0
     num_empty: int = 0
-
-
-def scan_file(path, block_bytes, first_document, text_format, name, read=None):
-    """The blocks of one file, in one pass; none when it has no document. Arguments and errors are
-    those of `plan_blocks`.
-    """
-    marks = mark_blocks((read or whole_lines)(path, name), block_bytes, text_format, name)
-    return [
-        Block(
-            path=path,
-            start=start.offset,
-            end=end.offset,
-            first_document=first_document + start.num_documents,
-            num_documents=end.num_documents - start.num_documents,
-            num_sentences=end.num_sentences - start.num_sentences
-            if text_format.has_sentence_lines
-            else None,
-            num_bytes=end.num_bytes - start.num_bytes,
-            text_format=text_format,
-            num_empty=end.num_empty - start.num_empty,
-        )
-        for start, end in itertools.pairwise(marks)
-    ]
 
 
 def mark_blocks(pieces, block_bytes, text_format, name):

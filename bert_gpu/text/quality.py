@@ -306,10 +306,11 @@ def vocabulary_warnings(tokenizer, documents, ids, do_lower_case, is_given):
 
 def unknown_words(tokenizer, documents):
     """The commonest words of a text that have an unknown piece; at most NUM_UNKNOWN_SHOWN."""
-    if isinstance(tokenizer, WordPieceTokenizer):
-        counts = wordpiece_learner.count_words(documents, tokenizer.do_lower_case)
-    else:
-        counts = sentence_piece.count_words(documents)
+    counts = (
+        wordpiece_learner.count_words(documents, tokenizer.do_lower_case)
+        if isinstance(tokenizer, WordPieceTokenizer)
+        else sentence_piece.count_words(documents)
+    )
     words = sorted(counts, key=lambda word: (-counts[word], word))
     ids, splits = tokenizer.tokenize(words)
     is_unknown = np.zeros(len(words), bool)

@@ -92,11 +92,10 @@ def unpack_file(path, text_format, folder, report, name):
     if os.path.exists(target):
         report(size)
         return target
-    content = plain_pieces(path, report)
+    source = path if row.reads_path else plain_pieces(path, report)
     if not row.is_streamed:
-        source = path if row.reads_path else content
-        content = lines_of_texts(row.load_reader()(source, text_format, name))
-    write_spool(content, target, name)
+        source = lines_of_texts(row.load_reader()(source, text_format, name))
+    write_spool(source, target, name)
     if row.reads_path:  # its reader counts no bytes
         report(size)
     return target
@@ -108,18 +107,17 @@ def spool_standard_input(stream, folder):
     """
     unfinished = os.path.join(folder, f"stdin.{os.getpid()}")
     digest = hashlib.blake2b(digest_size=16)
-    first = b""
 
     def pieces():
-        nonlocal first
         while piece := stream.read(READ_BYTES):
-            first = first or piece[:8]
             digest.update(piece)
             yield piece
 
     write_spool(pieces(), unfinished, "standard input")
+    with open(unfinished, "rb") as file:
+        head = file.read(64)  # longer than the first bytes of all formats
     rows = (row for row in (*ARCHIVES, *FORMATS.values()) if row.endings)
-    ending = next((row.endings[0] for row in rows if first.startswith(row.magic)), "")
+    ending = next((row.endings[0] for row in rows if head.startswith(row.magic)), "")
     target = os.path.join(folder, f"{digest.hexdigest()}-stdin{ending}")
     is_new = not os.path.exists(target)
     publish(unfinished, target)

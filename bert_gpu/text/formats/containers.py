@@ -53,10 +53,8 @@ def table_texts(pieces, text_format, name):
             return  # an empty file
         header = [title.strip() for title in header]
         if field not in header:
-            check_delimiter(header, name, kind)
-            check_header(header, name, field)
-            raise no_column(name, field, header)
-        check_single(name, field, header)
+            check_header(header, name, field, kind)
+        check_column(header, field, name)
         column, line = header.index(field), reader.line_num + 1
         for row in reader:
             if row and len(row) != len(header):
@@ -73,18 +71,10 @@ def table_texts(pieces, text_format, name):
         ) from None
 
 
-def check_header(header, name, field):
-    """UserError when the first line of a table seems to be a row: a cell is as long as a text."""
-    if any(len(title) > MOST_TITLE or title.count(" ") > MOST_SPACES for title in header):
-        raise UserError(
-            f"has no column {field[:50]!r}, and line 1 seems to be text, not a header",
-            "add a first line that names the columns",
-            where=name,
-        )
-
-
-def check_delimiter(header, name, kind):
-    """UserError when a header seems to have another delimiter than its kind of table."""
+def check_header(header, name, field, kind):
+    """UserError when a header seems to have another delimiter than its kind of table, or to be a
+    row: a cell is as long as a text.
+    """
     for delimiter, remedy in OTHER_DELIMITERS.items():
         if len(header) == 1 and delimiter in header[0] and not (kind, delimiter) == ("tsv", "\t"):
             shown = "a tab" if delimiter == "\t" else repr(delimiter)
@@ -94,6 +84,12 @@ def check_delimiter(header, name, kind):
                 remedy,
                 where=name,
             )
+    if any(len(title) > MOST_TITLE or title.count(" ") > MOST_SPACES for title in header):
+        raise UserError(
+            f"has no column {field[:50]!r}, and line 1 seems to be text, not a header",
+            "add a first line that names the columns",
+            where=name,
+        )
 
 
 def decoded_lines(pieces, name):
@@ -106,8 +102,7 @@ def decoded_lines(pieces, name):
         try:
             text = line.decode()
         except UnicodeDecodeError:
-            head = line if number == 1 else b""
-            raise not_utf8(name, f"line {number}", head) from None
+            raise not_utf8(name, f"line {number}", line if number == 1 else b"") from None
         yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
 
 
@@ -213,7 +208,7 @@ def parquet_columns(path, field, name):
 
     # With a buffer it reads pages one by one, and not whole row groups.
     with parquet.ParquetFile(path, buffer_size=READ_BYTES, pre_buffer=False) as file:
-        check_column(file.schema_arrow, field, name)
+        check_strings(file.schema_arrow, field, name)
         batches = file.iter_batches(ROWS_PER_BATCH, columns=[field], use_threads=False)
         yield from (batch.column(0) for batch in batches)
 
@@ -226,22 +221,17 @@ def arrow_columns(path, field, name):
         is_file = source.read(len(ARROW_FILE)) == ARROW_FILE
         source.seek(0)
         reader = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(source)
-        check_column(reader.schema, field, name)
+        check_strings(reader.schema, field, name)
         column = reader.schema.get_field_index(field)
-        if is_file:
-            batches = map(reader.get_batch, range(reader.num_record_batches))
-        else:
-            batches = reader
+        batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
         yield from (batch.column(column) for batch in batches)
 
 
-def check_column(schema, field, name):
+def check_strings(schema, field, name):
     """UserError unless a column of the name exists once and holds strings."""
     from pyarrow import types
 
-    if field not in schema.names:
-        raise no_column(name, field, schema.names)
-    check_single(name, field, schema.names)
+    check_column(schema.names, field, name)
     kind = schema.field(field).type
     value = kind.value_type if types.is_dictionary(kind) else kind
     # null: of a table without rows, or with nothing in the column, from pandas
@@ -254,20 +244,17 @@ def check_column(schema, field, name):
         )
 
 
-def check_single(name, field, names):
-    """UserError when several columns have the name of the one with the text."""
+def check_column(names, field, name):
+    """UserError unless one of the columns has the name of the one with the text."""
+    if field not in names:
+        raise UserError(
+            f"has no column {field[:50]!r}",
+            f"give --text_column=NAME (the columns are: {shortened(', '.join(names) or 'none')})",
+            where=name,
+        )
     if names.count(field) > 1:
         raise UserError(
             f"has {names.count(field)} columns {field[:50]!r}",
             "rename all but the one with the text, or name another by --text_column",
             where=name,
         )
-
-
-def no_column(name, field, names):
-    shown = shortened(", ".join(names) or "none")
-    return UserError(
-        f"has no column {field[:50]!r}",
-        f"give --text_column=NAME (the columns are: {shown})",
-        where=name,
-    )

@@ -121,8 +121,6 @@ def not_utf8(name, where, head=b""):
     found = next((kind for mark, kind in marks if head.startswith(mark)), None)
     problem = f"{where} is not UTF-8".lstrip()
     command = f"iconv -f {found or COMMONEST} -t UTF-8 FILE > NEW"
-    if found:
-        remedy = f"the file is {found}, so convert it: {command}"
-    else:
-        remedy = f"convert the file from its encoding; if that is {COMMONEST}: {command}"
+    guess = f"convert the file from its encoding; if that is {COMMONEST}: {command}"
+    remedy = f"the file is {found}, so convert it: {command}" if found else guess
     return UserError(problem, remedy, where=name)

@@ -97,8 +97,7 @@ def other_warnings(others):
     """Warns of the files (paths) in folders that are left out because of their endings."""
     if not others:
         return []
-    several = f"{len(others):,} files of other kinds"
-    files = several if len(others) > 1 else "1 file of another kind"
+    files = f"{len(others):,} files of other kinds" if len(others) > 1 else "1 file of another kind"
     return [f"left out: {files} ({corpus.endings_of(others)}); {corpus.TO_TEXT}"]
 
 
