@@ -15,6 +15,7 @@ import pytest
 
 from bert_gpu.__main__ import main
 from tests.cli.pretraining import SMALL
+from tests.data.test_wikipedia import write_dumps
 from tests.documents import DOCUMENTS
 from tests.finetune.test_glue import FORMS
 from tests.test_architecture import ROOT
@@ -71,6 +72,7 @@ def world(tmp_path_factory, sample_text):
     pyarrow.parquet.write_table(table, folder / "more" / "more.parquet")
     quoted = ['"' + part.replace('"', "'") + '"' for part in documents]
     (folder / "notes.csv").write_text("\n".join(["body", *quoted]) + "\n")
+    write_dumps(folder)
     (folder / "lines.txt").write_text("\n".join(documents[:5]) + "\n")
     (folder / "flags.txt").write_text("--seed=3\n")
     for name, lines in FORMS["MNLI"].items():

@@ -37,13 +37,12 @@ def normalize(sentences, form):
     if form == "none":
         return sentences
     return [
-        sentence if sentence.isascii() else normalize_one(sentence, form) for sentence in sentences
+        sentence
+        if sentence.isascii()
+        # NFKC turns some marks (U+00B4) into spaces, also at the ends.
+        else unicodedata.normalize(form, sentence.decode("utf-8", "ignore")).strip().encode()
+        for sentence in sentences
     ]
-
-
-def normalize_one(sentence, form):
-    # NFKC turns some marks (U+00B4) into spaces, also at the ends.
-    return unicodedata.normalize(form, sentence.decode("utf-8", "ignore")).strip().encode()
 
 
 def find_duplicates(blocks, folder, *, normalization="none", workers=LOCAL, report=None):

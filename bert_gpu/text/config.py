@@ -5,15 +5,12 @@ import re
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, setting
+from bert_gpu.text.formats.table import FORMATS, Format
 
 NORMALIZATIONS = ("none", "NFC", "NFKC")
 # default file names of vocabularies beside data and models
 FILE_NAMES = {"WordPiece": "vocab.txt", "SentencePiece": "sentencepiece.model"}
-
-
-TABLES = ("csv", "tsv", "parquet", "arrow")
-# read from the beginning only, so that their texts are first written to a plain file
-CONTAINERS = ("json", *TABLES)
+TABLES = [row.name for row in FORMATS.values() if row.text_in == "column"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,16 +19,14 @@ class TextFormat(Settings):
 
     input_format: str = setting(
         "auto",
-        "auto = decided for each file by its name and its first lines, and printed; lines = one "
-        "sentence per line, a blank line between documents; documents = one document per line; "
-        "jsonl = one JSON object per line; json = an array of objects; csv and tsv = tables whose "
-        "first line names the columns; parquet; arrow = also Hugging Face datasets saved on disk. "
+        "auto = decided for each file by its name and its first lines, and printed; "
+        f"{'; '.join(row.help for row in FORMATS.values() if row.help)}. "
         "All but lines have one document per line, object or row, split into sentences.",
-        choices=("auto", "lines", "documents", "jsonl", *CONTAINERS),
+        choices=("auto", *FORMATS),
     )
     text_field: str = setting(
         "text",
-        "The field (JSON) or column (csv, tsv, parquet, arrow) that contains the text.",
+        f"The field (JSON) or column ({', '.join(TABLES)}) that contains the text.",
         aliases=("text_column",),
     )
     language: str = setting(
@@ -55,9 +50,9 @@ class TextFormat(Settings):
         return self.input_format == "lines"
 
     @property
-    def is_container(self):
-        """Whether the file's texts must be written to a plain file first."""
-        return self.input_format in CONTAINERS
+    def row(self) -> Format:
+        """The row of the format, once that is decided."""
+        return FORMATS[self.input_format]
 
     def replaced(self, input_format):
         return dataclasses.replace(self, input_format=input_format)
@@ -122,9 +117,6 @@ class VocabConfig(Settings):
     def __post_init__(self):
         super().__post_init__()
         check_ray_address(self.ray_address)
-        for flag, path in (("vocab_file", self.vocab_file), ("sp_model_file", self.sp_model_file)):
-            if path == "":
-                raise UserError("needs the name of a file", setting=flag, value="")
         if self.sp_model_file is not None and self.tokenization != "SentencePiece":
             raise UserError(
                 "needs --tokenization=SentencePiece",

@@ -11,7 +11,9 @@ ones. Where it ends depends on the text alone, not on what the files contain bes
 
 import contextlib
 import dataclasses
+import itertools
 import os
+import typing
 
 import numpy as np
 import tensorflow as tf
@@ -21,15 +23,20 @@ from bert_gpu.base.files import check_regular, comma_hint
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.text.config import LINES, TextFormat
 from bert_gpu.text.formats import saved_datasets
-from bert_gpu.text.formats.encodings import ENDINGS, check_plain, not_utf8
+from bert_gpu.text.formats.encodings import ARCHIVES, ENDINGS, check_plain, not_utf8
 from bert_gpu.text.formats.plain import BadLine, cut_at_lines, find_documents, parse_documents
+from bert_gpu.text.formats.table import FORMATS
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 1 << 22  # that the scan holds at once, beside the longest line
-# of files that are read from a folder
-FOLDER_ENDINGS = (
-    *(".txt", ".text", ".md", ".json", ".jsonl", ".ndjson", ".csv", ".tsv"),
-    *(".parquet", ".arrow", ".feather", ".gz", ".zst"),
+# of files that are read from a folder, each once; the first ones say nothing of the format
+FOLDER_ENDINGS = tuple(
+    dict.fromkeys(
+        [
+            *(".txt", ".text", ".md"),
+            *(ending for row in (*FORMATS.values(), *ARCHIVES) for ending in row.endings),
+        ]
+    )
 )
 TO_TEXT = "extract their text, as with pdftotext FILE, or name files to read them as they are"
 BLOCKS_PER_WINDOW = 8  # so that windows are of equal size within an eighth of it
@@ -194,9 +201,24 @@ def plan_blocks(paths, block_bytes, text_format=LINES, names=None, read=None):
     blocks, left_out = [], []
     for path, own_format, name in zip(paths, formats, names or paths, strict=True):
         first = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
-        found = scan_file(path, block_bytes, first, own_format, name, read)
-        left_out += [] if found else [name]
-        blocks += found
+        marks = mark_blocks((read or whole_lines)(path, name), block_bytes, own_format, name)
+        blocks += [
+            Block(
+                path=path,
+                start=start.offset,
+                end=end.offset,
+                first_document=first + start.num_documents,
+                num_documents=end.num_documents - start.num_documents,
+                num_sentences=end.num_sentences - start.num_sentences
+                if own_format.has_sentence_lines
+                else None,
+                num_bytes=end.num_bytes - start.num_bytes,
+                text_format=own_format,
+                num_empty=end.num_empty - start.num_empty,
+            )
+            for start, end in itertools.pairwise(marks)
+        ]
+        left_out += [name] if len(marks) == 1 else []
     if not blocks:
         raise no_document(left_out, formats[0])
     blocks[0] = dataclasses.replace(blocks[0], left_out=tuple(left_out))
@@ -205,8 +227,11 @@ def plan_blocks(paths, block_bytes, text_format=LINES, names=None, read=None):
 
 def no_document(names, text_format):
     others = f", nor have the other {len(names) - 1:,} files" if len(names) > 1 else ""
-    lines = "one sentence a line is needed, and a blank line between documents"
-    needed = lines if text_format.has_sentence_lines else "lines with text are needed"
+    needed = (
+        "one sentence a line is needed, and a blank line between documents"
+        if text_format.has_sentence_lines
+        else "lines with text are needed"
+    )
     return UserError(f"has no document{others}", needed, where=names[0])
 
 
@@ -243,15 +268,9 @@ def cut(blocks, num_windows):
     """Windows of blocks, in equal parts of the text: each ends with the block in which its part
     does. Parts that end in the same block are one.
     """
-    num_bytes = sum(block.num_bytes for block in blocks)
-    windows, pending, done = [], [], 0
-    for block in blocks:
-        pending.append(block)
-        before, done = done, done + block.num_bytes
-        if done * num_windows // num_bytes > before * num_windows // num_bytes:
-            windows.append(Window(tuple(joined(pending))))
-            pending = []
-    return windows
+    ends = np.cumsum([block.num_bytes for block in blocks])
+    parts = ends * num_windows // ends[-1]
+    return divided(blocks, np.flatnonzero(np.diff(parts, prepend=0)) + 1)
 
 
 def cut_all(blocks, num_windows):
@@ -261,11 +280,13 @@ def cut_all(blocks, num_windows):
     ends, index = np.cumsum([block.num_bytes for block in blocks]), np.arange(num_windows)
     stops = 1 + np.searchsorted(ends, ends[-1] * (index + 1) // num_windows)
     stops = index + np.maximum.accumulate(stops - index)
-    stops = np.minimum(stops, len(blocks) - index[::-1]).tolist()
-    starts = [0, *stops[:-1]]
-    return [
-        Window(tuple(joined(blocks[start:stop]))) for start, stop in zip(starts, stops, strict=True)
-    ]
+    return divided(blocks, np.minimum(stops, len(blocks) - index[::-1]))
+
+
+def divided(blocks, stops):
+    """Windows of blocks, each from the stop (an index) before it to its own."""
+    pairs = itertools.pairwise([0, *stops])
+    return [Window(tuple(joined(blocks[start:stop]))) for start, stop in pairs]
 
 
 def joined(blocks):
@@ -341,59 +362,56 @@ def open_binary(path):
     return tf.io.gfile.GFile(path, "rb") if "://" in path else open(path, "rb")
 
 
-def scan_file(path, block_bytes, first_document, text_format, name, read=None):
-    """The blocks of one file, in one pass; none when it has no document. Arguments and errors are
-    those of `plan_blocks`.
+class Mark(typing.NamedTuple):
+    """A place in a file: its byte offset, and the counts of what stands before it."""
+
+    offset: int
+    num_documents: int = 0
+    num_sentences: int = 0
+    num_bytes: int = 0
+    num_empty: int = 0
+
+
+def mark_blocks(pieces, block_bytes, text_format, name):
+    """The Marks at the ends of blocks, after one at the begin of the first: a file without a
+    document has that one alone. pieces: the bytes of the file, in whole lines.
     """
-    blocks = []
-    start = num_documents = num_sentences = num_bytes = num_empty = 0  # of the current block
-    position = num_lines = 0  # of the file
-    in_document = False
-
-    def close(end):
-        nonlocal start, num_documents, num_sentences, num_bytes, num_empty, first_document
-        sentences = num_sentences if text_format.has_sentence_lines else None
-        counts = num_documents, sentences, num_bytes
-        blocks.append(Block(path, start, end, first_document, *counts, text_format, num_empty))
-        first_document += num_documents
-        start, num_documents, num_sentences, num_bytes, num_empty = end, 0, 0, 0, 0
-
-    for lines in (read or whole_lines)(path, name):
-        if position == 0:
+    place, num_lines, in_document = Mark(0), 0, False
+    marks = [place]
+    for lines in pieces:
+        if place.offset == 0:
             check_plain(name, lines, ENDINGS)
             if lines.startswith(BYTE_ORDER_MARK):
-                lines, position, start = lines[3:], 3, 3
+                lines, place = lines[3:], Mark(3)
+                marks = [place]
         check_utf8(name, lines, num_lines)
         try:
             found = find_documents(lines, in_document, text_format)
         except BadLine as error:
-            place = f"line {num_lines + error.index + 1}"
-            raise UserError(f"{place} {error.problem}", error.remedy, where=name) from None
-        begins, in_document = found.begins, found.in_document
-        # how many documents, bytes, and bytes of text of these lines are in blocks already
-        next_document = counted_to = text_to = 0
+            where = f"line {num_lines + error.index + 1}"
+            raise UserError(f"{where} {error.problem}", error.remedy, where=name) from None
+        offset, num_documents, num_sentences, num_bytes, num_empty = place
+        counted_to = 0  # an offset in these lines, before which num_sentences counts
         while True:
-            # A block ends at the first document that starts after block_bytes; it has at least one.
-            least = next_document + (num_documents == 0)
-            missing = text_to + block_bytes - num_bytes
-            cut = max(least, int(np.searchsorted(found.text_before, missing)))
-            if cut >= len(begins):
+            # A block ends at the first document that starts after block_bytes.
+            missing = marks[-1].num_bytes + block_bytes - num_bytes
+            index = int(np.searchsorted(found.text_before, missing))
+            if index == len(found.begins):
                 break
-            num_documents += cut - next_document
-            num_sentences += found.count_sentences(counted_to, int(begins[cut]))
-            num_bytes += int(found.text_before[cut]) - text_to
-            next_document, counted_to = cut, int(begins[cut])
-            text_to = int(found.text_before[cut])
-            close(position + counted_to)
-        num_documents += len(begins) - next_document
-        num_sentences += found.count_sentences(counted_to, len(lines))
-        num_bytes += found.num_bytes - text_to
-        num_empty += found.num_empty
-        num_lines += lines.count(b"\n")
-        position += len(lines)
-    if num_documents:
-        close(position)
-    return blocks
+            begin, text_before = int(found.begins[index]), int(found.text_before[index])
+            num_sentences += found.count_sentences(counted_to, begin)
+            counted_to = begin
+            counts = num_documents + index, num_sentences, num_bytes + text_before, num_empty
+            marks.append(Mark(offset + begin, *counts))
+        place = Mark(
+            offset + len(lines),
+            num_documents + len(found.begins),
+            num_sentences + found.count_sentences(counted_to, len(lines)),
+            num_bytes + found.num_bytes,
+            num_empty + found.num_empty,
+        )
+        num_lines, in_document = num_lines + lines.count(b"\n"), found.in_document
+    return [*marks, place] if place.num_documents else marks
 
 
 def file_pieces(path, name):

@@ -29,7 +29,8 @@ GROUP_BYTES = 64 << 20  # of text at most, within a block, so that a result stay
 POLL_SECONDS = 0.2  # between looks at the progress
 
 
-class Pool(typing.Protocol):
+@dataclasses.dataclass
+class Pool:
     """Runs tasks. num_workers: how many at a time."""
 
     num_workers: int
@@ -89,7 +90,7 @@ def open_workers(config, console):
 
 
 @dataclasses.dataclass
-class InThisProcess:
+class InThisProcess(Pool):
     """One task after another, whatever num_workers is."""
 
     num_workers: int = 1
@@ -99,11 +100,8 @@ class InThisProcess:
             yield function(task, report)
 
 
-@dataclasses.dataclass
-class Threads:
+class Threads(Pool):
     """For functions that are outside Python most of the time."""
-
-    num_workers: int
 
     def run(self, function, tasks, report):
         done, lock = [0, 0], threading.Lock()
@@ -123,11 +121,8 @@ class Threads:
                 yield result
 
 
-@dataclasses.dataclass
-class Processes:
+class Processes(Pool):
     """Each has its own interpreter and takes seconds to start."""
-
-    num_workers: int
 
     def run(self, function, tasks, report):
         context = multiprocessing.get_context("spawn")

@@ -19,21 +19,18 @@ class ByteProgress:
 
     def __exit__(self, error, *_):
         if error is None:
-            self.set(self.total, self.num_tokens)
+            self.add(self.total - self.num_bytes)
         self.bar.close()
 
     def add(self, num_bytes, num_tokens=0):
         """Adds the bytes and tokens done since the last call."""
-        self.set(self.num_bytes + num_bytes, self.num_tokens + num_tokens)
-
-    def set(self, num_bytes, num_tokens):
-        """Sets the bytes and tokens done in total."""
-        self.num_bytes, self.num_tokens = num_bytes, num_tokens
+        self.num_bytes += num_bytes
+        self.num_tokens += num_tokens
         seconds = max(time.monotonic() - self.started, 1e-3)
-        text = f"{num_bytes / seconds / 1e6:.1f} MB/s" + (
-            f"  {num_tokens / seconds:,.0f} tokens/s" if num_tokens else ""
+        text = f"{self.num_bytes / seconds / 1e6:.1f} MB/s" + (
+            f"  {self.num_tokens / seconds:,.0f} tokens/s" if self.num_tokens else ""
         )
-        self.bar.update(round(num_bytes / 1e6, 1), text)
+        self.bar.update(round(self.num_bytes / 1e6, 1), text)
 
 
 def format_bytes(num_bytes):

@@ -12,7 +12,7 @@ import numpy as np
 
 from bert_gpu.base.errors import UserError, shortened, shortened_path
 from bert_gpu.text import clean, corpus
-from bert_gpu.text.formats.inputs import HEAD_BYTES, HEAD_LINES, NUM_HEADS, PLAIN, read_head
+from bert_gpu.text.formats.inputs import HEAD_BYTES, HEAD_LINES, read_head, spread
 from bert_gpu.text.formats.plain import parse_documents
 from bert_gpu.text.sentences import has_rules, split_sentences
 from bert_gpu.text.tokenizers import basic, sentence_piece
@@ -180,18 +180,15 @@ def table_warnings(blocks):
     """Warns of files that are read as lines, but begin as a table does: a header of words, and rows
     with as many cells.
     """
-    paths = [block.path for block in blocks if block.text_format.input_format in PLAIN]
-    paths = sorted(set(paths))
-    for index in sorted(
-        {int(i) for i in np.linspace(0, len(paths) - 1, NUM_HEADS)} if paths else ()
-    ):
-        text = read_head(paths[index], paths[index]).decode("utf-8-sig", "ignore")
+    paths = [block.path for block in blocks if not block.text_format.row.text_in]
+    for path in spread(sorted(set(paths))):
+        text = read_head(path, path).decode("utf-8-sig", "ignore")
         whole = text if len(text.encode()) < HEAD_BYTES - 4 else text[: text.rfind("\n") + 1]
         lines = whole.splitlines(keepends=True)[:HEAD_LINES]
         for kind, (delimiter, header) in HEADERS.items():
             if lines and header.fullmatch(lines[0].strip("\r\n")) and is_table(lines, delimiter):
                 return [
-                    f"{os.path.basename(paths[index])[:60]} looks like {kind}, with the header "
+                    f"{os.path.basename(path)[:60]} looks like {kind}, with the header "
                     f"{shorten(lines[0].encode())}; give --input_format={kind} and --text_column"
                 ]
     return []
@@ -309,10 +306,11 @@ def vocabulary_warnings(tokenizer, documents, ids, do_lower_case, is_given):
 
 def unknown_words(tokenizer, documents):
     """The commonest words of a text that have an unknown piece; at most NUM_UNKNOWN_SHOWN."""
-    if isinstance(tokenizer, WordPieceTokenizer):
-        counts = wordpiece_learner.count_words(documents, tokenizer.do_lower_case)
-    else:
-        counts = sentence_piece.count_words(documents)
+    counts = (
+        wordpiece_learner.count_words(documents, tokenizer.do_lower_case)
+        if isinstance(tokenizer, WordPieceTokenizer)
+        else sentence_piece.count_words(documents)
+    )
     words = sorted(counts, key=lambda word: (-counts[word], word))
     ids, splits = tokenizer.tokenize(words)
     is_unknown = np.zeros(len(words), bool)

@@ -259,13 +259,9 @@ def run_task(place, function, task):
             parallel.use_one_thread()
         held.clear()
         held[reference] = ray.get(reference)
-    done = [0, 0]
-
-    def report(num_bytes, num_tokens):
-        done[0] += num_bytes
-        done[1] += num_tokens
-
+    done, lock = [0, 0], contextlib.nullcontext()  # one thread adds to it
     try:
-        return None, held[reference](pickle.loads(task), report), tuple(done)
+        result = parallel.call_counted(held[reference], done, lock, pickle.loads(task))
+        return None, result, tuple(done)
     except UserError as error:
         raise UserError(str(error), where=f"node {node}") from error

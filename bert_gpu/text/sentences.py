@@ -20,8 +20,9 @@ QUOTATION = re.compile(f'[“"«„]([^“”"«»„]{{{LONG_QUOTATION},}})')
 # Languages that the library (sentencex 1.0, src/lib.rs and languages/fallbacks.rs) has rules for,
 # and those that take the rules of one of these. Marks such as 。 end sentences in all languages,
 # which is all that Chinese needs.
-OWN_RULES = "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk"
-OWN_RULES += " ta te uk"
+OWN_RULES = (
+    "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk"
+)
 RULES_OF_OTHERS = (
     "ab aeb alt an anp arn arq ary arz as ast atj av avk awa ay ba bar bi bm bpy br bxr ce co "
     "cs csb cv de-at de-ch de-formal dsb egl eml en-ca en-gb ext ff fit frc frp frr fur gcr gl "

@@ -271,7 +271,7 @@ def test_memory_does_not_grow_with_a_row_group(tmp_path, kind):
     del table
     before, most, num_texts = pyarrow.total_allocated_bytes(), 0, 0
     text_format = TextFormat(input_format=kind)
-    for text in containers.texts(path, iter(()), text_format, "x"):
+    for text in containers.column_texts(path, text_format, "x"):
         num_texts += text.endswith(line)
         most = max(most, pyarrow.total_allocated_bytes() - before)
     assert num_texts == 3000 and most < 30e6

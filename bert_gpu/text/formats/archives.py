@@ -18,25 +18,17 @@ import zstandard
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import atomic_file, publish, within_free_space
 from bert_gpu.text import corpus
-from bert_gpu.text.formats import containers, encodings
+from bert_gpu.text.formats.encodings import ARCHIVES, ENDINGS
 from bert_gpu.text.formats.plain import LINE_BREAK
+from bert_gpu.text.formats.table import FORMATS
 
 READ_BYTES = 1 << 20
 PIECE_BYTES = 1 << 12  # unpacked at once; a run of one character may grow 32,000-fold, to 128 MiB
-LARGEST_ZSTD_WINDOW = 1 << 31  # bytes; the maximum, as `zstd --long=31` writes it
 BROKEN = (EOFError, zlib.error, zstandard.ZstdError)  # errors of a broken archive
-# The first bytes of what is known by them; standard input has no name.
-MAGIC = {
-    b"\x1f\x8b": ".gz",
-    b"\x28\xb5\x2f\xfd": ".zst",
-    b"PAR1": ".parquet",
-    containers.ARROW_FILE: ".arrow",
-    b"\xff\xff\xff\xff": ".arrow",  # a stream, as `datasets` saves it
-}
 
 
 def is_compressed(path):
-    return path.lower().endswith(encodings.ENDINGS)
+    return path.lower().endswith(ENDINGS)
 
 
 def plain_name(path):
@@ -45,7 +37,7 @@ def plain_name(path):
 
 
 def needs_spool(path, text_format):
-    return is_compressed(path) or text_format.is_container
+    return is_compressed(path) or not text_format.row.is_streamed
 
 
 def packed_bytes(paths, formats):
@@ -84,14 +76,14 @@ def unpack(paths, formats, folder, report=lambda num_bytes: None, names=None):
         for path, text_format, name in zip(paths, formats, names or paths, strict=True)
     ]
     return plain, [
-        text_format.replaced("documents") if text_format.is_container else text_format
+        text_format if text_format.row.is_streamed else text_format.replaced("documents")
         for text_format in formats
     ]
 
 
 def unpack_file(path, text_format, folder, report, name):
-    base = os.path.basename(plain_name(path))
-    if text_format.is_container:
+    base, row = os.path.basename(plain_name(path)), text_format.row
+    if not row.is_streamed:
         field = hashlib.blake2b(text_format.text_field.encode(), digest_size=4).hexdigest()
         base = f"{base}-{text_format.input_format}-{field}"
     with corpus.readable(name):
@@ -100,11 +92,11 @@ def unpack_file(path, text_format, folder, report, name):
     if os.path.exists(target):
         report(size)
         return target
-    content = plain_pieces(path, report)
-    if text_format.is_container:
-        content = lines_of_texts(containers.texts(path, content, text_format, name))
-    write_spool(content, target, name)
-    if text_format.input_format in ("parquet", "arrow"):  # which count no bytes
+    source = path if row.reads_path else plain_pieces(path, report)
+    if not row.is_streamed:
+        source = lines_of_texts(row.load_reader()(source, text_format, name))
+    write_spool(source, target, name)
+    if row.reads_path:  # its reader counts no bytes
         report(size)
     return target
 
@@ -115,17 +107,17 @@ def spool_standard_input(stream, folder):
     """
     unfinished = os.path.join(folder, f"stdin.{os.getpid()}")
     digest = hashlib.blake2b(digest_size=16)
-    first = b""
 
     def pieces():
-        nonlocal first
         while piece := stream.read(READ_BYTES):
-            first = first or piece[:8]
             digest.update(piece)
             yield piece
 
     write_spool(pieces(), unfinished, "standard input")
-    ending = next((ending for magic, ending in MAGIC.items() if first.startswith(magic)), "")
+    with open(unfinished, "rb") as file:
+        head = file.read(64)  # longer than the first bytes of all formats
+    rows = (row for row in (*ARCHIVES, *FORMATS.values()) if row.endings)
+    ending = next((row.endings[0] for row in rows if head.startswith(row.magic)), "")
     target = os.path.join(folder, f"{digest.hexdigest()}-stdin{ending}")
     is_new = not os.path.exists(target)
     publish(unfinished, target)
@@ -184,41 +176,34 @@ def content_hash(path):
 
 def plain_pieces(path, report):
     """Yields the bytes of a file, unpacked if it is compressed; errors as of `unpacked_pieces`."""
-    if is_compressed(path):
-        yield from unpacked_pieces(path, report)
-        return
+    archive = next((row for row in ARCHIVES if path.lower().endswith(row.endings)), None)
+    pieces = stored_pieces(path, report)
+    yield from unpacked_pieces(pieces, archive) if archive else pieces
+
+
+def stored_pieces(path, report):
+    """Yields the bytes of a file as it is stored, and reports their number."""
     with tf.io.gfile.GFile(path, "rb") as file:
         while piece := file.read(READ_BYTES):
             yield piece
             report(len(piece))
 
 
-def unpacked_pieces(path, report):
-    """Yields the plain bytes. Raises EOFError when the file ends too early, zlib.error or ZstdError
-    when it is corrupt.
+def unpacked_pieces(pieces, archive):
+    """Yields the plain bytes of an archive that comes in pieces. Raises EOFError when it ends too
+    early, zlib.error or ZstdError when it is corrupt.
     """
-    unpacker = start_member(path)
-    with tf.io.gfile.GFile(path, "rb") as file:
-        while packed := file.read(READ_BYTES):
-            for first in range(0, len(packed), PIECE_BYTES):
-                rest = packed[first : first + PIECE_BYTES]
-                while rest:
-                    if unpacker.eof:
-                        rest = rest.lstrip(b"\0")  # some tools pad the file with zeros
-                        if not rest:
-                            break
-                        unpacker = start_member(path)
-                    yield unpacker.decompress(rest)
-                    rest = unpacker.unused_data if unpacker.eof else b""
-            report(len(packed))
+    unpacker = archive.start()
+    for packed in pieces:
+        for first in range(0, len(packed), PIECE_BYTES):
+            rest = packed[first : first + PIECE_BYTES]
+            while rest:
+                if unpacker.eof:
+                    rest = rest.lstrip(b"\0")  # some tools pad the file with zeros
+                    if not rest:
+                        break
+                    unpacker = archive.start()
+                yield unpacker.decompress(rest)
+                rest = unpacker.unused_data if unpacker.eof else b""
     if not unpacker.eof:
         raise EOFError
-
-
-def start_member(path):
-    """An unpacker of one gzip member or zstd frame, with decompress(bytes), eof and unused_data.
-    Both verify the checksum at the end.
-    """
-    if path.lower().endswith(".gz"):
-        return zlib.decompressobj(16 + zlib.MAX_WBITS)
-    return zstandard.ZstdDecompressor(max_window_size=LARGEST_ZSTD_WINDOW).decompressobj()

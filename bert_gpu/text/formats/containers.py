@@ -1,4 +1,5 @@
-"""Tables and JSON in, their texts out, one after another: csv, tsv, json, parquet and arrow.
+"""Readers of tables and JSON: csv, tsv, json, parquet and arrow in, their texts out, one after
+another.
 
 These can be read from the beginning only, or (parquet, arrow) hold many texts in one piece, so
 archives.py writes their texts to a plain file, from which any worker reads any part. Reading is
@@ -41,28 +42,9 @@ HEAD_BYTES = 256  # that say what a file is
 ARROW_FILE = b"ARROW1"  # at the beginning of a file; a stream has nothing of the kind
 
 
-def texts(path, pieces, text_format, name):
-    """Yields the texts of a file: str, empty where a row has none.
-
-    Args:
-      path: of a local file, for parquet and arrow.
-      pieces: iterator of its bytes, for the others.
-      text_format: TextFormat with a container's input_format.
-      name: of the file in messages.
-
-    Raises:
-      UserError: the file is not in the format, or has no such field.
-    """
-    kind, field = text_format.input_format, text_format.text_field
-    if kind in DIALECTS:
-        return table_texts(pieces, field, name, kind)
-    if kind == "json":
-        return json_texts(pieces, field, name)
-    return column_texts(path, field, name, parquet_columns if kind == "parquet" else arrow_columns)
-
-
-def table_texts(pieces, field, name, kind):
+def table_texts(pieces, text_format, name):
     """The texts in a column of csv or tsv, whose first line names the columns."""
+    kind, field = text_format.input_format, text_format.text_field
     csv.field_size_limit(LONGEST_CELL)
     reader, line = csv.reader(decoded_lines(pieces, name), **DIALECTS[kind]), 1
     try:
@@ -71,10 +53,8 @@ def table_texts(pieces, field, name, kind):
             return  # an empty file
         header = [title.strip() for title in header]
         if field not in header:
-            check_delimiter(header, name, kind)
-            check_header(header, name, field)
-            raise no_column(name, field, header)
-        check_single(name, field, header)
+            check_header(header, name, field, kind)
+        check_column(header, field, name)
         column, line = header.index(field), reader.line_num + 1
         for row in reader:
             if row and len(row) != len(header):
@@ -91,18 +71,10 @@ def table_texts(pieces, field, name, kind):
         ) from None
 
 
-def check_header(header, name, field):
-    """UserError when the first line of a table seems to be a row: a cell is as long as a text."""
-    if any(len(title) > MOST_TITLE or title.count(" ") > MOST_SPACES for title in header):
-        raise UserError(
-            f"has no column {field[:50]!r}, and line 1 seems to be text, not a header",
-            "add a first line that names the columns",
-            where=name,
-        )
-
-
-def check_delimiter(header, name, kind):
-    """UserError when a header seems to have another delimiter than its kind of table."""
+def check_header(header, name, field, kind):
+    """UserError when a header seems to have another delimiter than its kind of table, or to be a
+    row: a cell is as long as a text.
+    """
     for delimiter, remedy in OTHER_DELIMITERS.items():
         if len(header) == 1 and delimiter in header[0] and not (kind, delimiter) == ("tsv", "\t"):
             shown = "a tab" if delimiter == "\t" else repr(delimiter)
@@ -112,6 +84,12 @@ def check_delimiter(header, name, kind):
                 remedy,
                 where=name,
             )
+    if any(len(title) > MOST_TITLE or title.count(" ") > MOST_SPACES for title in header):
+        raise UserError(
+            f"has no column {field[:50]!r}, and line 1 seems to be text, not a header",
+            "add a first line that names the columns",
+            where=name,
+        )
 
 
 def decoded_lines(pieces, name):
@@ -124,16 +102,15 @@ def decoded_lines(pieces, name):
         try:
             text = line.decode()
         except UnicodeDecodeError:
-            head = line if number == 1 else b""
-            raise not_utf8(name, f"line {number}", head) from None
+            raise not_utf8(name, f"line {number}", line if number == 1 else b"") from None
         yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
 
 
-def json_texts(pieces, field, name):
+def json_texts(pieces, text_format, name):
     """The texts in a field of the objects of one or several arrays, or of objects in a row."""
     for index, record in enumerate(json_values(pieces, name)):
         try:
-            yield text_of_record(record, field, index)
+            yield text_of_record(record, text_format.text_field, index)
         except BadLine as error:
             raise UserError(
                 f"object {index + 1} {error.problem}", error.remedy, where=name
@@ -207,12 +184,13 @@ def json_values(pieces, name):
             index += 1
 
 
-def column_texts(path, field, name, columns):
-    """The texts in a column of Arrow's arrays; a text that is missing is empty."""
+def column_texts(path, text_format, name):
+    """The texts in a column of a parquet or Arrow file; a text that is missing is empty."""
     import pyarrow
 
+    columns = parquet_columns if text_format.input_format == "parquet" else arrow_columns
     try:
-        for column in columns(path, field, name):
+        for column in columns(path, text_format.text_field, name):
             for first in range(0, len(column), ROWS_PER_BATCH):
                 yield from (text or "" for text in column.slice(first, ROWS_PER_BATCH).to_pylist())
     except UnicodeDecodeError:
@@ -230,7 +208,7 @@ def parquet_columns(path, field, name):
 
     # With a buffer it reads pages one by one, and not whole row groups.
     with parquet.ParquetFile(path, buffer_size=READ_BYTES, pre_buffer=False) as file:
-        check_column(file.schema_arrow, field, name)
+        check_strings(file.schema_arrow, field, name)
         batches = file.iter_batches(ROWS_PER_BATCH, columns=[field], use_threads=False)
         yield from (batch.column(0) for batch in batches)
 
@@ -243,22 +221,17 @@ def arrow_columns(path, field, name):
         is_file = source.read(len(ARROW_FILE)) == ARROW_FILE
         source.seek(0)
         reader = (pyarrow.ipc.open_file if is_file else pyarrow.ipc.open_stream)(source)
-        check_column(reader.schema, field, name)
+        check_strings(reader.schema, field, name)
         column = reader.schema.get_field_index(field)
-        if is_file:
-            batches = map(reader.get_batch, range(reader.num_record_batches))
-        else:
-            batches = reader
+        batches = map(reader.get_batch, range(reader.num_record_batches)) if is_file else reader
         yield from (batch.column(column) for batch in batches)
 
 
-def check_column(schema, field, name):
+def check_strings(schema, field, name):
     """UserError unless a column of the name exists once and holds strings."""
     from pyarrow import types
 
-    if field not in schema.names:
-        raise no_column(name, field, schema.names)
-    check_single(name, field, schema.names)
+    check_column(schema.names, field, name)
     kind = schema.field(field).type
     value = kind.value_type if types.is_dictionary(kind) else kind
     # null: of a table without rows, or with nothing in the column, from pandas
@@ -271,20 +244,17 @@ def check_column(schema, field, name):
         )
 
 
-def check_single(name, field, names):
-    """UserError when several columns have the name of the one with the text."""
+def check_column(names, field, name):
+    """UserError unless one of the columns has the name of the one with the text."""
+    if field not in names:
+        raise UserError(
+            f"has no column {field[:50]!r}",
+            f"give --text_column=NAME (the columns are: {shortened(', '.join(names) or 'none')})",
+            where=name,
+        )
     if names.count(field) > 1:
         raise UserError(
             f"has {names.count(field)} columns {field[:50]!r}",
             "rename all but the one with the text, or name another by --text_column",
             where=name,
         )
-
-
-def no_column(name, field, names):
-    shown = shortened(", ".join(names) or "none")
-    return UserError(
-        f"has no column {field[:50]!r}",
-        f"give --text_column=NAME (the columns are: {shown})",
-        where=name,
-    )

@@ -5,30 +5,68 @@ UTF-32 by their byte order marks. Other encodings have no mark; WINDOWS-1252, th
 stands for them.
 """
 
+import typing
+import zlib
+
+import zstandard
+
 from bert_gpu.base.errors import UserError
 
-# magic bytes: its name, the ending under which text is unpacked here, what unpacks it anywhere
-ARCHIVES = {
-    b"\x1f\x8b": ("gzip", ".gz", "gzip -dc < FILE > NEW"),
-    b"\x28\xb5\x2f\xfd": ("zstd", ".zst", "zstd -dc < FILE > NEW"),
-    b"\xfd7zXZ\0": ("xz", None, "xz -dc < FILE > NEW"),
-    b"BZh": ("bzip2", None, "bzip2 -dc < FILE > NEW"),
-    b"PK\x03\x04": ("zip", None, "unzip FILE"),
-}
-# Documents by their first bytes, then those that are zip archives by what their first entry has in
-# its name or content: its name, what extracts its text.
+
+class Archive(typing.NamedTuple):
+    """A row of the archives of text.
+
+    Attributes:
+      magic: first bytes, of which one has to match. command: unpacks it anywhere.
+      endings: of names, if text is unpacked here; then start returns an unpacker of a member (gzip)
+        or frame (zstd), with decompress(bytes), eof and unused_data. It verifies the checksum.
+    """
+
+    name: str
+    magic: tuple[bytes, ...]
+    command: str
+    endings: tuple[str, ...] = ()
+    start: typing.Callable | None = None
+
+
+ARCHIVES = (
+    Archive(
+        name="gzip",
+        magic=(b"\x1f\x8b",),
+        command="gzip -dc < FILE > NEW",
+        endings=(".gz",),
+        start=lambda: zlib.decompressobj(16 + zlib.MAX_WBITS),
+    ),
+    Archive(
+        name="zstd",
+        magic=(b"\x28\xb5\x2f\xfd",),
+        command="zstd -dc < FILE > NEW",
+        endings=(".zst",),
+        # the largest window, as `zstd --long=31` writes it
+        start=lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(),
+    ),
+    Archive("xz", (b"\xfd7zXZ\0",), "xz -dc < FILE > NEW"),
+    # with the beginning of a block, because a text may begin with BZh
+    Archive("bzip2", tuple(b"BZh%d1AY&SY" % n for n in range(1, 10)), "bzip2 -dc < FILE > NEW"),
+    Archive("zip", (b"PK\x03\x04",), "unzip FILE"),
+)
+ENDINGS = tuple(ending for row in ARCHIVES for ending in row.endings)
+# Documents by their first bytes, and by what those that are zip archives have in the name or the
+# content of their first entry: its name, what extracts its text.
 DOCUMENTS = {
-    b"%PDF-": ("a PDF", "pdftotext FILE"),
-    b"{\\rtf": ("an RTF document", "pandoc -f rtf -t plain FILE"),
-}
-ZIPPED = {
-    b"[Content_Types].xml": ("a document of Microsoft Office", "soffice --convert-to txt FILE"),
-    b"application/vnd.oasis.opendocument": ("an OpenDocument", "soffice --convert-to txt FILE"),
-    b"application/epub+zip": ("an EPUB", "pandoc -f epub -t plain FILE"),
+    (b"%PDF-", b""): ("a PDF", "pdftotext FILE"),
+    (b"{\\rtf", b""): ("an RTF document", "pandoc -f rtf -t plain FILE"),
+    (b"PK\x03\x04", b"[Content_Types].xml"): (
+        "a document of Microsoft Office",
+        "soffice --convert-to txt FILE",
+    ),
+    (b"PK\x03\x04", b"application/vnd.oasis.opendocument"): (
+        "an OpenDocument",
+        "soffice --convert-to txt FILE",
+    ),
+    (b"PK\x03\x04", b"application/epub+zip"): ("an EPUB", "pandoc -f epub -t plain FILE"),
 }
 ENTRY_BYTES = 200  # that have the name of the first entry, and the content of a `mimetype`
-ENDINGS = tuple(ending for _, ending, _ in ARCHIVES.values() if ending)
-BZIP2_BLOCK = slice(4, 10), b"1AY&SY"  # a text may begin with BZh
 BYTE_ORDER_MARKS = {  # the longer ones first
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
@@ -46,17 +84,18 @@ def check_plain(name, head, endings=()):
       name: of the file in the message. head: its first bytes, 200 or more where it has them.
       endings: those under which the caller would have unpacked it.
     """
-    if document := kind_of_document(head):
-        kind, command = document
-        raise UserError(f"is {kind}, not plain text", f"extract it, as with {command}", where=name)
-    magic = next((magic for magic in ARCHIVES if head.startswith(magic)), None)
-    if magic is None or (magic == b"BZh" and head[BZIP2_BLOCK[0]] != BZIP2_BLOCK[1]):
+    for (magic, part), (kind, command) in DOCUMENTS.items():
+        if head.startswith(magic) and part in head[:ENTRY_BYTES]:
+            remedy = f"extract it, as with {command}"
+            raise UserError(f"is {kind}, not plain text", remedy, where=name)
+    archive = next((row for row in ARCHIVES if head.startswith(row.magic)), None)
+    if archive is None:
         return check_zeros(name, head)
-    kind, ending, command = ARCHIVES[magic]
-    remedy = f"unpack it ({command})"
-    if ending in endings and not name.lower().endswith(ending):
+    remedy = f"unpack it ({archive.command})"
+    ending = next(filter(endings.__contains__, archive.endings), None)
+    if ending and not name.lower().endswith(ending):
         remedy = f"give its name the ending {ending}, or {remedy}"
-    raise UserError(f"is a {kind} archive, not plain text", remedy, where=name)
+    raise UserError(f"is a {archive.name} archive, not plain text", remedy, where=name)
 
 
 def check_zeros(name: str, head: bytes) -> None:
@@ -71,17 +110,6 @@ def check_zeros(name: str, head: bytes) -> None:
         )
 
 
-def kind_of_document(head):
-    """(name, what extracts its text) of a document that begins with these bytes, or None."""
-    for magic, document in DOCUMENTS.items():
-        if head.startswith(magic):
-            return document
-    if head.startswith(b"PK\x03\x04"):
-        entry = head[:ENTRY_BYTES]
-        return next((document for part, document in ZIPPED.items() if part in entry), None)
-    return None
-
-
 def not_utf8(name, where, head=b""):
     """The UserError for bytes that are not UTF-8.
 
@@ -93,8 +121,6 @@ def not_utf8(name, where, head=b""):
     found = next((kind for mark, kind in marks if head.startswith(mark)), None)
     problem = f"{where} is not UTF-8".lstrip()
     command = f"iconv -f {found or COMMONEST} -t UTF-8 FILE > NEW"
-    if found:
-        remedy = f"the file is {found}, so convert it: {command}"
-    else:
-        remedy = f"convert the file from its encoding; if that is {COMMONEST}: {command}"
+    guess = f"convert the file from its encoding; if that is {COMMONEST}: {command}"
+    remedy = f"the file is {found}, so convert it: {command}" if found else guess
     return UserError(problem, remedy, where=name)

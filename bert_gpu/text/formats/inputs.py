@@ -17,28 +17,13 @@ from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.text import corpus
 from bert_gpu.text.config import AUTO, FILE_NAMES
 from bert_gpu.text.formats import archives
+from bert_gpu.text.formats.table import FORMATS
 from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.sentences import split_sentences
 
 HEAD_BYTES = 1 << 16  # of a file, from which its format is decided
 MULTI_SENTENCE_SHARE = 0.5  # the share of lines from which several sentences are the rule
 NUM_HEADS, HEAD_LINES = 16, 200  # files that are looked at, and lines of each
-BY_NAME = {
-    **{f".{kind}": kind for kind in ("jsonl", "csv", "tsv", "parquet", "arrow")},
-    ".ndjson": "jsonl",
-    ".feather": "arrow",
-}
-FORMAT_NAMES = dict(
-    lines="lines: one sentence a line, documents end at blank lines",
-    documents="documents: every line is one, split into sentences",
-    jsonl="JSON Lines: every object is a document, its text in the field {field!r}",
-    json="JSON: every object is a document, its text in the field {field!r}",
-    csv="CSV: every row is a document, its text in the column {field!r}",
-    tsv="TSV: every row is a document, its text in the column {field!r}",
-    parquet="parquet: every row is a document, its text in the column {field!r}",
-    arrow="Arrow: every row is a document, its text in the column {field!r}",
-)
-PLAIN = ("lines", "documents")
 JSON_BEGINS = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:[^"\\]|\\.)*"\s*:')
 
 
@@ -62,7 +47,7 @@ class Inputs:
     def without_effect(self):
         """What has no effect on these files: list of str."""
         field = self.formats[0].text_field
-        if field == AUTO.text_field or any(each.input_format not in PLAIN for each in self.formats):
+        if field == AUTO.text_field or any(each.row.text_in for each in self.formats):
             return []
         return [
             f"--text_column={field[:50]} (or --text_field) has no effect: no input is a table or "
@@ -93,9 +78,10 @@ def find_inputs(patterns, text_format, standard_input=None, is_own=lambda path: 
         kind, reason = decision
         chosen = [index for index, other in enumerate(decisions) if other == decision]
         size = sum(file_bytes(paths[index], names[index]) for index in chosen)
-        what = FORMAT_NAMES[kind].format(field=text_format.text_field)
+        row = FORMATS[kind]
+        place = f", its text in the {row.text_in} {text_format.text_field!r}" if row.text_in else ""
         files = "1 file" if len(chosen) == 1 else f"{len(chosen):,} files"
-        lines.append(f"input: {files}, {format_bytes(size)}, {what} ({reason})")
+        lines.append(f"input: {files}, {format_bytes(size)}, {row.description}{place} ({reason})")
     if left_out:
         shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
         lines.append(f"input: left out, because bert-gpu wrote them: {shown}")
@@ -111,8 +97,7 @@ def other_warnings(others):
     """Warns of the files (paths) in folders that are left out because of their endings."""
     if not others:
         return []
-    several = f"{len(others):,} files of other kinds"
-    files = several if len(others) > 1 else "1 file of another kind"
+    files = f"{len(others):,} files of other kinds" if len(others) > 1 else "1 file of another kind"
     return [f"left out: {files} ({corpus.endings_of(others)}); {corpus.TO_TEXT}"]
 
 
@@ -147,24 +132,31 @@ def decide(paths, names, text_format):
         return [(kind, f"--input_format={kind}")] * len(paths)
     kinds = list(map(kind_by_name, paths, names))
     plain = [index for index, kind in enumerate(kinds) if kind is None]
-    chosen = sorted({int(i) for i in np.linspace(0, len(plain) - 1, NUM_HEADS)}) if plain else []
-    heads = [head_lines(paths[plain[i]], names[plain[i]]) for i in chosen]
+    heads = [head_lines(paths[index], names[index]) for index in spread(plain)]
     decided = kind_of_lines(heads, text_format.language)
     return [kind or decided for kind in kinds]
+
+
+def spread(items: list) -> list:
+    """At most NUM_HEADS of a list, from all over it."""
+    indices = np.linspace(0, len(items) - 1, min(NUM_HEADS, len(items))).astype(int)
+    return [items[index] for index in dict.fromkeys(indices.tolist())]
 
 
 def kind_by_name(path, name):
     """(input_format, reason) of a file whose name says it; None otherwise."""
     plain = archives.plain_name(path)
     ending = os.path.splitext(plain)[1].lower()
-    kind = BY_NAME.get(ending)
-    if kind in ("parquet", "arrow") and archives.is_compressed(path):
+    rows = [row for row in FORMATS.values() if ending in row.endings]
+    if not rows:
+        return None
+    if rows[0].reads_path and archives.is_compressed(path):
         raise UserError("unpack it first", f"{ending} is compressed inside", where=name)
-    if ending == ".json":
+    if len(rows) > 1:
         text = read_head(path, name).decode("utf-8", "ignore").lstrip("\ufeff \t\r\n")
         # an object a line, under this name too; an array, or objects over several lines
-        return ("jsonl" if is_object(text.split("\n", 1)[0]) else "json"), "by its name"
-    return None if kind is None else (kind, "by its name")
+        return rows[0 if is_object(text.split("\n", 1)[0]) else 1].name, "by its name"
+    return rows[0].name, "by its name"
 
 
 def kind_of_lines(heads, language):

@@ -154,11 +154,12 @@ def texts_of_lines(lines, text_format):
     """Yields (offset in `lines`, text without space at the ends) of every line; the text of a blank
     line is empty. Raises BadLine.
     """
-    offset = 0
+    offset, row = 0, text_format.row
+    text_of_line = row.reader and row.load_reader()
     for index, line in enumerate(lines.split(b"\n")):
         text = line.decode().strip()
-        if text and text_format.input_format == "jsonl":
-            text = text_of_json(text, text_format.text_field, index).strip()
+        if text and text_of_line:
+            text = text_of_line(text, text_format.text_field, index).strip()
         yield offset, text
         offset += len(line) + 1
 

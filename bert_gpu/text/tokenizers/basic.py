@@ -80,6 +80,11 @@ def uncase(text: str) -> str:
     return unicodedata.normalize("NFD", text.lower()).translate(STRIP_ACCENT)
 
 
+def spaced(text: str, do_lower_case: bool) -> str:
+    """Cleaned text with spaces between its words and around punctuation."""
+    return uncase(text) if do_lower_case else text.translate(SPLIT_PUNCTUATION)
+
+
 def split_words(lines, do_lower_case):
     """The words of each line, by Google's rules.
 
@@ -95,9 +100,5 @@ def split_words(lines, do_lower_case):
         return []
     # Lines can be joined with line breaks, because no rule looks across one: canonical reordering
     # stops there, and the final sigma depends on letters of the same word only.
-    text = "\n".join(line.translate(CLEAN) for line in lines)
-    if do_lower_case:
-        text = uncase(text)
-    else:
-        text = text.translate(SPLIT_PUNCTUATION)
+    text = spaced("\n".join(line.translate(CLEAN) for line in lines), do_lower_case)
     return [line.split() for line in text.split("\n")]

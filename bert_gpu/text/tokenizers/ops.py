@@ -37,8 +37,11 @@ class WordPieceOps(tf.Module):
 
     def __init__(self, tokenizer):
         super().__init__()
-        rule = uncased if tokenizer.do_lower_case else cased
-        self.characters = CharacterMap(rule, has_sigma=tokenizer.do_lower_case)
+        lowers = tokenizer.do_lower_case
+        self.characters = CharacterMap(  # basic.split_words does the same to whole lines
+            lambda character: basic.spaced(character.translate(basic.CLEAN), lowers),
+            has_sigma=lowers,
+        )
         self.words = tf_text.FastWordpieceTokenizer(
             matchable(tokenizer.vocab),
             max_bytes_per_word=MAX_WORD_BYTES,
@@ -71,16 +74,6 @@ class SentencePieceOps(tf.Module):
         ids = self.pieces.tokenize(texts if self.lowers is None else self.lowers(texts))
         known = tf.where(tf.gather(self.is_special, ids.values), self.unk_id, ids.values)
         return ids.with_values(known)
-
-
-def cased(character):
-    """What a character becomes before WordPiece, for a cased model."""
-    return character.translate(basic.CLEAN).translate(basic.SPLIT_PUNCTUATION)
-
-
-def uncased(character):
-    """The same, for an uncased model; basic.split_words does this to whole lines."""
-    return basic.uncase(character.translate(basic.CLEAN))
 
 
 class CharacterMap(tf.Module):

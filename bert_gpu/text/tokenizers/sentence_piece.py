@@ -55,11 +55,7 @@ class SentencePieceTokenizer(Tokenizer):
           UserError: the file is missing or not such a model, lacks a special piece, [PAD] is not
             its first, or it folds case although do_lower_case is False.
         """
-
-        def refuse(problem, remedy):
-            raise UserError(problem, remedy, where=model_file)
-
-        content = read_model(model_file, refuse)
+        content = read_model(model_file)
         self._model = sentencepiece.SentencePieceProcessor(model_proto=content)
         self.vocab_size = self._model.get_piece_size()
         self.vocab = [self._model.id_to_piece(index) for index in range(self.vocab_size)]
@@ -69,24 +65,27 @@ class SentencePieceTokenizer(Tokenizer):
                 self._ids[piece] = self._ids[name]
         missing = [piece for piece in SPECIAL_PIECES if piece not in self._ids]
         if missing:
-            refuse(
+            raise UserError(
                 f"{', '.join(missing)} missing",
                 "learn a model with `python -m bert_gpu vocab`, or give spm_train "
                 "--control_symbols",
+                where=model_file,
             )
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self._ids[piece] for piece in SPECIAL_PIECES
         )
         if self.pad_id != 0:
-            refuse(
+            raise UserError(
                 f"[PAD] has id {self.pad_id}",
                 "it must be 0, because BERT pads with id 0 (spm_train --pad_id=0)",
+                where=model_file,
             )
         folds = "A" not in self._model.normalize("A")
         if folds and do_lower_case is False:
-            refuse(
+            raise UserError(
                 "this model lower-cases the text",
                 "leave --do_lower_case on, or learn a cased model",
+                where=model_file,
             )
         self.do_lower_case = folds if do_lower_case is None else bool(do_lower_case)
         self.lowers_first = self.do_lower_case and not folds
@@ -162,20 +161,26 @@ def begins_word(piece):
     )
 
 
-def read_model(model_file, refuse):
-    """The bytes of a model that can be loaded. refuse: function that raises UserError for a
-    problem.
-    """
+def read_model(model_file):
+    """The bytes of a model that can be loaded. Raises UserError."""
     if tf.io.gfile.isdir(model_file):
-        refuse("is a folder", "name the SentencePiece model in it, such as sentencepiece.model")
+        raise UserError(
+            "is a folder",
+            "name the SentencePiece model in it, such as sentencepiece.model",
+            where=model_file,
+        )
     command = "python -m bert_gpu vocab --tokenization=SentencePiece"
-    content = read_file(model_file, refuse, "SentencePiece model", "file", command)
+    content = read_file(model_file, "SentencePiece model", "file", command)
     try:
         if sentencepiece.SentencePieceProcessor(model_proto=content).get_piece_size():
             return content
     except (RuntimeError, ValueError, TypeError):
         pass
-    refuse("is not a SentencePiece model", "name a file that spm_train wrote (NAME.model)")
+    raise UserError(
+        "is not a SentencePiece model",
+        "name a file that spm_train wrote (NAME.model)",
+        where=model_file,
+    )
 
 
 def count_words(documents):

@@ -17,73 +17,82 @@ from bert_gpu.base.files import check_regular, parse_json
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def read_vocab(vocab_file):
+def read_vocab(path):
     """The pieces of a vocabulary file, in order of ids: one a line (LF and CRLF line ends are the
     same), or in a tokenizer.json of Hugging Face's; "" for a row without a piece. Raises UserError.
     """
-
-    def refuse(problem, remedy):
-        raise UserError(problem, remedy, where=vocab_file)
-
-    if tf.io.gfile.isdir(vocab_file):
-        name = os.path.basename(vocab_in(vocab_file))
-        refuse("is a folder", f"name the vocabulary file in it, such as {shortened(name)}")
+    if tf.io.gfile.isdir(path):
+        name = os.path.basename(vocab_in(path))
+        raise UserError(
+            "is a folder", f"name the vocabulary file in it, such as {shortened(name)}", where=path
+        )
     command = "python -m bert_gpu vocab"
-    content = read_file(vocab_file, refuse, "vocabulary file", "text file", command)
-    read = pieces_of_json if str(vocab_file).endswith(".json") else pieces_of_lines
-    vocab = read(content, refuse)
+    content = read_file(path, "vocabulary file", "text file", command)
+    read = pieces_of_json if str(path).endswith(".json") else pieces_of_lines
+    vocab = read(content, path)
     missing = [piece for piece in SPECIAL_PIECES if piece not in vocab]
     if missing:
-        refuse(
+        raise UserError(
             f"{', '.join(missing)} missing",
             f"a BERT vocabulary has all of {' '.join(SPECIAL_PIECES)}, each on its own line",
+            where=path,
         )
     if vocab[0] != "[PAD]":
-        refuse(
+        raise UserError(
             f"[PAD] is on line {vocab.index('[PAD]') + 1}",
             "it must be on line 1 alone, because BERT pads with id 0",
+            where=path,
         )
     return vocab
 
 
-def read_file(path, refuse, what: str, kind: str, command: str) -> bytes:
+def read_file(path, what: str, kind: str, command: str) -> bytes:
     """Return the content of a vocabulary or model.
 
     Args:
-      refuse: raises the error for a problem. what: the file should be. kind: of file to name.
-      command: makes such a file.
+      what: the file should be. kind: of file to name. command: makes such a file.
+
+    Raises UserError.
     """
     check_regular(path)
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
             return file.read()
     except tf.errors.NotFoundError:
-        refuse(f"no such {what}", f"check the path, or make one with `{command}`")
+        raise UserError(
+            f"no such {what}", f"check the path, or make one with `{command}`", where=path
+        ) from None
     except (tf.errors.OpError, OSError) as error:
-        refuse(f"cannot be read as a {what} ({type(error).__name__})", f"name a readable {kind}")
+        raise UserError(
+            f"cannot be read as a {what} ({type(error).__name__})",
+            f"name a readable {kind}",
+            where=path,
+        ) from None
 
 
-def pieces_of_lines(content, refuse):
+def pieces_of_lines(content, path):
     """The pieces of the bytes of a vocabulary with one piece a line, blank lines at its end left
-    out. refuse: raises the error for a problem.
+    out. path: of its file. Raises UserError.
     """
     try:
         lines = content.decode("utf-8-sig").rstrip("\r\n").split("\n")
     except UnicodeDecodeError as error:
         line_number = content.count(b"\n", 0, error.start) + 1
-        refuse(f"line {line_number} is not UTF-8", "save the vocabulary as UTF-8")
+        raise UserError(
+            f"line {line_number} is not UTF-8", "save the vocabulary as UTF-8", where=path
+        ) from None
     # Google strips lines; a piece of spaces alone (some public vocabularies have one) keeps its id
     # and matches nothing.
     pieces = [line.strip() or line.removesuffix("\r") for line in lines]
     if pieces == [""]:
-        refuse("the vocabulary is empty", "one piece a line is needed")
+        raise UserError("the vocabulary is empty", "one piece a line is needed", where=path)
     last = {piece: index for index, piece in enumerate(pieces)}
     return [piece if last[piece] == index else "" for index, piece in enumerate(pieces)]
 
 
-def pieces_of_json(content, refuse):
-    """The pieces of the bytes of a tokenizer.json, in order of ids. refuse: raises the error for a
-    problem.
+def pieces_of_json(content, path):
+    """The pieces of the bytes of a tokenizer.json, in order of ids. path: of its file.
+    Raises UserError.
     """
     try:
         stored = parse_json(content.decode())
@@ -97,18 +106,27 @@ def pieces_of_json(content, refuse):
         vocab = [pieces.get(index, "") for index in range(num_rows)]
         is_numbered = num_pieces(vocab) == num_pieces(ids)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        refuse("is not a tokenizer.json with a vocabulary", "name a vocab.txt instead")
+        raise UserError(
+            "is not a tokenizer.json with a vocabulary", "name a vocab.txt instead", where=path
+        ) from None
     if kind != "WordPiece" or model.get("continuing_subword_prefix", "##") != "##":
-        refuse(
-            f"has a {str(kind)[:40]} tokenizer, not BERT's WordPiece", "name a vocab.txt instead"
+        raise UserError(
+            f"has a {str(kind)[:40]} tokenizer, not BERT's WordPiece",
+            "name a vocab.txt instead",
+            where=path,
         )
     if not is_numbered or not vocab:
-        refuse("its ids are not 0, 1, 2 and so on", "get the file again, or name a vocab.txt")
+        raise UserError(
+            "its ids are not 0, 1, 2 and so on",
+            "get the file again, or name a vocab.txt",
+            where=path,
+        )
     odd = next((piece for piece in vocab if not is_a_line(piece)), None)
     if odd is not None:
-        refuse(
+        raise UserError(
             f"piece {ids[odd]} is {shortened(odd)!r}, which no line of a vocab.txt can be",
             "remove it",
+            where=path,
         )
     return vocab
 

@@ -90,13 +90,6 @@ def learn_wordpiece(word_counts, vocab_size):
     Raises:
       UserError: there are no words, or vocab_size leaves no room for characters.
     """
-    least = len(wordpiece.SPECIAL_PIECES) + 2
-    if vocab_size < least:
-        raise UserError(
-            f"must be at least {least}, for the special pieces and a character",
-            setting="vocab_size",
-            value=vocab_size,
-        )
     words = sorted(word_counts.items(), key=lambda item: (-item[1], item[0]))
     max_characters = (vocab_size - len(wordpiece.SPECIAL_PIECES)) // 2
     alphabet = frequent_characters(words, max_characters)
@@ -165,9 +158,22 @@ def pieces_for_size(words, size):
     # there are about as many pieces as words of that count
     threshold = words[min(size, len(words)) - 1][1]
     enough = fewer = None
+    params = learner.Params(
+        upper_thresh=None,
+        lower_thresh=None,
+        num_iterations=ROUNDS,
+        max_input_tokens=-1,
+        max_token_length=MAX_WORD_CHARACTERS,
+        max_unique_chars=None,
+        vocab_size=size,
+        slack_ratio=SIZE_SLACK,
+        include_joiner_token=True,
+        joiner="##",
+        reserved_tokens=list(wordpiece.SPECIAL_PIECES),
+    )
     for attempt in itertools.count():
         threshold = min(max(threshold, low), high)
-        pieces = learner.learn_with_thresh(words, threshold, learner_params(size))
+        pieces = learner.learn_with_thresh(words, threshold, params)
         if len(pieces) >= size:
             enough, low = pieces, threshold + 1
         else:
@@ -183,22 +189,6 @@ def pieces_for_size(words, size):
             if attempt < 5
             else round((low * high) ** 0.5)
         )
-
-
-def learner_params(size):
-    return learner.Params(
-        upper_thresh=None,
-        lower_thresh=None,
-        num_iterations=ROUNDS,
-        max_input_tokens=-1,
-        max_token_length=MAX_WORD_CHARACTERS,
-        max_unique_chars=None,
-        vocab_size=size,
-        slack_ratio=SIZE_SLACK,
-        include_joiner_token=True,
-        joiner="##",
-        reserved_tokens=list(wordpiece.SPECIAL_PIECES),
-    )
 
 
 def write_vocab(path, vocab):

@@ -60,7 +60,8 @@ def read(path, kind, field="text", piece_bytes=1 << 20):
     content = path.read_bytes()
     pieces = (content[i : i + piece_bytes] for i in range(0, len(content), piece_bytes))
     text_format = TextFormat(input_format=kind, text_field=field)
-    return [*containers.texts(str(path), pieces, text_format, "shown")]
+    source = str(path) if text_format.row.reads_path else pieces
+    return [*text_format.row.load_reader()(source, text_format, "shown")]
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 20])
@@ -237,7 +238,7 @@ def test_a_cell_that_nothing_closes_is_not_read_to_the_end(tmp_path, monkeypatch
         text_format = TextFormat(input_format=kind)
         pieces = itertools.chain([begin], endless())
         with pytest.raises(UserError, match="line 2 is not valid csv|object 1 is not valid JSON"):
-            [*containers.texts("file", pieces, text_format, "shown")]
+            [*text_format.row.load_reader()(pieces, text_format, "shown")]
 
 
 BAD = [  # a format, a text with a word, and the remedy or its end
@@ -261,6 +262,7 @@ def test_messages_keep_their_remedy_whole(case, length, folders):
     kind, text, remedy = case
     name = "/".join(["d" * size for size in folders] + [f"file.{kind}"])
     content = text.format(w="\u00e9a" * length).encode()
+    text_format = TextFormat(input_format=kind)
     with pytest.raises(UserError) as caught:
-        list(containers.texts(None, iter([content]), TextFormat(input_format=kind), name))
+        list(text_format.row.load_reader()(iter([content]), text_format, name))
     assert remedy in str(caught.value) and len(str(caught.value)) <= 300, caught.value

@@ -46,12 +46,12 @@ def as_lines(path):
 
 def as_json(path):
     pieces = archives.plain_pieces(str(path), lambda num_bytes: None)
-    list(containers.texts(str(path), pieces, TextFormat(input_format="json"), str(path)))
+    list(containers.json_texts(pieces, TextFormat(input_format="json"), str(path)))
 
 
 def as_csv(path):
     pieces = archives.plain_pieces(str(path), lambda num_bytes: None)
-    list(containers.texts(str(path), pieces, TextFormat(input_format="csv"), str(path)))
+    list(containers.table_texts(pieces, TextFormat(input_format="csv"), str(path)))
 
 
 @pytest.mark.parametrize("read", [as_lines, as_csv])
