@@ -10,7 +10,6 @@ from bert_gpu.base.settings import Settings, setting
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
-from bert_gpu.runs.checkpoint_writer import SAVE_ERRORS
 
 MAX_EPOCHS = 1e9
 
@@ -137,32 +136,6 @@ class CadenceConfig(Settings):
     validation_epochs: float | None = setting(
         None, "Epochs between validations, instead of --eval_steps.", above=0.0, high=MAX_EPOCHS
     )
-    validation_epochs_begin: float | None = setting(
-        None,
-        "Epochs between validations in the first --validation_begin_proportion of the run.",
-        above=0.0,
-        high=MAX_EPOCHS,
-    )
-    validation_epochs_end: float | None = setting(
-        None,
-        "Epochs between validations in the last --validation_end_proportion of the run.",
-        above=0.0,
-        high=MAX_EPOCHS,
-    )
-    validation_begin_proportion: float = setting(
-        0.05,
-        "Share of the run that counts as its beginning.",
-        low=0.0,
-        high=1.0,
-        needs=("validation_epochs_begin", None),
-    )
-    validation_end_proportion: float = setting(
-        0.01,
-        "Share of the run that counts as its end.",
-        low=0.0,
-        high=1.0,
-        needs=("validation_epochs_end", None),
-    )
     validation_marks: tuple[str, ...] = setting(
         (), "Shares of the run at which to validate as well, separated by commas: 0.1,0.5."
     )
@@ -236,11 +209,8 @@ class EndingConfig(Settings):
     on_divergence: str = setting(
         "stop",
         "stop: exit with code 3. rollback: return to the last good checkpoint and "
-        "continue with later data.",
+        "continue with later data, three times at most.",
         choices=("stop", "rollback"),
-    )
-    max_rollbacks: int = setting(
-        3, "Rollbacks before the run gives up.", low=1, needs=("on_divergence", ("rollback",))
     )
     early_stop_time: float | None = setting(
         None,
@@ -259,12 +229,6 @@ class EndingConfig(Settings):
         "How many of the newest checkpoints to keep, besides the one with the "
         "best validation (--best_metric).",
         low=1,
-    )
-    on_save_error: str = setting(
-        "continue",
-        "What to do when a checkpoint cannot be written (disk full): continue and "
-        "try again at the next save, or stop.",
-        choices=SAVE_ERRORS,
     )
     best_metric: str = setting(
         "loss",

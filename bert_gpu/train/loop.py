@@ -14,7 +14,6 @@ from bert_gpu.data.pipeline import prefetch
 from bert_gpu.monitor.advice import SlowdownWarnings
 from bert_gpu.monitor.log_interval import LogInterval, Stopwatch, describe_activities
 from bert_gpu.monitor.profile import Profiler
-from bert_gpu.runs.checkpoint_writer import SaveFailed
 from bert_gpu.runs.pace import Pace
 from bert_gpu.runs.shared_folder import open_writer
 from bert_gpu.train.batching import take_batches
@@ -97,11 +96,7 @@ class Loop:
         self.saved_seconds = self.progress.seconds
         self.saved_step = self.logged_step = self.progress.step
         self.writer = open_writer(
-            self.folder,
-            self.ending.keep_checkpoint_max,
-            self.ending.on_save_error,
-            self.console.warn,
-            self.workers,
+            self.folder, self.ending.keep_checkpoint_max, self.console.warn, self.workers
         )
 
     def run(self):
@@ -296,16 +291,12 @@ class Loop:
         """Exports the model at the marks that are due, before the save: a run that resumes from it
         will not pass them again.
         """
-        try:
-            for mark in due.exports if self.export else ():
-                self._export_mark(mark)
-        except SaveFailed:
-            self._save(due.save)
-            raise
+        for mark in due.exports if self.export else ():
+            self._export_mark(mark)
 
     def _export_mark(self, mark):
         """Exports the model as it is now to OUTPUT_DIR/marks/SHARE; when that fails (disk full),
-        --on_save_error decides whether the run goes on.
+        the run goes on.
         """
         path = os.path.join(self.folder.path, MARKS, f"{mark:g}")
         try:
@@ -316,8 +307,6 @@ class Loop:
                 self.console.say(f"model at {mark:g} of the run: {path}")
         except (OSError, UserError) as error:
             self.console.warn(f"the model at {mark:g} of the run could not be exported: {error}")
-            if self.ending.on_save_error == "stop":
-                raise SaveFailed(str(error)) from error
 
     def _log(self, due):
         """Logs when due; raises DivergenceFound when too many of the last steps were bad."""

@@ -132,10 +132,8 @@ def test_minutes_save_too(tmp_path):
     assert world.saved == [3, 6, 9, 12]
 
 
-def test_validation_by_epochs_denser_at_both_ends(tmp_path):
-    """An epoch is 50 steps; one validation an epoch, 5 in each of the first and last tenth
-    of 500 steps.
-    """
+def test_validation_by_epochs_and_at_marks(tmp_path):
+    """An epoch is 50 steps; one validation an epoch, and one at each mark of 500 steps."""
     world = World(
         tmp_path,
         eval_losses=lambda step: 1.0,
@@ -143,14 +141,11 @@ def test_validation_by_epochs_denser_at_both_ends(tmp_path):
         log_steps=500,
         save_checkpoints_steps=500,
         validation_epochs=1.0,
-        validation_epochs_begin=0.2,
-        validation_epochs_end=0.2,
-        validation_begin_proportion=0.1,
-        validation_end_proportion=0.1,
+        validation_marks=("0.02", "0.1", "0.98"),
     )
     world.run()
     steps = [line["step"] for line in world.log.lines if "eval_loss" in line]
-    assert steps == [0, *range(10, 51, 10), *range(100, 450, 50), *range(450, 501, 10)]
+    assert steps == [0, 10, *range(50, 451, 50), 490, 500]
 
 
 def test_marks_validate_and_export_once(tmp_path):
