@@ -52,7 +52,6 @@ class Cadence:
             self.validation_interval,
         ]
         ends = [(step // period + 1) * period for period in periods if period is not None]
-        ends += [mark for mark in config.profiled or () if mark > step]
         return min(ends + ([self.num_steps] if self.num_steps is not None else []))
 
     def logs(self, step):

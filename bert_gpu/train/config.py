@@ -144,11 +144,6 @@ class CadenceConfig(Settings):
         "Shares of the run at which to export the model to OUTPUT_DIR/marks/SHARE "
         "for fine-tuning, separated by commas: 0.25,0.5.",
     )
-    profile_steps: tuple[str, ...] = setting(
-        (),
-        "Write a TensorBoard profile of some steps to OUTPUT_DIR/tensorboard: FIRST,LAST, such as "
-        "100,110, profiles from when FIRST steps are done until LAST are.",
-    )
 
     def __post_init__(self):
         super().__post_init__()
@@ -160,19 +155,6 @@ class CadenceConfig(Settings):
             )
         for name in ("validation_marks", "finetune_time_markers"):
             shares(name, getattr(self, name))
-        if self.profile_steps and self.profiled is None:
-            raise UserError(
-                "must be two rising numbers of steps, FIRST,LAST, such as 100,110",
-                setting="profile_steps",
-                value=",".join(self.profile_steps),
-            )
-
-    @property
-    def profiled(self):
-        """(first, last) of --profile_steps as integers, None without it or when they are wrong."""
-        steps = [int(text) for text in self.profile_steps if text.strip().isdecimal()]
-        is_span = len(steps) == len(self.profile_steps) == 2 and steps[0] < steps[1]
-        return tuple(steps) if is_span else None
 
 
 def shares(name, texts):

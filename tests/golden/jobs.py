@@ -282,7 +282,6 @@ pretrain --layer_lr_decay=0.5 --optimizer=lamb --model=tiny
 pretrain --validation_marks=2
 pretrain --on_divergence=pray
 pretrain --best_metric=accuracy --export_best
-pretrain --profile_steps=9
 pretrain --recompute_every=3
 pretrain --recipe=crammed --hidden_size=10
 pretrain --recipe=bert --phase=2
@@ -363,7 +362,6 @@ export --from=tuned/pairs --to=e3 --format=google
 export --from=adamw --to=e4 --precision=int8
 report nowhere
 report --output=foreign adamw
-report --x=days adamw
 report
 runs nowhere
 runs bad_run

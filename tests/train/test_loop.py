@@ -1,6 +1,5 @@
 """The loop on a made-up job: what is due when, on either clock; early stop, signals, the end."""
 
-import glob
 import os
 
 import numpy as np
@@ -11,7 +10,6 @@ from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.runs.progress import Progress
 from bert_gpu.train import batching
-from bert_gpu.train.config import CadenceConfig
 from tests.train.world import SECONDS, World
 
 
@@ -102,26 +100,6 @@ def test_a_ramp_takes_more_records_with_progress_and_misses_none(tmp_path):
         [0, *rows[:-1]]
     ).tolist()
     assert world.progress.records == sum(rows)
-
-
-def test_a_profile_of_some_steps(tmp_path):
-    """Calls end where it begins and ends; it is written; a broken profiler ends nothing."""
-    world = World(tmp_path, num_train_steps=20, steps_per_loop=8, profile_steps=("5", "7"))
-    world.run()
-    assert [call.step for call in world.calls] == [0, 5, 7, 8, 10, 16]
-    found = glob.glob(f"{world.folder.tensorboard}/train/plugins/profile/*/*.xplane.pb")
-    assert len(found) == 1 and os.path.getsize(found[0]) > 0
-    for wrong in (("5",), ("7", "5"), ("a", "b"), ("5", "5"), ("1", "2", "3"), ("-1", "4")):
-        with pytest.raises(UserError, match="--profile_steps=.*two rising numbers"):
-            CadenceConfig(profile_steps=wrong)
-
-
-def test_a_profiler_that_fails_ends_nothing(tmp_path, capsys):
-    (tmp_path / "tensorboard").write_text("a file where its folder should be")
-    world = World(tmp_path, num_train_steps=9, profile_steps=("2", "4"))
-    world.run()
-    assert world.progress.step == 9
-    assert capsys.readouterr().err.count("--profile_steps: no profile is written") == 1
 
 
 def test_minutes_save_too(tmp_path):
@@ -364,11 +342,6 @@ def test_a_mark_that_passes_while_a_run_saves_is_due_after_a_resume(tmp_path):
     second.now = 0.0
     second.run()
     assert whole.exports == first.exports + second.exports == [(0.4, 5), (0.6, 6)]
-
-
-def test_a_profile_that_is_never_reached_is_told(tmp_path, capsys):
-    World(tmp_path, num_train_steps=9, profile_steps=("20", "24")).run()
-    assert "the training ended at step 9" in capsys.readouterr().err
 
 
 def test_a_best_metric_that_is_not_reported(tmp_path):
