@@ -29,5 +29,5 @@ def main(argv):
         from bert_gpu.watch import report, run_data
     runs = run_data.read_whole_runs(parsed.positionals, console.warn)
     report.import_drawing()
-    num_pictures = report.write_report(runs, config.output, report.now())
+    num_pictures = report.write_report(runs, config.output)
     console.answer(f"{config.output}, and {num_pictures} pictures beside it")

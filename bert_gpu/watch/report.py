@@ -41,11 +41,11 @@ def import_drawing():
     return drawing
 
 
-def make_report(runs, made):
+def make_report(runs):
     """The Report on runs.
 
     Args:
-      runs: [Run], at least one. made: datetime.datetime.
+      runs: [Run], at least one.
     """
     found = sections.sections_of(runs)
     tables = [table for run in runs for table in (run.train, run.valid)]
@@ -56,7 +56,7 @@ def make_report(runs, made):
         plots = draw_section(section, axes, pictures) if axes else {}
         parts.append(page.section_html(section, plots, trials))
     title = ", ".join(run.name for run in runs) if len(runs) <= 3 else f"{len(runs)} runs"
-    made = f"{made:%Y-%m-%d %H:%M}"
+    made = f"{datetime.datetime.now():%Y-%m-%d %H:%M}"
     html = page.page(
         title,
         made,
@@ -134,7 +134,7 @@ def draw_forms(chart, section, axes, drawing):
     return svgs, figures
 
 
-def write_report(runs, output, made):
+def write_report(runs, output):
     """Writes the report on runs to the file `output`, and the pictures beside it. Returns the
     number of pictures.
 
@@ -142,7 +142,7 @@ def write_report(runs, output, made):
       UserError: the output is another file.
     """
     check_output(output)
-    report = make_report(runs, made)
+    report = make_report(runs)
     folder, name = os.path.split(os.path.abspath(output))
     stem = os.path.splitext(name)[0]
     targets = {
@@ -182,7 +182,3 @@ def check_ours(path):
             raise UserError(
                 "exists and was not written by `report`", "name another --output", where=path
             )
-
-
-def now():
-    return datetime.datetime.now().astimezone()

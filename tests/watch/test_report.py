@@ -19,7 +19,7 @@ CLASSIFIER = dict(task_name="pairs", labels=["no", "yes"])
 
 def make(*folders):
     runs = read_runs(run_data.find_runs(map(str, folders)))
-    return report.make_report(runs, report.now())
+    return report.make_report(runs)
 
 
 def titles(html):
