@@ -50,14 +50,14 @@ def binned(x, y, num_bins=NUM_BINS):
 
 def smoothed(x, y, share, in_logs=False, num_bins=NUM_BINS):
     """(x, y) of a local linear fit. share: standard deviation of its weights, as a share of the
-    range of x. in_logs: fits the logarithms of y, for a logarithmic
+    range of x; 0 = the means of bins alone. in_logs: fits the logarithms of y, for a logarithmic
     axis, on which spikes would outweigh everything else.
     """
     if in_logs:
         x, logs = smoothed(x, np.log(y), share, num_bins=num_bins)
         return x, np.exp(logs)
     x, y = binned(x, y, num_bins)
-    if len(x) < 3 or x[-1] == x[0]:
+    if share == 0 or len(x) < 3 or x[-1] == x[0]:
         return x, y
     apart = (x[None, :] - x[:, None]) / (share * (x[-1] - x[0]))  # (N, N)
     weights = np.exp(-0.5 * apart**2)

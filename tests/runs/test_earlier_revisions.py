@@ -48,7 +48,7 @@ def test_its_unfinished_job_is_refused_and_kept(made, capsys):
 
 
 def test_a_setting_that_is_gone_may_have_had_todays_value_alone(made, capsys):
-    """Its run.json has the 8-bit optimizer's block size, 2048; another one cannot be gone on with."""
+    """Its run.json has the 8-bit optimizer's block size, 2048; with another one it is refused."""
     path = made / "run" / "run.json"
     content = json.loads(path.read_text())
     del content["crc32c"]  # as who edits it does
