@@ -201,7 +201,7 @@ def ramp(options):
 
 
 def muon(options):
-    """The whole update on each GPU, or a share of it and a gather (--shared_update)."""
+    """The whole update on each GPU, or a share of it and a gather."""
     import tensorflow as tf
 
     from bert_gpu.model.weights import column_blocks

@@ -14,6 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from bert_gpu.__main__ import main
+from bert_gpu.doctor import checks
 from tests.cli.pretraining import SMALL
 from tests.data.test_wikipedia import write_dumps
 from tests.documents import DOCUMENTS
@@ -50,7 +51,7 @@ def small(command, arguments):
         name = SCRIPTS.get(name, name)
         batch = ["--global_batch_size=16"] if name == "pretrain" else []
         return small(name, more) + batch
-    return dict(doctor=["--notrials"]).get(command, [])
+    return []
 
 
 def run(command, arguments):
@@ -109,6 +110,7 @@ def test_commands_of_a_document_run(page, world, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "world"
     shutil.copytree(world, folder)
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(checks, "examine", lambda say: [])  # tests/doctor has its trials
     if page == "report":
         shutil.copytree("runs/pretrain", "runs/other")
     if page == "recipes":

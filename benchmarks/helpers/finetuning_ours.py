@@ -26,7 +26,7 @@ class Ours:
                 data_dir=pairs,
                 padding=padding,
                 max_seq_length=max_length,
-                predict_batch_size=batch,
+                eval_batch_size=batch,
                 do_train=True,
                 do_eval=False,
                 do_predict=False,

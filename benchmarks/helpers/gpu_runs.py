@@ -66,7 +66,6 @@ def input_wait(setup, name, flags, clock):
         f"--output_dir={run}",
         "--overwrite",
         *device_flags(setup),
-        "--hardware_seconds=0",
     ]
     sizes = [
         f"--model={'tiny' if setup.small else 'base'}",
@@ -198,14 +197,12 @@ def endings(setup, name, flags, clock):
         f"--output_dir={run}-end",
         "--overwrite",
         "--num_train_epochs=2",
-        "--hardware_seconds=0",
     ]
     timed("end", *short)
     long = [
         f"--output_dir={run}-stop",
         "--num_train_steps=400",
         "--log_steps=1",
-        "--hardware_seconds=0",
     ]
     command = script_command("run_pretraining_gpu.py", *common, *long, "--overwrite")
     process = subprocess.Popen(

@@ -21,15 +21,16 @@ class Ours:
 
     def open(self, task, batch):
         """batch: tokens that are computed at once."""
+        from bert_gpu.inference import opened
+
+        opened.BATCH_TOKENS = dict.fromkeys(opened.BATCH_TOKENS, batch)
         if task == "embed":
-            config = self.inference.EmbedConfig(
-                model=self.model, batch_tokens=batch, max_seq_length=self.max_length
-            )
+            config = self.inference.EmbedConfig(model=self.model, max_seq_length=self.max_length)
             self.call = self.inference.Embedder(config)
         else:
             from bert_gpu.inference.masked_words import MaskFiller
 
-            config = self.inference.FillMaskConfig(model=self.model, batch_tokens=batch)
+            config = self.inference.FillMaskConfig(model=self.model)
             self.call = MaskFiller(config)
         self.call(self.texts[task][:WARM_UP])  # compiles for nearly all lengths
         return True

@@ -49,7 +49,7 @@ def tensorflow_environment(environ=os.environ):
     this checkout.
     """
     found = dict(environ)
-    environment.prepare(found, arguments=())
+    environment.prepare(found)
     return found | dict(PYTHONPATH=":".join([str(ROOT), *filter(None, [found.get("PYTHONPATH")])]))
 
 

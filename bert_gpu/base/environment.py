@@ -26,16 +26,12 @@ ROUNDING_FLAG = "--xla_allow_excess_precision"
 OUR_FLAGS = f"{ROUNDING_FLAG}=false"  # the value of XLA_FLAGS where the user has set none
 
 
-def prepare(environ=os.environ, arguments=None):
-    """Sets the variables that are not set yet.
-
-    Args:
-      environ: the environment, a mapping that is changed. arguments: of the process; with --verbose
-        TensorFlow's log stays on.
+def prepare(environ=os.environ):
+    """Sets the variables that are not set yet. environ: the environment, a mapping that is
+    changed.
     """
-    if "--verbose" not in (sys.argv if arguments is None else arguments):
-        environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-        environ.setdefault("GLOG_minloglevel", "3")
+    environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    environ.setdefault("GLOG_minloglevel", "3")
     # TensorFlow leaves oneDNN's kernels off on CPUs without AVX512, where they are faster too
     # (docs/results.md).
     environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")

@@ -146,6 +146,14 @@ ROWS = (
             "tpu_name tpu_zone gcp_project master num_tpu_cores": "it is for TPUs",
         },
     ),
+    *entries(
+        (GOOGLE,),
+        ("classify",),
+        "note",
+        {
+            "predict_batch_size": "predictions have the batches of --eval_batch_size",
+        },
+    ),
     # Hugging Face
     *entries(
         (HUGGING_FACE,),

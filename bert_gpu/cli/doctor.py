@@ -18,7 +18,6 @@ SUMMARY = (
 EXAMPLE = (
     "python -m bert_gpu doctor",
     "python -m bert_gpu doctor --json",
-    "python -m bert_gpu doctor --notrials   # only looks",
 )
 
 
@@ -34,7 +33,7 @@ def main(argv):
         if console.is_terminal(sys.stderr):
             console.tell(sys.stderr, f"{text} ...")
 
-    findings = checks.examine(config, say=say)
+    findings = checks.examine(say=say)
     if config.json:
         console.answer(json.dumps(checks.as_json(findings), indent=1))
     else:

@@ -13,7 +13,7 @@ from bert_gpu.base.files import check_regular, write_text
 
 MARK = "# flags of bert-gpu, written by --save_config"  # begins the first line of a file of ours
 MAX_BYTES = 1 << 20
-NOT_SAVED = frozenset(("save_config", "show_config", "overwrite", "quiet", "verbose", "show"))
+NOT_SAVED = frozenset(("save_config", "show_config", "overwrite", "quiet", "show"))
 
 
 def read_lines(path):

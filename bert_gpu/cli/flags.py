@@ -48,7 +48,6 @@ class CommonConfig(Settings):
         False, "Remove an earlier run from the output folder and start again."
     )
     quiet: bool = setting(False, "Print warnings and errors only.")
-    verbose: bool = setting(False, "Also print TensorFlow's log.")
 
 
 def bundled(name):

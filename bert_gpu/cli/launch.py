@@ -32,9 +32,9 @@ def main(argv):
     config = flags.parse(argv[:end], SUMMARY, EXAMPLE, [LaunchConfig]).make(LaunchConfig)
     words = argv[end + 1 :]
     command, again = command_of(words), command_of(resuming(words))
-    log_dir = config.log_dir or tempfile.mkdtemp(prefix="bert-gpu-launch-")
+    log_dir = tempfile.mkdtemp(prefix="bert-gpu-launch-")
     code = launch.run(command, again, config, count_gpus(), log_dir, Console())
-    if config.log_dir is None and code == 0:
+    if code == 0:
         shutil.rmtree(log_dir, ignore_errors=True)
     return code
 

@@ -24,7 +24,7 @@ OPEN = {
     "predictions_file dev_share test_share columns text_a text_b label output_dir do_train do_eval "
     "do_predict tensorboard",
 }
-COMMON = "overwrite quiet verbose show_config save_config"
+COMMON = "overwrite quiet show_config save_config"
 
 
 def implied_recipe(script, given):

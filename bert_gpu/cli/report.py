@@ -14,7 +14,7 @@ SUMMARY = (
 )
 EXAMPLE = (
     "python -m bert_gpu report runs/pretrain",
-    "python -m bert_gpu report runs/pretrain runs/other --output=compared.html --x=tokens",
+    "python -m bert_gpu report runs/pretrain runs/other --output=compared.html",
 )
 
 
@@ -29,5 +29,5 @@ def main(argv):
         from bert_gpu.watch import report, run_data
     runs = run_data.read_whole_runs(parsed.positionals, console.warn)
     report.import_drawing()
-    num_pictures = report.write_report(runs, config, report.now())
+    num_pictures = report.write_report(runs, config.output)
     console.answer(f"{config.output}, and {num_pictures} pictures beside it")

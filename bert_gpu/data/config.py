@@ -276,9 +276,6 @@ class InputConfig(Settings):
         "dynamic and uniform compile once per length.",
         choices=PADDINGS,
     )
-    length_multiple: int = setting(
-        32, "With dynamic and uniform padding: round row lengths up to multiples of this.", low=1
-    )
     skip_corrupt_records: bool = setting(
         False,
         "Skip corrupt records with a warning that names them, instead of stopping.",

@@ -139,7 +139,6 @@ class Dataset:
             masking,
             seed,
             padding=self.config.padding,
-            length_multiple=self.config.length_multiple,
             skip_corrupt=self.warn if self.config.skip_corrupt_records else None,
             limits=limits,
             needs_predictions=self.info is not None and not self._masks_words(),

@@ -20,6 +20,7 @@ from bert_gpu.data import checks, examples
 from bert_gpu.data.masking import MaskingSpec, compile_masking
 from bert_gpu.data.random_bits import derive_key, permutation, row_keys
 
+LENGTH_MULTIPLE = 32  # of row lengths of dynamic and uniform padding
 WINDOW_BATCHES = 64  # uniform padding sorts by length inside windows of this size
 VALIDATION_EPOCH = -1  # validation is masked the same way every time
 # of the features of (B, S): the axis of S, counted from the end
@@ -55,7 +56,6 @@ class Reader:
         seed=0,
         *,
         padding="fixed",
-        length_multiple=32,
         skip_corrupt=None,
         limits=None,
         needs_predictions=True,
@@ -68,11 +68,7 @@ class Reader:
             masking,
             seed,
         )
-        self.padding, self.length_multiple, self.skip_corrupt = (
-            padding,
-            length_multiple,
-            skip_corrupt,
-        )
+        self.padding, self.skip_corrupt = padding, skip_corrupt
         self.order = order  # (N,) of unshuffled epochs; None = the order of the files
         self.limits = dict(
             masked_lm_positions=max_seq_length,
@@ -173,11 +169,9 @@ class Reader:
         return self._mask(batch["input_ids"], lengths, starts, keys)
 
     def _trim(self, batch):
-        """Cuts the batch to its longest row, rounded up to a multiple of `length_multiple`."""
+        """Cuts the batch to its longest row, rounded up to a multiple of LENGTH_MULTIPLE."""
         longest = int(batch["input_mask"].sum(1).max())
-        length = min(
-            self.max_seq_length, -(-longest // self.length_multiple) * self.length_multiple
-        )
+        length = min(self.max_seq_length, -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
         return {
             name: value[:, :length] if name in LENGTH_AXES else value
             for name, value in batch.items()

@@ -45,24 +45,11 @@ class DeviceConfig(Settings):
         "between them.",
         choices=("auto", "nccl", "hierarchical", "ring"),
     )
-    all_reduce_pack_megabytes: float = setting(
-        0.0,
-        "Size of the packs of gradients in the all-reduce; 0 = one all-reduce per "
-        "weight, on several machines one for all. Not for hierarchical.",
-        low=0.0,
-    )
     all_reduce_dtype: str = setting(
         "float32",
         "Dtype of the gradients in the all-reduce. bfloat16 halves the traffic "
         "and rounds each gradient to 8 significant bits.",
         choices=("float32", "bfloat16"),
-    )
-    shared_update: str = setting(
-        "auto",
-        "With several GPUs: each one does a share of --optimizer=muon's matrix products and sends "
-        "the results to the others (on), or does them all (off). auto decides by the GPUs' speed "
-        "and their link; off with --all_reduce=hierarchical.",
-        choices=("auto", "on", "off"),
     )
     worker_timeout: float = setting(
         300.0,
@@ -135,9 +122,4 @@ class LaunchConfig(Settings):
         "How many times all workers are started again after one of them has died; they resume "
         "from the last checkpoint. Bad input and divergence do not cause a restart.",
         low=0,
-    )
-    log_dir: str | None = setting(
-        None,
-        "Folder for the output of the workers other than 0, worker-00001.log and so on. Default: "
-        "a new folder in the system's temporary one, which is deleted after success.",
     )

@@ -33,7 +33,6 @@ class Devices:
     communication: tf.distribute.experimental.CommunicationOptions | None  # of the all-reduce
     all_reduce_dtype: tf.DType  # of gradients in the all-reduce
     all_reduce: str  # as --all_reduce
-    shared_update: str  # as --shared_update
     # such as "NVIDIA H200", one for each physical GPU in use, of all workers; () on the CPU
     gpu_names: tuple[str, ...]
     nvml: tuple  # those of this machine as NVML knows them, of nvml.visible_gpus
@@ -97,7 +96,6 @@ def set_up(config):
     workers = joined()
     check_all_reduce(config, kind, workers)
     communication = tf.distribute.experimental.CommunicationOptions(
-        bytes_per_pack=round(config.all_reduce_pack_megabytes * 2**20),
         timeout_seconds=None if workers is ALONE else config.worker_timeout,
         implementation=getattr(
             tf.distribute.experimental.CommunicationImplementation,
@@ -114,9 +112,8 @@ def set_up(config):
                 "the devices": (kind, len(names)),
                 "the precision": precision,
                 "xla": xla,
-                "all_reduce": (config.all_reduce, config.all_reduce_pack_megabytes),
+                "all_reduce": config.all_reduce,
                 "all_reduce_dtype": config.all_reduce_dtype,
-                "shared_update": config.shared_update,
                 "deterministic": deterministic,
             }
         )
@@ -132,7 +129,6 @@ def set_up(config):
         communication=communication,
         all_reduce_dtype=DTYPES[config.all_reduce_dtype],
         all_reduce=config.all_reduce,
-        shared_update=config.shared_update,
         gpu_names=tuple(itertools.chain(*workers.gather(names_of(gpus)))),
         nvml=nvml,
         summary=describe(gpus, config.virtual_replicas, workers.count),
@@ -214,13 +210,6 @@ def check_all_reduce(config, kind, workers=ALONE):
             "use --all_reduce=auto or ring",
             setting="all_reduce",
             value="nccl",
-        )
-    if config.all_reduce == "hierarchical" and config.all_reduce_pack_megabytes:
-        raise UserError(
-            "does not work with --all_reduce=hierarchical",
-            "drop one of them",
-            setting="all_reduce_pack_megabytes",
-            value=config.all_reduce_pack_megabytes,
         )
 
 

@@ -25,7 +25,6 @@ PACKAGES = ("tensorflow", "tensorflow-text", "tf-models-official", "numpy", "num
 # of the environment: what changes how TensorFlow runs; none of them holds a secret
 VARIABLES = ("CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "XLA_FLAGS", "TF_XLA_FLAGS", "NCCL_DEBUG")
 LEAST_FREE_BYTES = 2 << 30
-LONGER = "a larger --trial_seconds"
 REDUCE_OTHERWISE = "try --all_reduce=ring or hierarchical, and NCCL_DEBUG=INFO"
 INSTALL, INSTALL_GPU = "pip install bert-gpu", "pip install 'bert-gpu[gpu]'"
 OK, PROBLEM, NOTE = "ok", "problem", "note"
@@ -44,30 +43,28 @@ class Finding:
     details: dict = dataclasses.field(default_factory=dict)
 
 
-def examine(config, attempt=probes.attempt, say=lambda text: None):
-    """The Findings on this machine. config: DoctorConfig. attempt: as probes.attempt. say: takes
-    the text of what takes its time.
+def examine(attempt=probes.attempt, say=lambda text: None):
+    """The Findings on this machine. attempt: as probes.attempt. say: takes the text of what takes
+    its time.
     """
-    seconds = config.trial_seconds
     found = [versions(), processor(), memory(), disks(), *environment()]
     driver = machine.gpus()
     found.append(driver_finding(driver))
     say("importing TensorFlow")
-    seen = attempt("look", "", seconds)
+    seen = attempt("look")
     found.append(tensorflow_finding(seen))
     if "error" in seen:
         return found
     found += cuda_findings(seen, machine.libraries(seen["cuda"]), driver)
     devices = [str(index) for index in range(len(seen["gpus"]))] or ["CPU"]
-    if config.trials:
-        for device in devices:
-            name = f"GPU {device}" if device != "CPU" else device
-            say(f"trying {name}")
-            found.append(rate_finding(name, attempt("rate", device, seconds)))
-            found.append(step_finding(name, attempt("step", device, seconds)))
-        if len(devices) > 1:
-            say("trying two replicas")
-            found.append(step_finding("two replicas", attempt("step", "0,1", seconds), True))
+    for device in devices:
+        name = f"GPU {device}" if device != "CPU" else device
+        say(f"trying {name}")
+        found.append(rate_finding(name, attempt("rate", device)))
+        found.append(step_finding(name, attempt("step", device)))
+    if len(devices) > 1:
+        say("trying two replicas")
+        found.append(step_finding("two replicas", attempt("step", "0,1"), True))
     return found
 
 
@@ -173,10 +170,8 @@ def driver_finding(found):
 
 def tensorflow_finding(seen):
     if "error" in seen:
-        is_late = seen.get("is_late", False)
-        remedy = LONGER if is_late else INSTALL
-        text = f"{'its import' if is_late else 'cannot be imported:'} {seen['error']}"
-        return Finding("TensorFlow", PROBLEM, text, remedy, details=seen)
+        text = f"{'its import' if seen.get('is_late') else 'cannot be imported:'} {seen['error']}"
+        return Finding("TensorFlow", PROBLEM, text, INSTALL, details=seen)
     built = f"built for CUDA {seen['cuda']}, cuDNN {seen['cudnn']}"
     text = f"{seen['version']}, {built if seen['cuda'] else 'built without CUDA'}; it finds "
     return Finding("TensorFlow", OK, text + (", ".join(seen["gpus"]) or "no GPU"), details=seen)
@@ -214,23 +209,17 @@ def cuda_findings(seen, libraries, driver):
     return found
 
 
-def failure(topic, found, remedy=""):
-    """The Finding on a trial that has failed."""
-    if found.get("is_late"):
-        remedy = remedy or LONGER
-    return Finding(topic, PROBLEM, found["error"], remedy, found)
-
-
 def rate_finding(name, found):
     if "error" in found:
-        return failure(f"rate of {name}", found)
+        return Finding(f"rate of {name}", PROBLEM, found["error"], details=found)
     rates = [f"{value / 1e9:,.0f} GFLOP/s in {kind}" for kind, value in found["flops"].items()]
     return Finding(f"rate of {name}", OK, f"{', '.join(rates)} (matrix product)", details=found)
 
 
 def step_finding(name, found, is_joint=False):
     if "error" in found:
-        return failure(f"step on {name}", found, REDUCE_OTHERWISE if is_joint else "")
+        remedy = REDUCE_OTHERWISE if is_joint else ""
+        return Finding(f"step on {name}", PROBLEM, found["error"], remedy, found)
     seconds = found["seconds"]
     taken = format_seconds(seconds) if seconds >= 60 else f"{seconds:.1f} s"
     text = (

@@ -15,7 +15,7 @@ import sys
 OUTPUT = "trial: "  # what the line with the JSON object begins with
 
 
-def attempt(kind, device="", seconds=120.0):
+def attempt(kind, device="", seconds=300.0):
     """What a trial found: a dict, or {"error": one line} when it fails, hangs or ends at once.
 
     Args:

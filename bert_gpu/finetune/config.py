@@ -138,8 +138,9 @@ class FinetuneConfig(Settings):
         low=0.0,
         below=1.0,
     )
-    eval_batch_size: int = setting(32, "Examples that one GPU evaluates at once.", low=1)
-    predict_batch_size: int = setting(32, "Examples that one GPU predicts at once.", low=1)
+    eval_batch_size: int = setting(
+        32, "Examples that one GPU evaluates or predicts at once.", low=1
+    )
     label_smoothing: float = setting(
         0.0,
         "Label smoothing in classification: the fraction of the target spread evenly over all "
@@ -251,11 +252,6 @@ class SweepConfig(Settings):
         None,
         "Settings to try in every combination, the best by the dev file: "
         '"learning_rate=2e-5,5e-5 num_train_epochs=2,3".',
-    )
-    mnli_first: bool = setting(
-        False,
-        "With --task_name=all: train RTE, MRPC and STS-B from the model fine-tuned on MNLI, "
-        "instead of --init_checkpoint.",
     )
 
 

@@ -393,7 +393,7 @@ def evaluations(prepared, predict, phase, until_stopped=iter):
     for loop.Loop, by default none.
     """
     settings, parts = prepared.run.settings, prepared.examples.get(phase, ())
-    batch_size = dict(eval=settings.run.eval_batch_size, predict=settings.run.predict_batch_size)
+    batch_size = settings.run.eval_batch_size * prepared.devices.num_replicas
     for examples, rows in zip(parts, prepared.encoded.get(phase, ()), strict=True):
         yield Evaluated(
             settings=settings,
@@ -401,7 +401,7 @@ def evaluations(prepared, predict, phase, until_stopped=iter):
             rows=rows,
             problem_type=prepared.problem_type,
             labels=prepared.start.labels,
-            outputs=predict(rows, batch_size[phase] * prepared.devices.num_replicas, until_stopped),
+            outputs=predict(rows, batch_size, until_stopped),
         )
 
 

@@ -17,7 +17,7 @@ import typing
 from bert_gpu.base.console import LogConsole
 from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.base.files import check_writable, only_writer
-from bert_gpu.base.run_names import MARKS, METRICS, MODEL
+from bert_gpu.base.run_names import MARKS, METRICS
 from bert_gpu.devices.devices import join_workers
 from bert_gpu.devices.workers import WorkerLost
 from bert_gpu.finetune import scores
@@ -27,8 +27,6 @@ from bert_gpu.finetune.tasks import table
 from bert_gpu.runs import metrics
 
 LONGEST_NAME = 200  # of a cell's folder, in bytes; file systems allow 255
-# trained from MNLI's model where that is asked for: Liu et al. 2019 (arXiv 1907.11692, section 5.1)
-AFTER_MNLI = ("rte", "mrpc", "sts-b")
 
 
 class Trial(typing.NamedTuple):
@@ -36,7 +34,6 @@ class Trial(typing.NamedTuple):
 
     task: name of the task. cell: its cell of the grid, such as "learning_rate=2e-05", "" without a
     grid. mark: share of the pretraining at which its model was exported, None without marks.
-    source: folder of the trial from whose model it starts, None without one.
     """
 
     task: str
@@ -45,7 +42,6 @@ class Trial(typing.NamedTuple):
     number: int
     folder: str
     settings: typing.Any
-    source: str | None = None
 
 
 class SweepResult(typing.NamedTuple):
@@ -61,7 +57,6 @@ def is_sweep(settings, sweep):
         sweep.num_trials > 1
         or sweep.grid is not None
         or settings.run.task_name == table.ALL
-        or sweep.mnli_first
         or bool(find_marks(settings.start.init_checkpoint))
     )
 
@@ -98,23 +93,19 @@ def hours_at(path: str | None) -> dict[float, float]:
 
 
 def plan_trials(variants, sweep):
-    """The Trials of a sweep, in the order in which they run: MNLI before what starts from it.
+    """The Trials of a sweep, in the order in which they run.
 
     Args:
       variants: {cell of the grid, or "": FinetuneSettings}. sweep: SweepConfig.
 
     Raises:
-      UserError: no task is there, or no MNLI to start from, or the trials would read or write one
-        file in turn.
+      UserError: no task is there, or the trials would read or write one file in turn.
     """
     settings = next(iter(variants.values()))
     for one in variants.values():
         check_own_files(one.run)
     names = find_tasks(settings.run) if settings.run.task_name == table.ALL else [None]
-    if sweep.mnli_first:
-        check_mnli(settings.run, names)
-    start = settings.start.init_checkpoint
-    marks = find_marks(start) or {None: None}
+    marks = find_marks(settings.start.init_checkpoint) or {None: None}
     found = []
     for name, (mark, model), (cell, chosen), number in itertools.product(
         names, marks.items(), variants.items(), range(sweep.num_trials)
@@ -126,14 +117,11 @@ def plan_trials(variants, sweep):
         run = dataclasses.replace(
             chosen.run, task_name=task, output_dir=folder, seed=chosen.run.seed + number
         )
-        first, source = chosen.start, None
+        start = chosen.start
         if model:
-            first = dataclasses.replace(first, init_checkpoint=model)
-        if sweep.mnli_first and name in AFTER_MNLI and "mnli" in names:
-            source = os.path.join(settings.run.output_dir, "mnli", inner)
-            first = dataclasses.replace(first, init_checkpoint=os.path.join(source, MODEL))
-        trial = dataclasses.replace(chosen, run=run, start=first)
-        found.append(Trial(task, cell, mark, number + 1, folder, trial, source))
+            start = dataclasses.replace(start, init_checkpoint=model)
+        trial = dataclasses.replace(chosen, run=run, start=start)
+        found.append(Trial(task, cell, mark, number + 1, folder, trial))
     return found
 
 
@@ -167,25 +155,9 @@ def check_own_files(run):
         )
 
 
-def check_mnli(run, names):
-    """UserError where --mnli_first means nothing. names: of the tasks, [None] without "all"."""
-    if names == [None]:
-        raise UserError(
-            "needs --task_name=all, which trains MNLI itself",
-            "give that, or name MNLI's model with --init_checkpoint",
-            setting="mnli_first",
-        )
-    if "mnli" not in names:
-        raise UserError(
-            f"--data_dir={run.data_dir[:100]} has no folder MNLI",
-            "add it, or drop the flag",
-            setting="mnli_first",
-        )
-
-
 def find_tasks(run):
-    """Names of GLUE's tasks that a FinetuneConfig's data_dir holds, MNLI first; UserError when
-    there are none.
+    """Names of GLUE's tasks that a FinetuneConfig's data_dir holds; UserError when there are
+    none.
     """
     if run.data_dir is None:
         raise UserError(
@@ -196,7 +168,7 @@ def find_tasks(run):
         )
     found = [
         name
-        for name in sorted(table.GLUE, key=lambda name: name != "mnli")
+        for name in table.GLUE
         if table.find_folder(table.TASKS[name], run.data_dir) != run.data_dir
     ]
     if not found:
@@ -226,8 +198,7 @@ def run_sweep(variants, sweep, console=None):
     trials, output_dir = plan_trials(variants, sweep), settings.run.output_dir
     names = {os.path.relpath(trial.folder, output_dir) for trial in trials}
     workers.on_chief(lambda: check_folder(output_dir, names))
-    start, rows, stopped, failed = settings.start.init_checkpoint, [], None, set()
-    hours = hours_at(start)
+    hours, rows, stopped = hours_at(settings.start.init_checkpoint), [], None
     has_scores = any("eval" in resolve_phases(trial.settings.run) for trial in trials)
     with contextlib.ExitStack() as held, workers.watched():
         lock = only_writer(output_dir, "scores", "output_dir", output_dir)
@@ -235,11 +206,6 @@ def run_sweep(variants, sweep, console=None):
         for index, trial in enumerate(trials, 1):
             name = os.path.relpath(trial.folder, output_dir)
             console.say(f"--- {index} of {len(trials)}: {name}, seed {trial.settings.run.seed}")
-            if trial.source in failed:
-                error = f"{os.path.relpath(trial.source, output_dir)}, from which it starts, failed"
-                console.warn(f"{name}: {error}")
-                rows.append(row_of(trial, hours, error=error))
-                continue
             try:
                 result = finetune(trial.settings, console, reuses_results=True)
             except WorkerLost:
@@ -252,7 +218,6 @@ def run_sweep(variants, sweep, console=None):
             except TrainingStopped as error:
                 console.warn(f"{name}: {error}; the others go on")
                 rows.append(row_of(trial, hours, error=str(error)))
-                failed.add(trial.folder)
                 continue
             if result.signal is not None:
                 stopped = result.signal

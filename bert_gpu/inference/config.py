@@ -29,12 +29,6 @@ class ModelSource(Settings):
         "CPUs with bfloat16 units, and agrees to about two digits. Results are float32 either way.",
         choices=("float32", "bfloat16"),
     )
-    batch_tokens: int | None = setting(
-        None,
-        "Tokens that are computed at once, padding included: rows x their length. Default: "
-        "2048 on the CPU, 65536 on a GPU.",
-        low=1,
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -142,10 +142,9 @@ def embed_file(config, console=None):
             f"of {len(cluster)} (counted from 0); unset the variable to embed all lines here"
         )
     embedder = Embedder(config)
-    if console is not None:
-        path = embedder.opened.path
-        casing = describe_tokenizer(embedder.opened.tokenizer, path)
-        console.say(f"{path}: {casing}; {embedder.describe()}")
+    path = embedder.opened.path
+    casing = describe_tokenizer(embedder.opened.tokenizer, path)
+    console.say(f"{path}: {casing}; {embedder.describe()}")
     num_texts = num_tokens = num_truncated = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_unwinds())
@@ -160,10 +159,9 @@ def embed_file(config, console=None):
             if embedder.pooling == "none":
                 for index, values in embedder.parts(rows):
                     array.write(values, base + index)
+                offsets.write(num_tokens + rows.splits[1:])
             else:  # at once
                 array.write(embedder.collect(rows, len(texts)), base)
-            if offsets is not None:
-                offsets.write(num_tokens + rows.splits[1:])
             num_texts, num_tokens = num_texts + len(texts), num_tokens + len(rows.ids)
             num_truncated += rows.num_truncated
         if not num_texts and share is None:

@@ -118,7 +118,7 @@ def open_model(source, flag, needs=lambda config: {}, lacks=""):
         name: tf.constant(value, dtype if np.ndim(value) >= 2 else tf.float32)
         for name, value in model.weights.items()
     }
-    tokens = source.batch_tokens or BATCH_TOKENS["GPU" if fused.has_gpu() else "CPU"]
+    tokens = BATCH_TOKENS["GPU" if fused.has_gpu() else "CPU"]
     return OpenedModel(path, encoder, kept, model.tokenizer, dtype, tokens, model.notes)
 
 

@@ -1,7 +1,7 @@
 """Utilisation, memory, temperature, power, clocks and throttling of a run's GPUs, from NVML (the
 source of nvidia-smi).
 
-A thread samples every few seconds; `read` reduces each reading over all GPUs and all samples since
+A thread samples; `read` reduces each reading over all GPUs and all samples since
 the last `read` to one value, and some readings to one for each GPU as well. A reading that NVML
 does not give is absent; one warning says so.
 """
@@ -53,6 +53,7 @@ READINGS = {
 }
 # given for each GPU too where there are several: gpu_0_clock_mhz and so on
 PER_GPU = ("gpu_clock_mhz", "gpu_temperature_celsius")
+SECONDS = 5.0  # between samples
 COVERED = "GPU utilisation, memory, temperature, power or clocks"
 
 
@@ -60,17 +61,15 @@ class HardwareSampler:
     """Samples the GPUs of a run in a thread, until closed.
 
     Args:
-      gpus: of `visible_gpus`; with none, nothing is sampled and `read` gives {}. seconds:
-        between samples.
+      gpus: of `visible_gpus`; with none, nothing is sampled and `read` gives {}.
       warn: called at most once, with a message that NVML or a reading fails.
     """
 
-    def __init__(self, gpus, seconds, warn):
-        self.seconds, self.warn, self.has_warned = seconds, warn, False
+    def __init__(self, gpus, warn):
+        self.warn, self.has_warned = warn, False
         self.nvml = contextlib.ExitStack()
-        self.handles, self.samples = [], {name: [] for name in READINGS}  # a list a sample
+        self.samples = {name: [] for name in READINGS}  # a list a sample
         self.lock, self.ends, self.thread = threading.Lock(), threading.Event(), None
-        self.session = contextlib.ExitStack()  # of NVML
         self.handles = self._open(gpus) if gpus else []
         if self.handles:
             self.thread = threading.Thread(target=self._run, name="hardware", daemon=True)
@@ -128,7 +127,7 @@ class HardwareSampler:
     def _run(self):
         while not self.ends.is_set():
             self.sample()
-            self.ends.wait(self.seconds)
+            self.ends.wait(SECONDS)
 
     def _complain(self, text):
         if not self.has_warned:

@@ -128,10 +128,6 @@ class LogInterval:
                 self.totals["model_flops"] += counted.model
                 self.totals["hardware_flops"] += counted.hardware
 
-    def wait(self):
-        """Returns when the steps so far are computed."""
-        self.metrics[-1].read()
-
     def close(self):
         """Returns (metrics of each step {name: (n,)}, {name: float or None} of the means over the
         finite steps and of the throughput), and starts the next interval.

@@ -12,7 +12,7 @@ from bert_gpu.base.run_names import METRICS
 from bert_gpu.monitor.hardware import HardwareSampler
 from bert_gpu.monitor.sinks.console import ConsoleSink
 from bert_gpu.monitor.sinks.interface import JsonLines
-from bert_gpu.monitor.sinks.mlflow import MLflow, check_mlflow, tracking_uri
+from bert_gpu.monitor.sinks.mlflow import MLflow, check_mlflow
 from bert_gpu.monitor.sinks.tensorboard import TensorBoard
 from bert_gpu.monitor.sinks.wandb import WeightsAndBiases, check_wandb
 from bert_gpu.runs.metrics import cut_lines
@@ -44,14 +44,13 @@ def open_tensorboard(folder, config, settings, *, step, losses, **others):
 def open_wandb(folder, config, settings, **others):
     if config.wandb_project is None:
         return None
-    return WeightsAndBiases(folder.path, config.wandb_project, config.wandb_mode, settings)
+    return WeightsAndBiases(folder.path, config.wandb_project, settings)
 
 
 def open_mlflow(folder, config, settings, **others):
     if config.mlflow_experiment is None:
         return None
-    uri = tracking_uri(config.mlflow_tracking_uri)
-    return MLflow(folder.path, config.mlflow_experiment, uri, settings)
+    return MLflow(folder.path, config.mlflow_experiment, settings)
 
 
 def open_console(folder, config, settings, *, console, num_steps, losses, **others):
@@ -63,16 +62,11 @@ SINKS = {
     "TensorBoard": Row(open_tensorboard),
     "Weights & Biases": Row(
         open_wandb,
-        lambda config: (
-            config.wandb_project is None or check_wandb(config.wandb_project, config.wandb_mode)
-        ),
+        lambda config: config.wandb_project is None or check_wandb(config.wandb_project),
     ),
     "MLflow": Row(
         open_mlflow,
-        lambda config: (
-            config.mlflow_experiment is None
-            or check_mlflow(config.mlflow_experiment, config.mlflow_tracking_uri)
-        ),
+        lambda config: config.mlflow_experiment is None or check_mlflow(config.mlflow_experiment),
     ),
     # last, so that what the others warn of stands before the bar
     "console": Row(open_console),
@@ -118,16 +112,14 @@ def open_log(
                 continue
             if sink is not None:
                 sinks[name] = opened.enter_context(contextlib.closing(sink))
-        sampler = HardwareSampler(
-            gpus if config.hardware_seconds else [], config.hardware_seconds, warn
-        )
+        sampler = HardwareSampler(gpus, warn)
         opened.pop_all()
     return Log(sinks, sampler, warn)
 
 
 def no_log(warn):
     """A Log that writes nowhere."""
-    return Log({}, HardwareSampler([], 0, warn), warn)
+    return Log({}, HardwareSampler([], warn), warn)
 
 
 class Log:

@@ -18,17 +18,17 @@ import math
 import numpy as np
 
 from bert_gpu.base.environment import LazyModule
-from bert_gpu.base.settings import setting
 from bert_gpu.optim import adam, adamw
 from bert_gpu.optim.interface import Slot, is_decayed
 
 tf = LazyModule("tensorflow")
 
 SUMMARY = "AdamW with both moments in 8 bits, a quarter of its memory (Dettmers et al. 2022)"
-corrections = adam.corrections
+Settings, corrections = adam.Settings, adam.corrections
 
 # bitsandbytes, the paper's own software: min_8bit_size. Smaller tensors save next to nothing.
 MIN_QUANTIZED_SIZE = 4096
+BLOCK_SIZE = 2048  # B, of Dettmers et al. 2022
 SMALLEST = np.float32(np.finfo(np.float32).tiny)  # replaces a block's magnitude of 0
 
 # A cell is 1 / 128 of a binade (it drops 16 bits of the mantissa): [2^-23, 1) has 23 binades, and 1
@@ -38,18 +38,6 @@ CELL_SHIFT, FIRST_BINADE, ONE = (
     np.float32(2.0**-23).view(np.int32),
     np.float32(1.0).view(np.int32),
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(adam.Settings):
-    """Adam's constants, and how finely its moments are quantised."""
-
-    quantization_block_size: int = setting(
-        2048,
-        "Number of elements of a weight that share one scale; Dettmers et al. 2022 use 2048.",
-        low=64,
-        high=2**24,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +136,7 @@ def slots(traits, shape, config):
     """
     if not traits.is_quantized:
         return adamw.slots(traits, shape, config)
-    num_blocks = math.ceil(math.prod(shape) / config.quantization_block_size)
+    num_blocks = math.ceil(math.prod(shape) / BLOCK_SIZE)
     return {
         "mean_codes": Slot(shape, np.uint8, 127),
         "mean_absmax": Slot((num_blocks,)),
@@ -165,14 +153,14 @@ def step(traits, weight, gradient, state, learning_rate, corrections, config):
 
     def read(moment, signed):
         blocks = decode(
-            to_blocks(state[f"{moment}_codes"], config.quantization_block_size),
+            to_blocks(state[f"{moment}_codes"], BLOCK_SIZE),
             state[f"{moment}_absmax"],
             signed,
         )
         return from_blocks(blocks, shape)
 
     def written(moment, values, signed):
-        codes, absmax = encode(to_blocks(values, config.quantization_block_size), signed)
+        codes, absmax = encode(to_blocks(values, BLOCK_SIZE), signed)
         return {f"{moment}_codes": from_blocks(codes, shape), f"{moment}_absmax": absmax}
 
     first_moment, second_moment = adam.moments(

@@ -139,13 +139,6 @@ class CommonSettings(Settings):
         super().__post_init__()
         check_expression(self, "weight_decay_exclude")
 
-    def without_effect(self, name):
-        """As of Settings; the chosen optimizer's module may add a reason."""
-        found = super().without_effect(name)
-        if found is None and hasattr(self.module, "without_effect"):
-            found = self.module.without_effect(name, self)
-        return found
-
 
 def make_config(optimizers):
     """Builds the settings class of a table of optimizers: the common settings, then those of each

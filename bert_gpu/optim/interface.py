@@ -14,9 +14,6 @@ For weights of any shape and a config, an OptimizerConfig, the module of an opti
     the update. weight, gradient: float32 tensors of one shape; state: {slot: tensor}, as `slots`;
     learning_rate: float32 scalar, the peak times the schedule's factor.
 
-A module may have without_effect(name, config) -> a message why one of its own settings has no
-effect beside the others, None when it has one.
-
 A module may compute a part of its update for many weights together, in matrix products: work too
 heavy for each replica to repeat, or for one compiled pass. It then also has:
 

@@ -3,36 +3,19 @@ its own for every weight.
 
 The step of a weight is as long as the weight times the learning rate, which keeps very large
 batches stable. As in NVIDIA's BERT and Model Garden, the paper's phi, a bound on the norm, is the
-identity, and by default weights without decay keep Adam's step length.
+identity, and weights of --weight_decay_exclude keep Adam's step length.
 """
 
 import dataclasses
 
 from bert_gpu.base.environment import LazyModule
-from bert_gpu.base.settings import setting
 from bert_gpu.optim import adam
-from bert_gpu.optim.interface import check_expression, is_decayed, is_excluded
+from bert_gpu.optim.interface import is_decayed, is_excluded
 
 tf = LazyModule("tensorflow")
 
 SUMMARY = "for very large batches (You et al. 2020)"
-slots, corrections = adam.slots, adam.corrections
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(adam.Settings):
-    """Adam's constants, and which weights are adapted."""
-
-    layer_adaptation_exclude: str | None = setting(
-        None,
-        "Weights without LAMB's trust ratio: a regular expression "
-        "searched in their names; empty = none. Default: --weight_decay_exclude.",
-        words=("",),
-    )
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_expression(self, "layer_adaptation_exclude")
+Settings, slots, corrections = adam.Settings, adam.slots, adam.corrections
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,12 +30,8 @@ class Traits:
 
 def traits(name, shape, config):
     """Traits of the weight `name`."""
-    exclude = (
-        config.weight_decay_exclude
-        if config.layer_adaptation_exclude is None
-        else config.layer_adaptation_exclude
-    )
-    return Traits(is_decayed(name, config), not is_excluded(name, exclude))
+    is_adapted = not is_excluded(name, config.weight_decay_exclude)
+    return Traits(is_decayed(name, config), is_adapted)
 
 
 def trust_ratio(weight, update):

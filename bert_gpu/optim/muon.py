@@ -17,7 +17,7 @@ import re
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.settings import setting
 from bert_gpu.base.weight_names import layer_of
-from bert_gpu.optim import adam, adamw, adamw8bit
+from bert_gpu.optim import adam, adamw
 from bert_gpu.optim.interface import Slot, is_decayed
 
 tf, fused = LazyModule("tensorflow"), LazyModule("bert_gpu.base.fused")
@@ -39,7 +39,7 @@ SMALLEST = 1e-37  # the least divisor of a momentum, so that zeros give an updat
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(adamw8bit.Settings):
+class Settings(adam.Settings):
     """Muon's constants, and those of the AdamW for the rest."""
 
     muon_momentum: float = setting(
@@ -51,12 +51,6 @@ class Settings(adamw8bit.Settings):
         "--learning_rate.",
         above=0.0,
     )
-    muon_rest: str = setting(
-        "adamw",
-        "Optimizer of the weights that Muon does not update: embeddings, norms, biases, output "
-        "layers.",
-        choices=("adamw", "adamw8bit"),
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,18 +61,6 @@ class Traits:
 
     is_decayed: bool
     num_row_axes: int
-
-
-def without_effect(name, config):
-    """A message why the setting `name` has no effect under this config, None when it has one."""
-    if name in adamw8bit.Settings.__annotations__ and config.muon_rest != "adamw8bit":
-        return f"--{name} has no effect without --muon_rest=adamw8bit"
-    return None
-
-
-def fallback_optimizer(config):
-    """The module of the optimizer of all other weights."""
-    return {"adamw": adamw, "adamw8bit": adamw8bit}[config.muon_rest]
 
 
 def is_inner_kernel(name: str) -> bool:
@@ -102,7 +84,7 @@ def traits(name, shape, config):
             num_row_axes = 2
     if num_row_axes:
         return Traits(is_decayed(name, config), num_row_axes)
-    return fallback_optimizer(config).traits(name, shape, config)
+    return adamw.traits(name, shape, config)
 
 
 def is_matrix(traits):
@@ -112,7 +94,7 @@ def is_matrix(traits):
 def slots(traits, shape, config):
     """{slot: Slot} of one weight: its momentum, 4 bytes for each element."""
     if not is_matrix(traits):
-        return fallback_optimizer(config).slots(traits, shape, config)
+        return adamw.slots(traits, shape, config)
     return {"momentum": Slot(shape)}
 
 
@@ -214,7 +196,7 @@ def step(traits, weight, gradient, state, learning_rate, corrections, config, or
     (num_blocks, m, n), what `joint_work` made of the weight's `joint_input`.
     """
     if not is_matrix(traits):
-        return fallback_optimizer(config).step(
+        return adamw.step(
             traits,
             weight,
             gradient,

@@ -24,13 +24,7 @@ from bert_gpu.train.memory_check import check_size
 
 # Settings that need validation records.
 NEED_VALIDATION = (
-    *(
-        "eval_steps",
-        "validation_epochs",
-        "validation_epochs_begin",
-        "validation_epochs_end",
-        "validation_marks",
-    ),
+    *("eval_steps", "validation_epochs", "validation_marks"),
     *("export_best", "max_eval_steps", "early_stop_time", "early_stop_patience", "best_metric"),
 )
 

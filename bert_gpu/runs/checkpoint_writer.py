@@ -19,18 +19,16 @@ class CheckpointWriter:
     """Writes checkpoints beside the training, one at a time, in a thread.
 
     A failed save (full disk, permission, limit) is reported once and leaves earlier checkpoints
-    alone. With on_error="continue" training continues and the next save tries again; with "stop"
-    the next `save` or `wait` raises SaveFailed. `close` always raises it when the last save failed:
-    a run must not seem saved when it is not.
+    alone; training continues, and the next save tries again. `close` raises SaveFailed when the
+    last save failed: a run must not seem saved when it is not.
 
     Args:
-      folder: RunFolder. keep: how many of the newest checkpoints stay. on_error: one of
-        SAVE_ERRORS. warn: takes the text of a failure.
+      folder: RunFolder. keep: how many of the newest checkpoints stay. warn: takes the text of a
+        failure.
     """
 
-    def __init__(self, folder, keep, on_error="continue", warn=console.warn):
-        assert on_error in SAVE_ERRORS
-        self.folder, self.keep, self.on_error, self.warn = folder, keep, on_error, warn
+    def __init__(self, folder, keep, warn=console.warn):
+        self.folder, self.keep, self.warn = folder, keep, warn
         self.thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self.pending = self.failure = None
 
@@ -56,13 +54,9 @@ class CheckpointWriter:
         pending, self.pending = self.pending, None
         if pending is not None:
             self.failure = pending.result()
-        if self.failure is not None and self.on_error == "stop":
-            raise self.failure
 
     def close(self):
-        """Waits, then ends the thread. Raises SaveFailed when the last save failed, whatever
-        on_error says.
-        """
+        """Waits, then ends the thread. Raises SaveFailed when the last save failed."""
         try:
             self.wait()
         finally:
@@ -97,6 +91,3 @@ class CheckpointWriter:
         text = f"checkpoint of step {progress.step} could not be saved: {reason}; {newest}"
         self.warn(text)
         return SaveFailed(text)
-
-
-SAVE_ERRORS = ("continue", "stop")

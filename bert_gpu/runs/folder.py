@@ -48,6 +48,8 @@ from bert_gpu.runs.provenance import differences
 UNFINISHED_RUN = f".{RUN}.*.partial"  # of files.write_text
 # what a damaged checkpoint is renamed to, step-00001000.damaged, when a run goes on from another
 DAMAGED = ".damaged"
+# of settings that an earlier revision had, the only values that there are now
+RETIRED = dict(muon_rest="adamw", quantization_block_size=2048, layer_adaptation_exclude=None)
 MANY_CHARACTERS = 110  # of a list of changed settings, of which a message shows the first
 
 
@@ -316,7 +318,8 @@ def check_resumable(folder, stored, settings, fields=None, recipe=None):
         for name in settings.keys() - stored["settings"].keys()
         if fields and name in fields
     }
-    changed = differences(missing | stored["settings"], settings)
+    retired = {name: value for name, value in RETIRED.items() if name in stored["settings"]}
+    changed = differences(missing | stored["settings"], retired | settings)
     if changed:
         of_run = None if recipe else stored.get("free", {}).get("recipe")
         own = f"add --recipe={shortened(of_run)}, the run's own, to go on with it; or "

@@ -19,11 +19,11 @@ def open_folder(path, workers=ALONE):
     return folder if workers is ALONE else SharedFolder(folder, workers)
 
 
-def open_writer(folder, keep, on_error, warn, workers=ALONE):
+def open_writer(folder, keep, warn, workers=ALONE):
     """The CheckpointWriter of a folder of `open_folder`; arguments are those of its constructor."""
     if workers is ALONE:
-        return CheckpointWriter(folder, keep, on_error, warn)
-    writer = CheckpointWriter(folder.own, keep, on_error, warn)
+        return CheckpointWriter(folder, keep, warn)
+    writer = CheckpointWriter(folder.own, keep, warn)
     return SharedWriter(writer, workers)
 
 

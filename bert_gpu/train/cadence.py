@@ -35,13 +35,10 @@ class Cadence:
         self.config, self.num_steps = config, num_steps
         self.validation_marks = shares("validation_marks", config.validation_marks)
         self.export_marks = shares("finetune_time_markers", config.finetune_time_markers)
-        self.epochs = {
-            part: self._interval(part, steps_of_epoch) for part in ("", "_begin", "_end")
-        }
-
-    def _interval(self, part, steps_of_epoch):
-        epochs = getattr(self.config, f"validation_epochs{part}")
-        return None if epochs is None else max(1, round(epochs * steps_of_epoch))
+        # steps between two validations; None: at every checkpoint
+        self.validation_interval = config.eval_steps
+        if config.validation_epochs is not None:
+            self.validation_interval = max(1, round(config.validation_epochs * steps_of_epoch))
 
     def call_ends(self, step):
         """The step at which the call that begins after `step` steps ends: the next multiple of
@@ -52,11 +49,9 @@ class Cadence:
             config.steps_per_loop,
             config.log_steps,
             config.save_checkpoints_steps,
-            config.eval_steps,
-            *self.epochs.values(),
+            self.validation_interval,
         ]
         ends = [(step // period + 1) * period for period in periods if period is not None]
-        ends += [mark for mark in config.profiled or () if mark > step]
         return min(ends + ([self.num_steps] if self.num_steps is not None else []))
 
     def logs(self, step):
@@ -74,19 +69,9 @@ class Cadence:
         """
         if crossed(self.validation_marks, before[1], after[1]):
             return True
-        interval = self._validation_interval(after[1])
-        if interval is None:
+        if self.validation_interval is None:
             return saves
-        return after[0] // interval > before[0] // interval
-
-    def _validation_interval(self, progress):
-        """Steps between two validations at this progress; None: at every checkpoint."""
-        config = self.config
-        if self.epochs["_begin"] and progress <= config.validation_begin_proportion:
-            return self.epochs["_begin"]
-        if self.epochs["_end"] and progress >= 1 - config.validation_end_proportion:
-            return self.epochs["_end"]
-        return config.eval_steps or self.epochs[""]
+        return after[0] // self.validation_interval > before[0] // self.validation_interval
 
     def exports(self, before, after):
         """The export marks that a call crosses; before, after: progress."""

@@ -10,7 +10,6 @@ from bert_gpu.base.settings import Settings, setting
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
-from bert_gpu.runs.checkpoint_writer import SAVE_ERRORS
 
 MAX_EPOCHS = 1e9
 
@@ -137,32 +136,6 @@ class CadenceConfig(Settings):
     validation_epochs: float | None = setting(
         None, "Epochs between validations, instead of --eval_steps.", above=0.0, high=MAX_EPOCHS
     )
-    validation_epochs_begin: float | None = setting(
-        None,
-        "Epochs between validations in the first --validation_begin_proportion of the run.",
-        above=0.0,
-        high=MAX_EPOCHS,
-    )
-    validation_epochs_end: float | None = setting(
-        None,
-        "Epochs between validations in the last --validation_end_proportion of the run.",
-        above=0.0,
-        high=MAX_EPOCHS,
-    )
-    validation_begin_proportion: float = setting(
-        0.05,
-        "Share of the run that counts as its beginning.",
-        low=0.0,
-        high=1.0,
-        needs=("validation_epochs_begin", None),
-    )
-    validation_end_proportion: float = setting(
-        0.01,
-        "Share of the run that counts as its end.",
-        low=0.0,
-        high=1.0,
-        needs=("validation_epochs_end", None),
-    )
     validation_marks: tuple[str, ...] = setting(
         (), "Shares of the run at which to validate as well, separated by commas: 0.1,0.5."
     )
@@ -170,11 +143,6 @@ class CadenceConfig(Settings):
         (),
         "Shares of the run at which to export the model to OUTPUT_DIR/marks/SHARE "
         "for fine-tuning, separated by commas: 0.25,0.5.",
-    )
-    profile_steps: tuple[str, ...] = setting(
-        (),
-        "Write a TensorBoard profile of some steps to OUTPUT_DIR/tensorboard: FIRST,LAST, such as "
-        "100,110, profiles from when FIRST steps are done until LAST are.",
     )
 
     def __post_init__(self):
@@ -187,19 +155,6 @@ class CadenceConfig(Settings):
             )
         for name in ("validation_marks", "finetune_time_markers"):
             shares(name, getattr(self, name))
-        if self.profile_steps and self.profiled is None:
-            raise UserError(
-                "must be two rising numbers of steps, FIRST,LAST, such as 100,110",
-                setting="profile_steps",
-                value=",".join(self.profile_steps),
-            )
-
-    @property
-    def profiled(self):
-        """(first, last) of --profile_steps as integers, None without it or when they are wrong."""
-        steps = [int(text) for text in self.profile_steps if text.strip().isdecimal()]
-        is_span = len(steps) == len(self.profile_steps) == 2 and steps[0] < steps[1]
-        return tuple(steps) if is_span else None
 
 
 def shares(name, texts):
@@ -236,11 +191,8 @@ class EndingConfig(Settings):
     on_divergence: str = setting(
         "stop",
         "stop: exit with code 3. rollback: return to the last good checkpoint and "
-        "continue with later data.",
+        "continue with later data, three times at most.",
         choices=("stop", "rollback"),
-    )
-    max_rollbacks: int = setting(
-        3, "Rollbacks before the run gives up.", low=1, needs=("on_divergence", ("rollback",))
     )
     early_stop_time: float | None = setting(
         None,
@@ -259,12 +211,6 @@ class EndingConfig(Settings):
         "How many of the newest checkpoints to keep, besides the one with the "
         "best validation (--best_metric).",
         low=1,
-    )
-    on_save_error: str = setting(
-        "continue",
-        "What to do when a checkpoint cannot be written (disk full): continue and "
-        "try again at the next save, or stop.",
-        choices=SAVE_ERRORS,
     )
     best_metric: str = setting(
         "loss",

@@ -11,6 +11,8 @@ import math
 from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.runs.progress import HealthState
 
+MAX_ROLLBACKS = 3  # before a run gives up
+
 
 class DivergenceFound(Exception):
     """A run has diverged; the message says how. good_until: checkpoints up to it are good."""
@@ -122,11 +124,11 @@ def roll_back(problem, run, state, log, seconds):
             f"diverged: {problem}; lower --learning_rate, or use --on_divergence=rollback"
         )
     good = [step for step in folder.steps() if step <= problem.good_until]
-    if not good or progress.num_rollbacks >= ending.max_rollbacks:
+    if not good or progress.num_rollbacks >= MAX_ROLLBACKS:
         limit = (
             "there is no checkpoint before that"
             if not good
-            else f"--max_rollbacks={ending.max_rollbacks} is reached"
+            else f"it has gone back {MAX_ROLLBACKS} times already"
         )
         raise Diverged(f"diverged: {problem}; {limit}; lower --learning_rate")
     try:

@@ -13,8 +13,6 @@ from bert_gpu.base.run_names import MARKS
 from bert_gpu.data.pipeline import prefetch
 from bert_gpu.monitor.advice import SlowdownWarnings
 from bert_gpu.monitor.log_interval import LogInterval, Stopwatch, describe_activities
-from bert_gpu.monitor.profile import Profiler
-from bert_gpu.runs.checkpoint_writer import SaveFailed
 from bert_gpu.runs.pace import Pace
 from bert_gpu.runs.shared_folder import open_writer
 from bert_gpu.train.batching import take_batches
@@ -81,9 +79,6 @@ class Loop:
         self.now = self.workers.clock(self.watch, run.caught)
         self.pace = Pace(plan, self.progress, self.watch)
         self.advice = SlowdownWarnings(self.console.warn, step.devices.kind)
-        profiled = cadence.profiled if self.workers.is_chief else None
-        folder = os.path.join(self.folder.tensorboard, "train")
-        self.profiler = Profiler(profiled, folder, self.console)
         self.interval = LogInterval(self.watch, flops, peak_flops, data.rows_per_example)
         self.divergence = DivergenceMonitor(self.ending, self.progress.health)
         # progress.seconds includes the validation before the save; the schedule resumes from the
@@ -97,17 +92,13 @@ class Loop:
         self.saved_seconds = self.progress.seconds
         self.saved_step = self.logged_step = self.progress.step
         self.writer = open_writer(
-            self.folder,
-            self.ending.keep_checkpoint_max,
-            self.ending.on_save_error,
-            self.console.warn,
-            self.workers,
+            self.folder, self.ending.keep_checkpoint_max, self.console.warn, self.workers
         )
 
     def run(self):
         """Trains to the end, and saves there. Raises TrainingStopped."""
         with contextlib.closing(self.log):
-            with self.writer, contextlib.closing(self.profiler):
+            with self.writer:
                 self._begin()
                 while not self.is_last:
                     with contextlib.closing(self._calls()) as calls:
@@ -120,7 +111,6 @@ class Loop:
                                 self._save(due.save or is_best)
                         except DivergenceFound as problem:
                             self._go_back(problem)
-                self.profiler.end(self.progress.step)
             self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
 
     def _begin(self):
@@ -200,7 +190,6 @@ class Loop:
         """Runs the next of `calls`; returns what is due after it."""
         progress, first = self.progress, self.progress.step
         self.before = self.position
-        self.profiler.before(first)
         since = self.watch.seconds
         with self._keeping_steps():
             batches, on_devices, planned_shares = next(calls)
@@ -219,7 +208,6 @@ class Loop:
         # checked once a call, so that the last save always follows
         self.is_last = self.is_over()
         self.position = self._position(self.now.seconds)
-        self.profiler.after(progress.step, self.interval.wait)
         self.log.advance(progress.step, self.pace.share(), self.pace.remaining_seconds())
         return self._due()
 
@@ -296,16 +284,12 @@ class Loop:
         """Exports the model at the marks that are due, before the save: a run that resumes from it
         will not pass them again.
         """
-        try:
-            for mark in due.exports if self.export else ():
-                self._export_mark(mark)
-        except SaveFailed:
-            self._save(due.save)
-            raise
+        for mark in due.exports if self.export else ():
+            self._export_mark(mark)
 
     def _export_mark(self, mark):
         """Exports the model as it is now to OUTPUT_DIR/marks/SHARE; when that fails (disk full),
-        --on_save_error decides whether the run goes on.
+        the run goes on.
         """
         path = os.path.join(self.folder.path, MARKS, f"{mark:g}")
         try:
@@ -316,8 +300,6 @@ class Loop:
                 self.console.say(f"model at {mark:g} of the run: {path}")
         except (OSError, UserError) as error:
             self.console.warn(f"the model at {mark:g} of the run could not be exported: {error}")
-            if self.ending.on_save_error == "stop":
-                raise SaveFailed(str(error)) from error
 
     def _log(self, due):
         """Logs when due; raises DivergenceFound when too many of the last steps were bad."""

@@ -171,8 +171,7 @@ def choose_micro_batch(share_of, num_replicas, global_batch_size=None):
     if largest is None:
         raise UserError(
             "not even one sequence fits",
-            "try --recompute, --optimizer=adamw8bit (with muon: "
-            "--muon_rest=adamw8bit) or a smaller --model",
+            "try --recompute, --optimizer=adamw8bit or a smaller --model",
             setting="train_batch_size",
             value="auto",
         )

@@ -16,8 +16,7 @@ from bert_gpu.monitor.throughput import peak_flops
 
 # Share of the peak that large products reach, and bytes per second that each GPU receives of an
 # all-gather: of NVLink, or of PCIe 4.0 x16 through the host, which is about that of 100 Gbit/s
-# between machines. All are rough, and nothing of this has been measured on several GPUs yet;
-# --shared_update overrides what follows from them.
+# between machines. All are rough, and nothing of this has been measured on several GPUs yet.
 PRODUCT_EFFICIENCY = 0.6
 NVLINK_BYTES_PER_SECOND, PCIE_BYTES_PER_SECOND = 150e9, 12e9
 NVLINK_NAMES = re.compile(r"SXM|HBM3|H200|B200|GB200", re.IGNORECASE)
@@ -51,14 +50,9 @@ def joint_cost(parts, config, dtype):
 
 
 def is_shared(devices, parts, config):
-    """Whether the replicas of a run divide joint work, by --shared_update; parts and config as for
-    `joint_cost`.
-    """
-    if not parts or devices.num_replicas == 1 or devices.shared_update == "off":
-        return False
-    if devices.shared_update == "on":
-        return True
-    if devices.all_reduce == "hierarchical":  # gathers on one GPU, which sends all to the others
+    """Whether the replicas of a run divide joint work; parts and config as for `joint_cost`."""
+    # a hierarchical reduction gathers on one GPU, which sends all to the others
+    if not parts or devices.num_replicas == 1 or devices.all_reduce == "hierarchical":
         return False
     flops, num_bytes = joint_cost(parts, config, devices.dtype)
     return is_worthwhile(
@@ -67,15 +61,10 @@ def is_shared(devices, parts, config):
 
 
 def announce(devices, parts, shared, console):
-    """Says which replica does what of the joint work, and warns of --shared_update=on without
-    effect.
-    """
+    """Says which replica does what of the joint work."""
     if parts and devices.num_replicas > 1:
         share = "a share of the update" if shared else "the whole update"
         console.say(f"each {devices.unit} does {share}")
-    elif devices.shared_update == "on":
-        reason = "a single replica" if parts else "this --optimizer"
-        console.warn(f"--shared_update=on has no effect with {reason}")
 
 
 def hardware_flops(devices, parts, shared, config):

@@ -16,19 +16,6 @@ class ReportConfig(Settings):
         "HTML file to write. Each chart is also written beside it as a picture, "
         "such as report-loss.png.",
     )
-    x: str = setting(
-        "step",
-        "Horizontal axis of the pictures, and of the page when it opens. tokens = real tokens, "
-        "padding not counted; hours = time spent in all sessions of the run.",
-        choices=AXES,
-    )
-    smoothing: float = setting(
-        0.02,
-        "Width over which training curves are smoothed, as a share of a run; "
-        "0 = as they were logged.",
-        low=0.0,
-        high=0.5,
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ from bert_gpu.watch.style import (
     style_of,
 )
 
+SMOOTHING = 0.02  # width over which training curves are smoothed, as a share of a run
 INCHES, DOTS = (4.6, 2.75), 200  # of a picture; dots an inch of a PNG
 AXIS_TITLES = dict(step="steps", tokens="real tokens", hours="hours")
 MARGINS = dict(left=0.115, right=0.975, bottom=0.17, top=0.97)  # shares of a picture
@@ -74,12 +75,12 @@ def new_figure(height=None):
     return figure, axes
 
 
-def draw(chart, runs, axis, is_log, smoothing):
+def draw(chart, runs, axis, is_log):
     """The Figure of a chart.
 
     Args:
       chart: charts.Chart. runs: [(index of its style, Run)]. axis: "step", "tokens" or "hours".
-      is_log: whether the vertical axis is logarithmic. smoothing: share of a run.
+      is_log: whether the vertical axis is logarithmic.
 
     Returns: None when no run has a point.
     """
@@ -87,8 +88,7 @@ def draw(chart, runs, axis, is_log, smoothing):
         figure, axes = new_figure()
         title, factor = horizontal(runs, axis)
         has_points = [
-            draw_run(axes, chart, run, index, (axis, factor), is_log, smoothing)
-            for index, run in runs
+            draw_run(axes, chart, run, index, (axis, factor), is_log) for index, run in runs
         ]
         if not any(has_points):
             return None
@@ -110,7 +110,7 @@ def horizontal(runs, axis):
     return AXIS_TITLES[axis], 1.0
 
 
-def draw_run(axes, chart, run, index, axis, is_log, smoothing):
+def draw_run(axes, chart, run, index, axis, is_log):
     """Draws the curves of one run; returns whether there are any. axis: (name, factor)."""
     color, dashes = style_of(index)
     has_points, (axis, factor) = False, axis
@@ -127,10 +127,10 @@ def draw_run(axes, chart, run, index, axis, is_log, smoothing):
     x, y = points(run.train, chart.train)
     if len(x):
         has_points = True
-        is_noisy = chart.smooths and smoothing > 0 and len(x) >= 10
+        is_noisy = chart.smooths and len(x) >= 10
         if is_noisy:
             line(*thinned(x, y), "raw", linewidth=0.8, alpha=0.3)
-        mean = smoothed(x, y, smoothing, is_log) if is_noisy else thinned(x, y)
+        mean = smoothed(x, y, SMOOTHING, is_log) if is_noisy else thinned(x, y)
         line(*mean, "mean", linewidth=1.7, linestyle=dashes, marker="o" if len(x) == 1 else None)
         draw_range(axes, chart, run, index, run.train[axis] * factor, color)
     x, y = points(run.valid, chart.valid)

@@ -60,12 +60,12 @@ def file_text(name):
     return importlib.resources.files("bert_gpu.watch").joinpath(name).read_text(encoding="utf-8")
 
 
-def page(title, made, content, *, axes, axis, rules):
+def page(title, made, content, *, axes, rules):
     """The text of the page.
 
     Args:
-      title, made: texts below which `content`, HTML, stands. axes: those that have charts. axis:
-        the one that is chosen. rules: style sheet of the content.
+      title, made: texts below which `content`, HTML, stands. axes: those that have charts. rules:
+        style sheet of the content.
     """
     return PAGE.format(
         generator=GENERATOR,
@@ -75,17 +75,14 @@ def page(title, made, content, *, axes, axis, rules):
         axis_rules=axis_rules(),
         rules=rules,
         script=file_text("report.js"),
-        controls=controls(axes, axis),
+        controls=controls(axes),
         content=content,
     )
 
 
-def controls(axes, axis):
+def controls(axes):
     """The choices of axis and scale, hidden while there is nothing to choose between."""
-    chosen = axis if axis in axes else next(iter(axes), None)
-    axis_choices = "".join(
-        choice("x", name, AXIS_NAMES[name], name == chosen) for name in AXES if name in axes
-    )
+    axis_choices = "".join(choice("x", name, AXIS_NAMES[name], name == axes[0]) for name in axes)
     scale_choices = "".join(choice("y", name, name, name == "linear") for name in SCALES)
     hidden = "" if axes else " hidden"
     return (

@@ -41,11 +41,11 @@ def import_drawing():
     return drawing
 
 
-def make_report(runs, config, made):
+def make_report(runs):
     """The Report on runs.
 
     Args:
-      runs: [Run], at least one. config: ReportConfig. made: datetime.datetime.
+      runs: [Run], at least one.
     """
     found = sections.sections_of(runs)
     tables = [table for run in runs for table in (run.train, run.valid)]
@@ -53,16 +53,15 @@ def make_report(runs, config, made):
     pictures, parts = {}, []
     for section in found:
         trials = draw_results(section, pictures)
-        plots = draw_section(section, axes, config, pictures) if axes else {}
+        plots = draw_section(section, axes, pictures) if axes else {}
         parts.append(page.section_html(section, plots, trials))
     title = ", ".join(run.name for run in runs) if len(runs) <= 3 else f"{len(runs)} runs"
-    made = f"{made:%Y-%m-%d %H:%M}"
+    made = f"{datetime.datetime.now():%Y-%m-%d %H:%M}"
     html = page.page(
         title,
         made,
         "\n".join(parts),
         axes=axes,
-        axis=config.x,
         rules=page.run_rules(found),
     )
     return Report(html, pictures)
@@ -85,16 +84,16 @@ def draw_results(section, pictures):
     return figures
 
 
-def draw_section(section, axes, config, pictures):
+def draw_section(section, axes, pictures):
     """{heading: [HTML of a figure]} of a section; adds its pictures to those of the report."""
     drawing, plots = import_drawing(), {}
     names = {entry.index: entry.name for entry in section.entries}
     for heading, group in charts.charts_of(section.runs).items():
         for chart in group:
-            svgs, figures = draw_forms(chart, section, axes, config, drawing)
-            if config.x in figures:
+            svgs, figures = draw_forms(chart, section, axes, drawing)
+            if "step" in figures:
                 title = f"{chart.title} ({chart.unit})" if chart.unit else chart.title
-                add_picture(pictures, section, chart.key, figures[config.x], title, names)
+                add_picture(pictures, section, chart.key, figures["step"], title, names)
             plots.setdefault(heading, []).append(
                 page.figure_html(chart.title, chart.unit, svgs, page.values_html(section, chart))
             )
@@ -114,7 +113,7 @@ def add_picture(pictures, section, key, figure, title, names):
     pictures[name] = lambda file: import_drawing().write_png(figure, file, title, names)
 
 
-def draw_forms(chart, section, axes, config, drawing):
+def draw_forms(chart, section, axes, drawing):
     """([SVG of a chart by each axis and scale], {axis: its first Figure})."""
     opens_with_log = chart.opens_with_log(section.runs)
     values = np.concatenate([chart.values(run) for run in section.runs])
@@ -124,7 +123,7 @@ def draw_forms(chart, section, axes, config, drawing):
     svgs, figures = [], {}
     for axis in axes:
         for scale, is_log in scales.items():
-            figure = drawing.draw(chart, section.styled_runs, axis, is_log, config.smoothing)
+            figure = drawing.draw(chart, section.styled_runs, axis, is_log)
             if figure is None:
                 continue
             svg = drawing.as_svg(figure, f"{page.id_of(section)}-{chart.key}-{axis}-{scale}")
@@ -135,16 +134,16 @@ def draw_forms(chart, section, axes, config, drawing):
     return svgs, figures
 
 
-def write_report(runs, config, made):
-    """Writes the report on runs to config.output, and the pictures beside it. Returns the number of
-    pictures.
+def write_report(runs, output):
+    """Writes the report on runs to the file `output`, and the pictures beside it. Returns the
+    number of pictures.
 
     Raises:
       UserError: the output is another file.
     """
-    check_output(config.output)
-    report = make_report(runs, config, made)
-    folder, name = os.path.split(os.path.abspath(config.output))
+    check_output(output)
+    report = make_report(runs)
+    folder, name = os.path.split(os.path.abspath(output))
     stem = os.path.splitext(name)[0]
     targets = {
         os.path.join(folder, f"{stem}-{key}.png"): write for key, write in report.pictures.items()
@@ -155,7 +154,7 @@ def write_report(runs, config, made):
     for path, write in targets.items():
         with atomic_file(path, "wb") as file:
             write(file)
-    write_text(config.output, report.html)
+    write_text(output, report.html)
     return len(targets)
 
 
@@ -183,7 +182,3 @@ def check_ours(path):
             raise UserError(
                 "exists and was not written by `report`", "name another --output", where=path
             )
-
-
-def now():
-    return datetime.datetime.now().astimezone()

@@ -203,27 +203,23 @@ def names_of(paths):
 def read_run(path, name):
     """The Run of a folder. UserError when a file of it is damaged or cannot be read."""
     with readable(path):
-        return read_folder(path, name)
-
-
-def read_folder(path, name):
-    record = read_json(
-        os.path.join(path, RUN),
-        "a run's settings",
-        fields_of(RunRecord) | dict(settings={}, free={}, versions={}),
-        ("settings",),
-    )
-    train, valid = read_metrics(os.path.join(path, METRICS))
-    return Run(
-        path=path,
-        name=name,
-        record=record,
-        train=train,
-        valid=valid,
-        results=read_results(os.path.join(path, EVAL_RESULTS)),
-        state=state_of(path, record),
-        num_parameters=count_parameters(path),
-    )
+        record = read_json(
+            os.path.join(path, RUN),
+            "a run's settings",
+            fields_of(RunRecord) | dict(settings={}, free={}, versions={}),
+            ("settings",),
+        )
+        train, valid = read_metrics(os.path.join(path, METRICS))
+        return Run(
+            path=path,
+            name=name,
+            record=record,
+            train=train,
+            valid=valid,
+            results=read_results(os.path.join(path, EVAL_RESULTS)),
+            state=state_of(path, record),
+            num_parameters=count_parameters(path),
+        )
 
 
 def state_of(path, record):

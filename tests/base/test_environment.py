@@ -47,8 +47,8 @@ def python(code, path=ROOT, *arguments, **variables):
     return result.stdout.strip()
 
 
-def prepared(arguments=(), **environ):
-    environment.prepare(environ, ["program", *arguments])
+def prepared(**environ):
+    environment.prepare(environ)
     return environ
 
 
@@ -84,11 +84,6 @@ def test_what_the_user_has_set_wins(tmp_path, name, value):
 )
 def test_flags_of_xla_that_the_user_has_set_win(tmp_path, given, expected):
     assert prepared(XDG_CACHE_HOME=str(tmp_path), XLA_FLAGS=given)["XLA_FLAGS"] == expected
-
-
-def test_verbose_leaves_the_log_on(tmp_path):
-    found = prepared(["--verbose"], XDG_CACHE_HOME=str(tmp_path))
-    assert "TF_CPP_MIN_LOG_LEVEL" not in found and "GLOG_minloglevel" not in found
 
 
 @pytest.fixture(scope="module")

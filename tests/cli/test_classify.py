@@ -247,7 +247,7 @@ def test_predicting_alone_takes_the_fine_tuned_model(trained, workplace, capsys,
         "--do_predict",
         f"--data_dir={tmp_path}",
         f"--output_dir={trained}",
-        "--predict_batch_size=5",
+        "--eval_batch_size=5",
     )
     assert code == 0 and str(trained / "model") in out
     for row, other in zip(predictions(trained), before, strict=True):
@@ -865,7 +865,7 @@ def test_empty_texts_and_enormous_ones_are_classified(trained, capsys, tmp_path)
         f"--output_dir={output}",
         FLAGS[0],
     ]
-    code, _, err = call(capsys, "--do_predict", *start, "--predict_batch_size=1000000000000")
+    code, _, err = call(capsys, "--do_predict", *start, "--eval_batch_size=1000000000000")
     assert code == 0 and len(predictions(output)) == 3, err
 
 

@@ -115,7 +115,7 @@ def test_lines_of_a_file_get_the_answers_that_each_gets_alone(pretrained, capsys
     source = [model, f"--input={tmp_path / 'texts.txt'}"]
     assert call(capsys, *source)[1].replace("no mask\n", "") == together
     target = f"--output={tmp_path / 'answers.jsonl'}"
-    code, out, err = call(capsys, *source, target, "--top_k=1", "--batch_tokens=8")
+    code, out, err = call(capsys, *source, target, "--top_k=1")
     assert code == 0 and "answers for 4 texts" in out, err
     found = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
     assert [line["text"] for line in found] == texts

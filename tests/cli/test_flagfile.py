@@ -23,7 +23,7 @@ CALLS = [
     ("pretrain", ['--freeze="a,b",c', "--wandb_project=# no comment", "--early_stop_time=1h30m"]),
     ("classify", []),
     ("classify", ["--text_b=", "--label=is it?", "--do_train", "True", "--nodo_predict"]),
-    ("classify", ["--train_batch_size=auto", "--n_gpus=0", "--layer_adaptation_exclude="]),
+    ("classify", ["--train_batch_size=auto", "--n_gpus=0", "--weight_decay_exclude="]),
     ("classify", ["--recipe=roberta", "--learning_rate=3e-5", "--data_dir=/x y/\u00e4"]),
 ]  # fmt: skip
 

@@ -105,7 +105,6 @@ def test_every_setting_that_is_a_time_has_a_unit():
         total_training_time="hours",
         save_checkpoints_minutes="minutes",
         early_stop_time="minutes",
-        hardware_seconds="seconds",
         worker_timeout="seconds",
     )
     spoken = [

@@ -336,7 +336,6 @@ def test_dynamic_masks_and_padding(data, tmp_path, sample_text):
                 "--curve=constant",
                 "--num_warmup_steps=0",
                 "--padding=uniform",
-                "--length_multiple=8",
             ]
             assert pretrain(packed, tmp_path / name, *calm, steps=steps) == 0
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "parts"))

@@ -225,11 +225,11 @@ def test_rollback_leaves_the_bad_data_behind(data, tmp_path, capsys, optimizer):
     content = json.loads(path.read_text())
     del content["crc32c"]  # as who edits it does
     path.write_text(json.dumps(content | dict(learning_rate=1e30)))
-    flags = [*calm, "--max_bad_steps=2", "--on_divergence=rollback", "--max_rollbacks=2"]
+    flags = [*calm, "--max_bad_steps=2", "--on_divergence=rollback"]
     assert pretrain(data, output, *flags, steps=40) == 3
     error = capsys.readouterr().err
-    assert error.count("back to step 4") == 2 and "--max_rollbacks=2 is reached" in error
-    assert RunFolder(str(output)).newest_progress().num_rollbacks == 2
+    assert error.count("back to step 4") == 3 and "it has gone back 3 times" in error
+    assert RunFolder(str(output)).newest_progress().num_rollbacks == 3
 
 
 def test_marks_best_and_early_stop(data, tmp_path, capsys):
@@ -302,17 +302,6 @@ def test_a_full_disk_keeps_the_good_checkpoints(data, tmp_path, capsys, monkeypa
         RunFolder(str(tmp_path / "b")).steps() == [4]
         and "newest good one is step 4" in capsys.readouterr().err
     )
-    assert (
-        pretrain(
-            data,
-            tmp_path / "c",
-            "--save_checkpoints_steps=4",
-            "--on_save_error=stop",
-            "--num_train_steps=100",
-        )
-        == 3
-    )
-    assert lines(tmp_path / "c")[-1]["step"] < 16
 
 
 def test_run_json_says_what_was_run(data, finished):

@@ -112,7 +112,7 @@ def test_the_read_out_says_what_the_curve_is(tmp_path, browser):
     """On a straight line the value under the pointer is known, on both scales."""
     folder = make_run(tmp_path / "run", [line(step, loss=float(step)) for step in range(1, 102)])
     target = tmp_path / "report.html"
-    assert command(["bert-gpu", "report", str(folder), f"--output={target}", "--smoothing=0"]) == 0
+    assert command(["bert-gpu", "report", str(folder), f"--output={target}"]) == 0
     browser.show_as(1280, "light")
     browser.open(f"file://{target}")
     assert browser.evaluate(LOADED)

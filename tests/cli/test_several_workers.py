@@ -124,10 +124,10 @@ def test_a_killed_worker_is_started_again_by_launch(data, expected, tmp_path):
 
 
 def test_a_full_disk_of_worker_0_ends_all(data, tmp_path):
-    """Steps up to 4 are saved; the save of step 8 is told of, and the next ends the run."""
+    """Steps up to 4 are saved; the saves behind it are told of, and the last ends the run."""
     output = tmp_path / "run"
     fault = dict(worker=0, step=6, mark=str(tmp_path / "full"))
-    first, second = end(start(2, data, output, "--on_save_error=stop", fault=fault))
+    first, second = end(start(2, data, output, fault=fault))
     assert (first[0], second[0]) == (3, 3)
     assert "checkpoint of step 8 could not be saved: No space left" in first[1]
     assert RunFolder(str(output)).steps() == [4]

@@ -146,15 +146,16 @@ def test_whole_words_when_reading(made, settings):
 
 
 @pytest.mark.parametrize("masking", ["static", "dynamic"])
-def test_padding(made, masking):
+def test_padding(made, masking, monkeypatch):
     """Trimmed batches hold the same rows; batches of like lengths have less padding; each epoch is
     still a permutation.
     """
+    monkeypatch.setattr(pipeline, "LENGTH_MULTIPLE", 8)
     folder = made("nsp", masking, short_seq_prob=1.0, max_seq_length=192)
     tokenizer, shares, orders = tokenizer_of(folder), {}, {}
     whole = read(folder)
     for padding in PADDINGS:
-        data = open_data(folder, padding=padding, length_multiple=8)
+        data = open_data(folder, padding=padding)
         reader = data.reader("train", tokenizer, 1)
         batches = itertools.islice(
             pipeline.training_batches(reader, batch_size=8, position=0, shuffle=True),

@@ -238,7 +238,7 @@ def test_a_save_that_fails_on_worker_0_fails_on_both(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", path)
 
     monkeypatch.setattr(run_folder, "save_file", full)
-    options = dict(num_train_steps=10, save_checkpoints_steps=2, on_save_error="stop")
+    options = dict(num_train_steps=10, save_checkpoints_steps=2)
     pair, errors = run_two(tmp_path, **options)
     check_lockstep(pair)
     assert [type(error) for error in errors] == [SaveFailed] * 2

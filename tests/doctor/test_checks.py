@@ -12,7 +12,6 @@ import pytest
 
 from bert_gpu.__main__ import main
 from bert_gpu.doctor import checks, machine, probes
-from bert_gpu.doctor.config import DoctorConfig
 from bert_gpu.doctor.processor import processor
 from tests.cli.pretraining import ROOT
 
@@ -45,7 +44,7 @@ class Machine:
             machine, "find_library", lambda name, *_: name if name in present else None
         )
 
-    def attempt(self, kind, device, seconds):
+    def attempt(self, kind, device=""):
         self.trials.append((kind, device))
         if (kind, device) in self.broken:
             return dict(error=self.broken[kind, device])
@@ -56,8 +55,8 @@ class Machine:
         count = len(device.split(","))
         return dict(loss=6.9, seconds=12.0, num_replicas=count, precision="float32", xla=False)
 
-    def findings(self, **config):
-        return checks.examine(DoctorConfig(**config), self.attempt)
+    def findings(self):
+        return checks.examine(self.attempt)
 
 
 def problems(findings):
@@ -72,8 +71,6 @@ def test_without_a_gpu_training_works_on_the_cpu(monkeypatch):
     text = "\n".join(checks.report(findings))
     for part in ("none (NVML Shared Library Not Found)", "none is needed", "30 GFLOP/s", "6.900"):
         assert part in text
-    world.trials.clear()
-    assert checks.works(world.findings(trials=False)) and world.trials == [("look", "")]
 
 
 def test_two_gpus_that_work(monkeypatch):
@@ -156,9 +153,9 @@ def test_a_tensorflow_that_is_broken_is_a_finding(tmp_path, monkeypatch, name):
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = probes.attempt("look", "", 0.5 if name == "hang" else 60.0)
     assert found["error"].startswith(problem)
-    (told,) = problems(checks.examine(DoctorConfig(), lambda *_: found)).values()
-    remedy = "a larger --trial_seconds" if name == "hang" else "pip install bert-gpu"
-    assert told.topic == "TensorFlow" and told.remedy == remedy and problem in told.text
+    (told,) = problems(checks.examine(lambda *_: found)).values()
+    assert told.topic == "TensorFlow" and told.remedy == "pip install bert-gpu"
+    assert problem in told.text
 
 
 def test_an_interrupt_ends_the_trial_too(tmp_path, monkeypatch):
@@ -215,5 +212,4 @@ def test_this_machine(capsys):
 
 def test_flags_only(capsys):
     assert main(["bert-gpu", "doctor", "please"]) == 2
-    assert main(["bert-gpu", "doctor", "--trial_seconds=0"]) == 2
-    assert capsys.readouterr().err.count("\n") == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -144,7 +144,7 @@ def data(world, folder):
 
 def pretraining(world, folder):
     arguments = ["pretrain", f"--input_file={world.data}/*.tfrecord", f"--output_dir={folder}/out"]
-    flags = ["--save_checkpoints_steps=2", "--max_rollbacks=2"]
+    flags = ["--save_checkpoints_steps=2", "--polynomial_power=3"]
     return [*arguments, *RUN_FLAGS, *flags], lambda: model(folder / "out")
 
 

@@ -55,9 +55,9 @@ def cases(world, seed, part=None):
 def jobs(world):
     """What they need is made when they run."""
     training = ["--save_checkpoints_steps=2", "--keep_checkpoint_max=1", "--tensorboard"]
-    # rolls back once, and gives up the second time
+    # rolls back three times, and gives up the fourth time
     diverging = ["--learning_rate=10000", "--max_bad_steps=1", "--max_loss_jump=0.5"]
-    diverging += ["--on_divergence=rollback", "--max_rollbacks=1", "--save_checkpoints_steps=1"]
+    diverging += ["--on_divergence=rollback", "--save_checkpoints_steps=1"]
     phases = *CLASSIFY_FLAGS, "--do_train", "--do_eval", "--do_predict"
     return [
         Job(

@@ -4,7 +4,6 @@ asked for, and one that fails does not stop the others.
 
 import json
 import os
-import shutil
 
 import pytest
 
@@ -88,34 +87,21 @@ def settings_for(folder, **run):
     return FinetuneSettings(run=FinetuneConfig(output_dir=str(folder), **run))
 
 
-def test_the_order_of_all_tasks_and_what_starts_from_mnli(glue, tmp_path):
+def test_the_order_of_all_tasks(glue, tmp_path):
     settings = settings_for(tmp_path / "out", task_name="all", data_dir=str(glue), seed=7)
     variants = {"learning_rate=1": settings, "learning_rate=2 a=3": settings}
-    trials = sweep.plan_trials(variants, SweepConfig(num_trials=2, mnli_first=True))
+    trials = sweep.plan_trials(variants, SweepConfig(num_trials=2))
     names = [os.path.relpath(trial.folder, tmp_path / "out") for trial in trials]
     assert names[:4] == [
-        "mnli/learning_rate=1/trial-1",
-        "mnli/learning_rate=1/trial-2",
-        "mnli/learning_rate=2,a=3/trial-1",
-        "mnli/learning_rate=2,a=3/trial-2",
+        "cola/learning_rate=1/trial-1",
+        "cola/learning_rate=1/trial-2",
+        "cola/learning_rate=2,a=3/trial-1",
+        "cola/learning_rate=2,a=3/trial-2",
     ]
-    assert [name.split("/")[0] for name in names[4:]] == ["cola"] * 4 + ["rte"] * 4
+    assert [name.split("/")[0] for name in names[4:]] == ["mnli"] * 4 + ["rte"] * 4
     by_name = {name: trial.settings for name, trial in zip(names, trials, strict=True)}
     rte = by_name["rte/learning_rate=2,a=3/trial-2"]
     assert rte.run.seed == 8 and rte.run.task_name == "rte"
-    assert rte.start.init_checkpoint.endswith("out/mnli/learning_rate=2,a=3/trial-2/model")
-    assert by_name["cola/learning_rate=1/trial-1"].start.init_checkpoint is None
-
-
-def test_mnli_first_without_mnli_is_refused(glue, tmp_path, capsys):
-    asked = ["classify", "--mnli_first", f"--output_dir={tmp_path / 'out'}"]
-    assert flags.exit_code(classify.main, [*asked, "--task_name=rte"]) == 2
-    assert "--mnli_first: needs --task_name=all" in capsys.readouterr().err
-    shutil.rmtree(glue / "MNLI")
-    assert flags.exit_code(classify.main, [*asked, "--task_name=all", f"--data_dir={glue}"]) == 2
-    err = capsys.readouterr().err
-    assert f"--mnli_first: --data_dir={glue}"[:100] in err and "no folder MNLI" in err
-    assert not (tmp_path / "out").exists()
 
 
 def test_each_cell_has_a_folder_that_report_finds(tmp_path):
@@ -131,15 +117,6 @@ def test_each_cell_has_a_folder_that_report_finds(tmp_path):
         os.makedirs(folder)
         open(os.path.join(folder, "run.json"), "w").close()
     assert sorted(find_runs([str(tmp_path / "out")])) == sorted(folders)
-
-
-def test_what_starts_from_mnli_does_so_wherever_the_folder_lies(glue, tmp_path):
-    output = tmp_path / "rte" / "out"
-    settings = settings_for(output, task_name="all", data_dir=str(glue))
-    trials = sweep.plan_trials({"": settings}, SweepConfig(mnli_first=True))
-    [rte] = [trial for trial in trials if trial.task == "rte"]
-    assert rte.folder == str(output / "rte" / "trial-1")
-    assert rte.settings.start.init_checkpoint == str(output / "mnli" / "trial-1" / "model")
 
 
 def test_marks_of_a_pretraining(tmp_path):
@@ -229,32 +206,6 @@ def test_a_trial_that_is_refused_leaves_the_scores_of_those_before_it(tmp_path, 
     with pytest.raises(UserError, match="--max_seq_length=4"):
         sweep.run_sweep({"": settings}, SweepConfig(num_trials=3))
     assert [one["seed"] for one in json.loads(path.read_text())["trials"]] == [11, 12]
-
-
-def test_what_starts_from_a_trial_that_failed_is_not_tried(glue, tmp_path, monkeypatch):
-    called = []
-
-    class Result:
-        metrics, signal = dict(dev=dict(accuracy=0.5, matthews=0.5)), None
-
-    def finetune(settings, console, reuses_results):
-        called.append((settings.run.task_name, settings.run.seed))
-        if called[-1] == ("mnli", 3):
-            raise TrainingStopped("diverged at step 3")
-        return Result()
-
-    monkeypatch.setattr(sweep, "finetune", finetune)
-    settings = settings_for(tmp_path / "out", task_name="all", data_dir=str(glue), seed=3)
-    sweep.run_sweep({"": settings}, SweepConfig(num_trials=2, mnli_first=True))
-    assert called == [("mnli", 3), ("mnli", 4), ("cola", 3), ("cola", 4), ("rte", 4)]
-    content = json.loads((tmp_path / "out" / "scores.json").read_text())
-    errors = {
-        (one["task"], one["seed"]): one["error"] for one in content["trials"] if "error" in one
-    }
-    assert errors == {
-        ("mnli", 3): "diverged at step 3",
-        ("rte", 3): "mnli/trial-1, from which it starts, failed",
-    }
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):

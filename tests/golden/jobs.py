@@ -111,7 +111,7 @@ def full():
     ]
     killed = "--train_batch_size=4 --precision=float16"
     kept = "--train_batch_size=8 --num_warmup_steps=0 --curve=constant --save_checkpoints_steps=2"
-    rolls = "--max_bad_steps=2 --on_divergence=rollback --max_rollbacks=2"
+    rolls = "--max_bad_steps=2 --on_divergence=rollback"
     runs += [
         job(
             "demo pretrain",
@@ -281,11 +281,7 @@ pretrain --freeze=nothing
 pretrain --layer_lr_decay=0.5 --optimizer=lamb --model=tiny
 pretrain --validation_marks=2
 pretrain --on_divergence=pray
-pretrain --max_rollbacks=3
 pretrain --best_metric=accuracy --export_best
-pretrain --wandb_mode=offline
-pretrain --mlflow_tracking_uri=nowhere
-pretrain --profile_steps=9
 pretrain --recompute_every=3
 pretrain --recipe=crammed --hidden_size=10
 pretrain --recipe=bert --phase=2
@@ -366,7 +362,6 @@ export --from=tuned/pairs --to=e3 --format=google
 export --from=adamw --to=e4 --precision=int8
 report nowhere
 report --output=foreign adamw
-report --x=days adamw
 report
 runs nowhere
 runs bad_run

@@ -17,7 +17,7 @@ import tensorflow as tf
 from bert_gpu import inference
 from bert_gpu.__main__ import main as command
 from bert_gpu.cli import embed, flags
-from bert_gpu.inference import arrays, embeddings, lines, masked_words
+from bert_gpu.inference import arrays, embeddings, lines, masked_words, opened
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.models import tokenizer_files
 from bert_gpu.model import encoder
@@ -91,6 +91,7 @@ def test_each_line_gets_what_the_encoder_gives_it_alone(
     trained, texts, alone, tmp_path, capsys, pooling, monkeypatch
 ):
     monkeypatch.setattr(lines, "WINDOW_LINES", 16)  # three windows
+    monkeypatch.setitem(opened.BATCH_TOKENS, "CPU", 160)
     (tmp_path / "texts.txt").write_text("\n".join(texts))
     output = tmp_path / "new" / "texts.npy"
     code, out, err = call(
@@ -99,7 +100,6 @@ def test_each_line_gets_what_the_encoder_gives_it_alone(
         f"--input={tmp_path / 'texts.txt'}",
         f"--output={output}",
         f"--pooling={pooling}",
-        "--batch_tokens=160",
     )
     assert code == 0 and "40 texts" in out and "cut to --max_seq_length: 1 texts" in out, err
     found = np.load(output, mmap_mode="r")
@@ -194,10 +194,9 @@ def test_text_comes_compressed_and_by_standard_input(trained, tmp_path, capsys, 
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, rtol=0, atol=1e-6)
 
 
-def test_batches_hold_rows_of_like_length_once_each(trained):
-    embedder = inference.Embedder(
-        inference.EmbedConfig(model=trained[0], batch_tokens=64, max_seq_length=20)
-    )
+def test_batches_hold_rows_of_like_length_once_each(trained, monkeypatch):
+    monkeypatch.setitem(opened.BATCH_TOKENS, "CPU", 64)
+    embedder = inference.Embedder(inference.EmbedConfig(model=trained[0], max_seq_length=20))
     lengths = np.array([3, 20, 8, 9, 17, 2, 2, 16])
     found = list(embedder.opened.batches(lengths, 20))
     assert [(length, size) for _, length, size in found] == [(20, 3), (16, 4), (8, 8)]

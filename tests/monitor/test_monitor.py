@@ -23,7 +23,7 @@ from bert_gpu.runs import metrics
 from bert_gpu.runs.folder import RunFolder
 
 LOSSES = ("mlm",)
-QUIET = MonitorConfig(hardware_seconds=0.0)
+QUIET = MonitorConfig()
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_both_sinks_get_every_number(folder):
 
 
 def test_no_tensorboard(folder):
-    log = open_log(folder, None, MonitorConfig(tensorboard=False, hardware_seconds=0.0))
+    log = open_log(folder, None, MonitorConfig(tensorboard=False))
     log.write(1, dict(loss=1.0))
     log.close()
     assert not os.path.exists(folder.tensorboard) and lines(folder) == [dict(step=1, loss=1.0)]
@@ -181,9 +181,7 @@ class FullDisk:
 
 def test_on_a_full_disk_lines_wait_and_are_whole(folder):
     told = []
-    log = open_log(
-        folder, None, MonitorConfig(tensorboard=False, hardware_seconds=0.0), told.append
-    )
+    log = open_log(folder, None, MonitorConfig(tensorboard=False), told.append)
     log.write(1, dict(loss=1.0))
     (sink,) = log.sinks.values()
     real, sink.file = sink.file, FullDisk(sink.file, 10)
@@ -209,7 +207,7 @@ from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.runs.folder import RunFolder
 folder = RunFolder(sys.argv[1])
 folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
-config = MonitorConfig(hardware_seconds=0.0)
+config = MonitorConfig()
 log = metrics_log.open_log(folder, config, {}, warn=print)
 for step in range(200):
     if step == 100:
@@ -249,9 +247,7 @@ def test_a_rollback_on_a_full_disk(folder, monkeypatch):
     resume cuts it.
     """
     told = []
-    log = open_log(
-        folder, None, MonitorConfig(tensorboard=False, hardware_seconds=0.0), told.append
-    )
+    log = open_log(folder, None, MonitorConfig(tensorboard=False), told.append)
     for step in (1, 2, 3):
         log.write(step, dict(loss=1.0))
     (sink,) = log.sinks.values()

@@ -106,7 +106,7 @@ def nvml(monkeypatch):
 
 def sampler_of(gpus, warn=pytest.fail):
     """A sampler that has taken its first sample and takes no other by itself."""
-    sampler = HardwareSampler(gpus, 1e6, warn)
+    sampler = HardwareSampler(gpus, warn)
     wait_for_sample(sampler)
     return sampler
 
@@ -178,8 +178,9 @@ def test_only_the_gpus_of_the_run(nvml):
     sampler.close()
 
 
-def test_the_thread_goes_on_by_itself_and_ends(nvml):
-    sampler = HardwareSampler([0], 0.001, pytest.fail)
+def test_the_thread_goes_on_by_itself_and_ends(nvml, monkeypatch):
+    monkeypatch.setattr(hardware, "SECONDS", 0.001)
+    sampler = HardwareSampler([0], pytest.fail)
     for _ in range(3):
         wait_for_sample(sampler)
         assert sampler.read()["gpu_utilization"] == 50.0
@@ -220,7 +221,7 @@ def test_what_nvml_stops_giving_is_absent_and_told_once(nvml):
 def test_without_nvml_nothing_is_pretended(nvml):
     told = []
     nvml.fails = {"init"}
-    sampler = HardwareSampler([0], 5.0, told.append)
+    sampler = HardwareSampler([0], told.append)
     assert (
         sampler.read() == {}
         and sampler.thread is None
@@ -229,7 +230,7 @@ def test_without_nvml_nothing_is_pretended(nvml):
     )
     sampler.close()
     nvml.fails = set()
-    sampler = HardwareSampler([0, 7], 5.0, told.append)
+    sampler = HardwareSampler([0, 7], told.append)
     assert sampler.read() == {} and len(told) == 2 and "does not know [0, 7]" in told[1]
     sampler.close()
     assert nvml.num_open == 0
@@ -237,7 +238,7 @@ def test_without_nvml_nothing_is_pretended(nvml):
 
 def test_on_the_cpu_nvml_is_not_even_asked(nvml):
     nvml.fails = {"init"}
-    sampler = HardwareSampler([], 5.0, pytest.fail)
+    sampler = HardwareSampler([], pytest.fail)
     assert sampler.read() == {}
     sampler.close()
 

@@ -18,9 +18,7 @@ from bert_gpu.monitor import metrics_log
 from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.runs.folder import RunFolder
 
-OFFLINE = MonitorConfig(
-    wandb_project="project", wandb_mode="offline", tensorboard=False, hardware_seconds=0.0
-)
+CONFIG = MonitorConfig(wandb_project="project", tensorboard=False)
 # LevelDB's log: blocks of records (checksum, length, kind: whole, first, middle, last)
 BLOCK, HEADER = 32768, struct.Struct("<IHB")
 
@@ -29,6 +27,7 @@ BLOCK, HEADER = 32768, struct.Struct("<IHB")
 def folder(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("WANDB_MODE", "offline")
     # no key of whoever runs the tests, and no cache in their home
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = RunFolder(str(tmp_path / "run"))
@@ -89,7 +88,7 @@ def session(found):
 
 
 def open_log(folder, step, settings):
-    return metrics_log.open_log(folder, OFFLINE, settings, step=step, warn=pytest.fail)
+    return metrics_log.open_log(folder, CONFIG, settings, step=step, warn=pytest.fail)
 
 
 def test_offline_and_on_again(folder):
@@ -134,12 +133,15 @@ def test_a_rollback_loses_no_row(folder):
     assert [row["_step"] for row in rows] == [10, 20, 30, 31, 32, 33, 34, 60]
 
 
-def test_online_without_a_key_is_refused(folder):
-    config = MonitorConfig(wandb_project="project", tensorboard=False, hardware_seconds=0.0)
+def test_online_without_a_key_is_refused(folder, monkeypatch):
+    import wandb
+
+    wandb.teardown()  # of the tests before, which were offline
+    monkeypatch.delenv("WANDB_MODE")
     with pytest.raises(
-        UserError, match="--wandb_project=project: .*No API key.*--wandb_mode=offline"
+        UserError, match="--wandb_project=project: .*No API key.*WANDB_MODE=offline"
     ) as caught:
-        metrics_log.check_monitoring(config)
+        metrics_log.check_monitoring(CONFIG)
     assert len(str(caught.value)) <= 300 and not os.path.exists(os.path.join(folder.path, "wandb"))
 
 
@@ -151,7 +153,7 @@ def test_a_network_that_is_gone_does_not_stop_a_run(folder, monkeypatch):
 
     told = []
     monkeypatch.setattr(wandb, "init", init)
-    log = metrics_log.open_log(folder, OFFLINE, {}, warn=told.append)
+    log = metrics_log.open_log(folder, CONFIG, {}, warn=told.append)
     log.write(1, dict(loss=1.0))
     log.close()
     assert told == [
@@ -174,11 +176,11 @@ def test_no_key_is_in_what_it_leaves(folder, monkeypatch):
                 assert key.encode() not in file.read(), path
 
 
-def test_without_the_package(monkeypatch):
-    metrics_log.check_monitoring(OFFLINE)
+def test_without_the_package(folder, monkeypatch):
+    metrics_log.check_monitoring(CONFIG)
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(
         UserError, match=r"--wandb_project=project: .*pip install 'bert-gpu\[wandb\]'"
     ):
-        metrics_log.check_monitoring(OFFLINE)
+        metrics_log.check_monitoring(CONFIG)
     metrics_log.check_monitoring(MonitorConfig())

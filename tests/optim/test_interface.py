@@ -85,17 +85,14 @@ def arrays(shapes, seed):
 
 def test_a_row_gives_flags(capsys):
     parsed = flags.parse(
-        ["x", "--optimizer=sgdm", "--sgdm_momentum=0.5", "--quantization_block_size=64"],
+        ["x", "--optimizer=sgdm", "--sgdm_momentum=0.5", "--muon_momentum=0.5"],
         "",
         [],
         [SgdmConfig],
     )
     config = parsed.make(SgdmConfig)
     assert config.sgdm_momentum == 0.5 and config.sgdm_rest_factor == 0.1 and config.module is SGDM
-    assert (
-        "--quantization_block_size has no effect without --optimizer=adamw8bit"
-        in capsys.readouterr().err
-    )
+    assert "--muon_momentum has no effect without --optimizer=muon" in capsys.readouterr().err
     with pytest.raises(settings.UserError, match="--sgdm_momentum=1.0: must be below 1.0"):
         SgdmConfig(sgdm_momentum=1.0)
     with pytest.raises(SystemExit):
@@ -109,7 +106,7 @@ def test_a_row_gives_flags(capsys):
 
 @pytest.mark.parametrize("kind", [*OPTIMIZERS, "sgdm"])
 def test_a_setting_has_an_effect_where_the_optimizer_has_it(kind):
-    config = SgdmConfig(optimizer=kind, muon_rest="adamw8bit")
+    config = SgdmConfig(optimizer=kind)
     own = {field.name for field in dataclasses.fields(config.module.Settings)}
     common = {field.name for field in dataclasses.fields(CommonSettings)}
     assert {

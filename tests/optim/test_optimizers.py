@@ -187,8 +187,6 @@ def test_the_factor_scales_gradients_of_any_type():
     [
         dict(optimizer="sgd"),
         dict(weight_decay_exclude="(bias"),
-        dict(layer_adaptation_exclude="["),
-        dict(quantization_block_size=32),
         dict(adam_beta2=1.0),
     ],
 )

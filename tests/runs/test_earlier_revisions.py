@@ -45,3 +45,16 @@ def test_its_unfinished_job_is_refused_and_kept(made, capsys):
     lock = {made / "unfinished" / ".text.lock"}
     after = set((made / "unfinished").iterdir()) - lock
     assert {path: path.read_bytes() for path in after} == before
+
+
+def test_a_setting_that_is_gone_may_have_had_todays_value_alone(made, capsys):
+    """Its run.json has the 8-bit optimizer's block size, 2048; with another one it is refused."""
+    path = made / "run" / "run.json"
+    content = json.loads(path.read_text())
+    del content["crc32c"]  # as who edits it does
+    assert content["settings"]["quantization_block_size"] == 2048
+    content["settings"]["quantization_block_size"] = 64
+    path.write_text(json.dumps(content))
+    words = ["--output_dir=run", "--input_file=data/*.tfrecord", *RUN, "--num_train_steps=6"]
+    assert flags.exit_code(pretrain.main, ["pretrain", *words]) == 2
+    assert "--quantization_block_size: 64 -> 2048" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from bert_gpu.base import run_names as run_files
 from bert_gpu.base import tensor_files
 from bert_gpu.base.errors import UserError
 from bert_gpu.runs import folder as run_folder
-from bert_gpu.runs.checkpoint_writer import SAVE_ERRORS, CheckpointWriter, SaveFailed
+from bert_gpu.runs.checkpoint_writer import CheckpointWriter, SaveFailed
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress
 
@@ -262,53 +262,38 @@ def no_space(tensors, path):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-@pytest.mark.parametrize("on_error", SAVE_ERRORS)
-def test_a_full_disk_leaves_the_good_ones_alone(folder, monkeypatch, on_error):
+def test_a_full_disk_leaves_the_good_ones_alone(folder, monkeypatch):
     told = []
-    writer = CheckpointWriter(folder, keep=2, on_error=on_error, warn=told.append)
+    writer = CheckpointWriter(folder, keep=2, warn=told.append)
     for step in (10, 20):
         writer.save(Progress(step=step), values(step))
     writer.wait()
     with monkeypatch.context() as patch:
         patch.setattr(run_folder, "save_file", no_space)
         writer.save(Progress(step=30), values(30))
-        if on_error == "stop":
-            with pytest.raises(
-                SaveFailed,
-                match=(
-                    "step 30 could not be saved: No space left "
-                    "on device; the newest good one is step 20"
-                ),
-            ):
-                writer.save(Progress(step=40), values(40))
-        else:
-            writer.save(Progress(step=40), values(40))
-            writer.wait()
+        writer.save(Progress(step=40), values(40))
+        writer.wait()
     assert told[0] == (
         "checkpoint of step 30 could not be saved: "
         "No space left on device; the newest good one is step 20"
     )
-    assert len(told) == (1 if on_error == "stop" else 2)
+    assert len(told) == 2
     assert names(folder) == ["step-00000010", "step-00000020"]
     assert all(same(values(step), folder.restore(step)) for step in (10, 20))
-    if on_error == "stop":
-        with pytest.raises(SaveFailed):
-            writer.close()
-    else:
-        writer.save(Progress(step=50), values(50))  # there is room again
-        writer.close()
-        assert folder.steps() == [20, 50]
+    writer.save(Progress(step=50), values(50))  # there is room again
+    writer.close()
+    assert folder.steps() == [20, 50]
 
 
 def test_a_failed_last_save_is_never_silent(folder, monkeypatch):
     monkeypatch.setattr(run_folder, "save_file", no_space)
     told = []
     with pytest.raises(SaveFailed, match="step 5 .* there is no other one yet"):
-        with CheckpointWriter(folder, keep=1, on_error="continue", warn=told.append) as writer:
+        with CheckpointWriter(folder, keep=1, warn=told.append) as writer:
             writer.save(Progress(step=5), values(5))
     # what ended the run matters more, but the failure is told all the same
     with pytest.raises(KeyError):
-        with CheckpointWriter(folder, keep=1, on_error="stop", warn=told.append) as writer:
+        with CheckpointWriter(folder, keep=1, warn=told.append) as writer:
             writer.save(Progress(step=6), values(6))
             raise KeyError
     assert len(told) == 2 and names(folder) == []
@@ -332,7 +317,7 @@ from bert_gpu.runs.progress import Progress
 from bert_gpu.runs.folder import RunFolder
 folder = RunFolder(sys.argv[1])
 folder.create(dict(settings={}, global_batch_size=8, learning_rate=1e-3))
-writer = CheckpointWriter(folder, keep=1, on_error="continue")
+writer = CheckpointWriter(folder, keep=1)
 writer.save(Progress(step=1), {"a": np.ones(1000, np.float32)})
 writer.wait()
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

@@ -1,6 +1,5 @@
 """The loop on a made-up job: what is due when, on either clock; early stop, signals, the end."""
 
-import glob
 import os
 
 import numpy as np
@@ -11,7 +10,6 @@ from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.runs.progress import Progress
 from bert_gpu.train import batching
-from bert_gpu.train.config import CadenceConfig
 from tests.train.world import SECONDS, World
 
 
@@ -104,26 +102,6 @@ def test_a_ramp_takes_more_records_with_progress_and_misses_none(tmp_path):
     assert world.progress.records == sum(rows)
 
 
-def test_a_profile_of_some_steps(tmp_path):
-    """Calls end where it begins and ends; it is written; a broken profiler ends nothing."""
-    world = World(tmp_path, num_train_steps=20, steps_per_loop=8, profile_steps=("5", "7"))
-    world.run()
-    assert [call.step for call in world.calls] == [0, 5, 7, 8, 10, 16]
-    found = glob.glob(f"{world.folder.tensorboard}/train/plugins/profile/*/*.xplane.pb")
-    assert len(found) == 1 and os.path.getsize(found[0]) > 0
-    for wrong in (("5",), ("7", "5"), ("a", "b"), ("5", "5"), ("1", "2", "3"), ("-1", "4")):
-        with pytest.raises(UserError, match="--profile_steps=.*two rising numbers"):
-            CadenceConfig(profile_steps=wrong)
-
-
-def test_a_profiler_that_fails_ends_nothing(tmp_path, capsys):
-    (tmp_path / "tensorboard").write_text("a file where its folder should be")
-    world = World(tmp_path, num_train_steps=9, profile_steps=("2", "4"))
-    world.run()
-    assert world.progress.step == 9
-    assert capsys.readouterr().err.count("--profile_steps: no profile is written") == 1
-
-
 def test_minutes_save_too(tmp_path):
     world = World(
         tmp_path, num_train_steps=12, save_checkpoints_minutes=0.5, keep_checkpoint_max=99
@@ -132,10 +110,8 @@ def test_minutes_save_too(tmp_path):
     assert world.saved == [3, 6, 9, 12]
 
 
-def test_validation_by_epochs_denser_at_both_ends(tmp_path):
-    """An epoch is 50 steps; one validation an epoch, 5 in each of the first and last tenth
-    of 500 steps.
-    """
+def test_validation_by_epochs_and_at_marks(tmp_path):
+    """An epoch is 50 steps; one validation an epoch, and one at each mark of 500 steps."""
     world = World(
         tmp_path,
         eval_losses=lambda step: 1.0,
@@ -143,14 +119,11 @@ def test_validation_by_epochs_denser_at_both_ends(tmp_path):
         log_steps=500,
         save_checkpoints_steps=500,
         validation_epochs=1.0,
-        validation_epochs_begin=0.2,
-        validation_epochs_end=0.2,
-        validation_begin_proportion=0.1,
-        validation_end_proportion=0.1,
+        validation_marks=("0.02", "0.1", "0.98"),
     )
     world.run()
     steps = [line["step"] for line in world.log.lines if "eval_loss" in line]
-    assert steps == [0, *range(10, 51, 10), *range(100, 450, 50), *range(450, 501, 10)]
+    assert steps == [0, 10, *range(50, 451, 50), 490, 500]
 
 
 def test_marks_validate_and_export_once(tmp_path):
@@ -369,11 +342,6 @@ def test_a_mark_that_passes_while_a_run_saves_is_due_after_a_resume(tmp_path):
     second.now = 0.0
     second.run()
     assert whole.exports == first.exports + second.exports == [(0.4, 5), (0.6, 6)]
-
-
-def test_a_profile_that_is_never_reached_is_told(tmp_path, capsys):
-    World(tmp_path, num_train_steps=9, profile_steps=("20", "24")).run()
-    assert "the training ended at step 9" in capsys.readouterr().err
 
 
 def test_a_best_metric_that_is_not_reported(tmp_path):

@@ -58,7 +58,7 @@ def test_memory_that_is_known_saves_tries():
 
 def test_nothing_fits():
     assert largest_that_fits(lambda size: None, SIZES) is None
-    with pytest.raises(UserError, match="not even one sequence.*muon_rest=adamw8bit"):
+    with pytest.raises(UserError, match="not even one sequence.*optimizer=adamw8bit"):
         choose_micro_batch(lambda size: None, 1)
 
 

@@ -48,7 +48,7 @@ def shared():
     """A trainer of two replicas that divide the update, after STEPS steps of two micro-batches; its
     state after two of them; the shapes of what a replica orthogonalises.
     """
-    trainer, shapes = Trainer(2, 2, devices=dict(shared_update="on"), **MUON), set()
+    trainer, shapes = Trainer(2, 2, **MUON), set()
 
     def watched(value, work=muon.joint_work):
         shapes.add(tuple(value.shape))
@@ -79,8 +79,9 @@ def test_division_of_the_batch_and_of_the_update_changes_nothing(one, shared):
     assert_replicas_are_equal(trainer)
 
 
-def test_replicas_that_do_all_of_the_update_change_nothing(one):
-    trainer = weights_after(2, devices=dict(shared_update="off"))
+def test_replicas_that_do_all_of_the_update_change_nothing(one, monkeypatch):
+    monkeypatch.setattr(shared_update, "is_worthwhile", lambda *_: False)
+    trainer = weights_after(2)
     assert not trainer.step.is_shared
     assert distance(one[0], trainer.state.read_weights()) < 1e-5
     assert_replicas_are_equal(trainer)
@@ -95,7 +96,7 @@ def test_resumed_steps_of_one_call_are_those_of_single_calls_to_the_bit(shared, 
     trainer.step.seed = whole.step.seed
     trainer.state.assign(folder.restore(2))
     trainer.run(list(batches(STEPS))[2:], start=2, steps_per_call=2)
-    assert trainer.step.is_shared  # by `auto`
+    assert trainer.step.is_shared
     after, expected = trainer.state.read(), whole.state.read()
     assert all(np.array_equal(value, after[name]) for name, value in expected.items())
 
@@ -209,25 +210,19 @@ class Told:
 
 
 @pytest.mark.parametrize(
-    "num_replicas, optimizer, asked, all_reduce, said, warned",
+    "num_replicas, optimizer, all_reduce, said",
     [
-        (2, "muon", "auto", "auto", ["each replica does a share of the update"], []),
-        (2, "muon", "on", "hierarchical", ["each replica does a share of the update"], []),
-        (2, "muon", "auto", "hierarchical", ["each replica does the whole update"], []),
-        (2, "muon", "off", "auto", ["each replica does the whole update"], []),
-        (1, "muon", "auto", "auto", [], []),
-        (1, "muon", "on", "auto", [], ["--shared_update=on has no effect with a single replica"]),
-        (2, "adamw", "on", "auto", [], ["--shared_update=on has no effect with this --optimizer"]),
-        (2, "adamw", "auto", "auto", [], []),
+        (2, "muon", "auto", ["each replica does a share of the update"]),
+        (2, "muon", "hierarchical", ["each replica does the whole update"]),
+        (1, "muon", "auto", []),
+        (2, "adamw", "auto", []),
     ],
 )
-def test_who_updates_is_said(
-    num_replicas, optimizer, asked, all_reduce, said, warned, base, shared
-):
+def test_who_updates_is_said(num_replicas, optimizer, all_reduce, said, base, shared):
     devices = dataclasses.replace(
-        shared[0].devices, num_replicas=num_replicas, shared_update=asked, all_reduce=all_reduce
+        shared[0].devices, num_replicas=num_replicas, all_reduce=all_reduce
     )
     parts, console = base if optimizer == "muon" else {}, Told()
     is_shared = shared_update.is_shared(devices, parts, OptimizerConfig(optimizer=optimizer))
     shared_update.announce(devices, parts, is_shared, console)
-    assert (console.said, console.warned) == (said, warned)
+    assert (console.said, console.warned) == (said, [])

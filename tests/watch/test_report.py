@@ -12,15 +12,14 @@ from bert_gpu.__main__ import main as command
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.locks import this_process, write_holder
 from bert_gpu.watch import charts, report, run_data, sections, style
-from bert_gpu.watch.config import ReportConfig
 from tests.watch.runs import line, make_run, noisy, read_runs, validation
 
 CLASSIFIER = dict(task_name="pairs", labels=["no", "yes"])
 
 
-def make(*folders, **config):
+def make(*folders):
     runs = read_runs(run_data.find_runs(map(str, folders)))
-    return report.make_report(runs, ReportConfig(**config), report.now())
+    return report.make_report(runs)
 
 
 def titles(html):
@@ -256,19 +255,19 @@ def report_command(*arguments):
 
 
 def test_files_are_written_and_replaced(tmp_path, capsys):
-    """Again by another axis; names of runs need no care, and runs stay as they were."""
+    """Names of runs need no care, and runs stay as they were."""
     run = make_run(tmp_path / "_a$b$ <x> \u4e16", [line(1), line(2)])
     before = {path.name: path.read_bytes() for path in run.iterdir()}
     target = tmp_path / "out" / "page.html"
-    for x in ("step", "hours"):
-        assert report_command(run, f"--output={target}", f"--x={x}", "--smoothing=0.1") == 0
+    for _ in range(2):
+        assert report_command(run, f"--output={target}") == 0
     assert {path.name: path.read_bytes() for path in run.iterdir()} == before
     names = sorted(path.name for path in target.parent.iterdir())
     assert capsys.readouterr().out.count(f"{target}, and {len(names) - 1} pictures") == 2
     assert "page-loss.png" in names and "page.html" in names
     assert (target.parent / "page-loss.png").read_bytes()[1:4] == b"PNG"
     text = target.read_text()
-    assert re.search(r'id="x-hours" checked', text) and "_a$b$ &lt;x&gt; \u4e16" in text
+    assert re.search(r'id="x-step" checked', text) and "_a$b$ &lt;x&gt; \u4e16" in text
     checked(text)
 
 
@@ -282,7 +281,6 @@ def test_files_are_written_and_replaced(tmp_path, capsys):
         (["run", "--output=own/page.html"], "page-loss.png: exists and was not written"),
         (["run", "--output=run/metrics.jsonl/x.html"], "is a file, not a folder"),
         (["run", "--output=folder.html"], "--output=folder.html: is a folder"),
-        (["run", "--x=epochs"], "--x=epochs: must be one of step, tokens, hours"),
         (["run", "--watch"], "--watch: no such flag"),
         (["run", "--port=6006"], "--port=6006: no such flag"),
         (["run", "--refresh_seconds=5"], "--refresh_seconds=5: no such flag"),
@@ -358,7 +356,7 @@ def test_the_names_of_many_runs_cover_no_curve(tmp_path):
     names = {index: run.name for index, run in enumerate(runs)}
     drawing = report.import_drawing()
     chart = charts.LOSSES[0]
-    figure = drawing.draw(chart, list(enumerate(runs)), "step", False, 0.0)
+    figure = drawing.draw(chart, list(enumerate(runs)), "step", False)
     with open(tmp_path / "loss.png", "wb") as file:
         drawing.write_png(figure, file, "Loss", names)
     axes = figure.axes[0]

@@ -15,6 +15,7 @@ from bert_gpu.base.files import write_text
 from bert_gpu.base.run_names import MLFLOW_RUN_ID
 from bert_gpu.monitor.sinks.interface import Sink
 
+URI = "MLFLOW_TRACKING_URI"  # in the environment, of the server or folder
 PARAMS_A_CALL, PARAM_CHARACTERS = 100, 500  # MLflow's limits
 WAITING = 10_000  # lines at most, for a server that does not answer
 CLOSING_SECONDS = 30.0
@@ -24,12 +25,13 @@ class MLflow(Sink):
     """A run of an experiment. MLflow deletes nothing, so each metric has only steps above its last
     one: those that are repeated after a resume or a rollback keep their first values there.
 
-    Args of the constructor: path: OUTPUT_DIR. experiment: its name. uri: of the server or folder.
-      settings: dict that is shown with the run.
+    Args of the constructor: path: OUTPUT_DIR. experiment: its name. settings: dict that is shown
+      with the run. The environment names the server or folder.
     """
 
-    def __init__(self, path, experiment, uri, settings):
-        self.path, self.experiment, self.uri, self.settings = path, experiment, uri, settings
+    def __init__(self, path, experiment, settings):
+        self.path, self.experiment, self.settings = path, experiment, settings
+        self.uri = os.environ.get(URI)
         self.lines, self.error, self.ends = queue.Queue(WAITING), None, object()
         self.thread = threading.Thread(target=self._send, name="mlflow", daemon=True)
         self.thread.start()
@@ -109,12 +111,12 @@ def last_steps_of(run):
     return {metric.key: metric.step for metric in run.data.to_proto().metrics}
 
 
-def check_mlflow(experiment, uri):
+def check_mlflow(experiment):
     """UserError when the package is missing, or it is not said where the runs go."""
-    if tracking_uri(uri) is None:
+    if not os.environ.get(URI):
         raise UserError(
-            "name the server with --mlflow_tracking_uri=http://HOST:PORT or "
-            "MLFLOW_TRACKING_URI, or a folder as file:mlruns",
+            "name the server with MLFLOW_TRACKING_URI=http://HOST:PORT in the environment, or a "
+            "folder as file:mlruns",
             setting="mlflow_experiment",
             value=experiment,
         )
@@ -122,8 +124,3 @@ def check_mlflow(experiment, uri):
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     remedy = "pip install 'bert-gpu[mlflow]', or leave it out"
     import_extra("mlflow", f"--mlflow_experiment={experiment}", remedy)
-
-
-def tracking_uri(uri):
-    """Where the runs go: as set, or as MLflow's environment variable says; None without both."""
-    return uri or os.environ.get("MLFLOW_TRACKING_URI")

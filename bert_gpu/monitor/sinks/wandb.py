@@ -20,14 +20,13 @@ class WeightsAndBiases(Sink):
     several folders with one id.
 
     Args:
-      path: OUTPUT_DIR. project: name of the project. mode: "online" | "offline". settings: dict
-        that is shown with the run.
+      path: OUTPUT_DIR. project: name of the project. settings: dict that is shown with the run.
     """
 
     recovers = False
 
-    def __init__(self, path, project, mode, settings):
-        wandb = check_wandb(project, mode)
+    def __init__(self, path, project, settings):
+        wandb = check_wandb(project)
         folder = os.path.join(path, WANDB)
         os.makedirs(folder, exist_ok=True)
         self.id = stored_id(os.path.join(folder, "run_id.txt"))
@@ -37,8 +36,8 @@ class WeightsAndBiases(Sink):
                 id=self.id,
                 name=os.path.basename(os.path.abspath(path)),
                 dir=path,
-                mode=mode,
-                resume="allow" if mode == "online" else None,
+                mode=mode(),
+                resume="allow" if mode() == "online" else None,
                 config=settings,
                 allow_val_change=True,
                 settings=wandb.Settings(console="off", silent=True),
@@ -68,15 +67,22 @@ class WeightsAndBiases(Sink):
         self.run.finish()
 
 
-def check_wandb(project, mode):
-    """The module wandb, logged in when mode is online (on a terminal it asks for the key).
+def mode():
+    """online, offline (runs stay on this machine) or another mode of Weights & Biases, by its own
+    variable.
+    """
+    return os.environ.get("WANDB_MODE", "online")
+
+
+def check_wandb(project):
+    """The module wandb, logged in when it is online (on a terminal it asks for the key).
     UserError when the package or the key is missing.
     """
-    if mode == "offline":  # otherwise it sends usage statistics
+    if mode() == "offline":  # otherwise it sends usage statistics
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     remedy = "pip install 'bert-gpu[wandb]', or leave it out"
     wandb = import_extra("wandb", f"--wandb_project={project}", remedy)
-    if mode == "online":
+    if mode() == "online":
         try:
             wandb.login()
         except wandb.Error as error:
@@ -95,7 +101,7 @@ def cannot_start(project, error):
     reason = " ".join(str(error).split())[:120]
     return UserError(
         f"Weights & Biases cannot start ({reason})",
-        "run `wandb login`, or use --wandb_mode=offline",
+        "run `wandb login`, or set WANDB_MODE=offline",
         setting="wandb_project",
         value=project,
     )

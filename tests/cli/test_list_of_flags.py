@@ -1,0 +1,40 @@
+"""The list of all flags. A new one is a decision: it needs a user, and a name here."""
+
+from bert_gpu.__main__ import COMMANDS
+from bert_gpu.base.settings import fields_of
+from tests.test_documents import ROOT, imported
+
+FLAGS = """
+adam_beta1 adam_beta2 adam_bias_correction adam_epsilon all_reduce all_reduce_dtype attention
+attention_probs_dropout_prob batch_ramp_proportion bert_config_file best_metric class_weights
+clip_norm columns curve data_dir decay_proportion decoder_bias deterministic dev_file dev_share
+do_eval do_lower_case do_predict do_train do_whole_word_mask doc_stride drop_duplicates dupe_factor
+early_stop_eval_loss early_stop_patience early_stop_time embedding_norm embedding_size encoder
+eval_batch_size eval_input_file eval_steps export_best finetune_time_markers format freeze
+global_batch_size gpu_memory_limit gpus gradient_accumulation_steps grid gzip_compress hidden_act
+hidden_dropout_prob hidden_size init_checkpoint initializer_range input input_file input_format
+intermediate_size json keep_checkpoint_max label label_smoothing language layer_lr_decay
+layer_norm_eps learning_rate log_steps lr_reference_batch_size lr_scaling lr_schedule
+masked_lm_prob masking max_answer_length max_bad_steps max_eval_steps max_loss_jump max_ngram_size
+max_position_embeddings max_predictions_per_seq max_query_length max_seq_length
+max_tokens_per_character min_lr_ratio mlflow_experiment mlm_transform model muon_lr_ratio
+muon_momentum n_best_size ngram_weights norm_first norm_type normalization
+null_score_diff_threshold num_attention_heads num_gpus num_hidden_groups num_hidden_layers
+num_shards num_train_epochs num_train_steps num_trials num_warmup_steps num_workers objective
+on_divergence optimizer order output output_dir output_file overwrite pack_separator padding phase
+pictures polynomial_power pooler_size pooling position_embedding_type positive_label precision
+predict_file predictions_file quiet random_seed ray_address recipe recompute recompute_every
+reinit_layers restarts save_checkpoints_minutes save_checkpoints_steps save_config seed
+short_seq_prob show show_config shuffle skip_corrupt_records source sp_model_file steps_per_loop
+strict task_kind task_name tensorboard test_file test_share text_a text_b text_field to
+tokenization top_k total_training_time train_batch_size train_file train_objective type_vocab_size
+use_bias use_v2_feature_names validation_epochs validation_marks validation_share
+version_2_with_negative virtual_replicas vocab_file vocab_size wandb_project warmup_proportion
+weight_decay_exclude weight_decay_rate window_megabytes worker_timeout xla
+""".split()
+
+
+def test_the_flags_are_those_of_the_list():
+    classes_of = imported(ROOT / "docs" / "make_reference.py").classes_of
+    found = {name for command in COMMANDS for name in fields_of(*classes_of(command)[0])}
+    assert sorted(found) == FLAGS
