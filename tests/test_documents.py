@@ -232,6 +232,7 @@ def test_the_walk_with_own_text_runs(tmp_path, sample_text, monkeypatch, capsys)
     docs/running.md.
     """
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "file:mlruns")
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "one.txt").write_text(pathlib.Path(sample_text).read_text())
     (tmp_path / "my_pairs").mkdir()
