@@ -11,6 +11,7 @@ Legend: N records, B rows of a batch, S row length, P predictions a row.
 
 import concurrent.futures
 import dataclasses
+import typing
 
 import numpy as np
 import tensorflow as tf
@@ -23,8 +24,19 @@ from bert_gpu.data.random_bits import derive_key, permutation, row_keys
 LENGTH_MULTIPLE = 32  # of row lengths of dynamic and uniform padding
 WINDOW_BATCHES = 64  # uniform padding sorts by length inside windows of this size
 VALIDATION_EPOCH = -1  # validation is masked the same way every time
-# of the features of (B, S): the axis of S, counted from the end
-LENGTH_AXES = dict.fromkeys(("input_ids", "input_mask", "segment_ids", "sequence_ids"), -1)
+
+
+class LengthAxis(typing.NamedTuple):
+    """A feature's axis of tokens, counted from the end, and what its padding is filled with."""
+
+    axis: int = -1
+    fill: int = 0
+
+
+# of the features of (B, S)
+LENGTH_AXES = dict.fromkeys(
+    ("input_ids", "input_mask", "segment_ids", "sequence_ids"), LengthAxis()
+)
 
 
 @dataclasses.dataclass(frozen=True)

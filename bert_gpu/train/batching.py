@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from bert_gpu.base.errors import UserError
+from bert_gpu.data.pipeline import LengthAxis
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import (
     learning_rate_factor,
@@ -24,15 +25,15 @@ class TrainingData:
 
     open_batches: function of (batch_size=, position=), the position in consumed records -> endless
     iterator of batches. num_records: of an epoch; each is an example. max_seq_length: of the
-    longest row. length_axes: {feature: its axis of tokens, counted from the end, so -1 of (B, S)},
-    where batches may differ in it; {} = all rows have one length. rows_per_example: of tokens.
-    dupe_factor: copies of the text in the records, None = no pretraining.
+    longest row. length_axes: {feature: its pipeline.LengthAxis}, where batches may differ in it; {}
+    = all rows have one length. rows_per_example: of tokens. dupe_factor: copies of the text in the
+    records, None = no pretraining.
     """
 
     open_batches: Callable
     num_records: int
     max_seq_length: int
-    length_axes: Mapping[str, int]
+    length_axes: Mapping[str, LengthAxis]
     rows_per_example: int = 1
     dupe_factor: int | None = None
 
@@ -225,7 +226,7 @@ def join(units, length_axes):
 def same_length(batches, length_axes):
     """Pads all batches to the longest row among them; dynamic padding may leave them unequal."""
     lengths = [
-        value.shape[length_axes[name]]
+        value.shape[length_axes[name].axis]
         for batch in batches
         for name, value in batch.items()
         if name in length_axes
@@ -236,14 +237,14 @@ def same_length(batches, length_axes):
 def pad_rows(batch, length, length_axes):
     """Pads the rows of a batch to `length` tokens."""
     return {
-        name: pad_axis(value, length_axes[name], length) if name in length_axes else value
+        name: pad_axis(value, length, *length_axes[name]) if name in length_axes else value
         for name, value in batch.items()
     }
 
 
-def pad_axis(values: np.ndarray, axis: int, length: int) -> np.ndarray:
-    """Adds zeros to the end of an axis, up to `length` entries."""
+def pad_axis(values: np.ndarray, length: int, axis: int, fill: int) -> np.ndarray:
+    """Adds `fill` to the end of an axis, up to `length` entries."""
     missing = length - values.shape[axis]
     widths = np.zeros((values.ndim, 2), int)
     widths[axis, 1] = missing
-    return np.pad(values, widths) if missing else values
+    return np.pad(values, widths, constant_values=fill) if missing else values

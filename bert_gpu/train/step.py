@@ -264,7 +264,7 @@ class TrainStep:
         if name not in self.hidden_axes:
             return value
         shape = value.shape.as_list()
-        shape[self.hidden_axes[name]] = None
+        shape[self.hidden_axes[name].axis] = None
         return tf.raw_ops.PlaceholderWithDefault(input=value, shape=shape)
 
     def _all_reduce(self, context, gradients, losses):

@@ -30,7 +30,7 @@ from bert_gpu.finetune.tasks.heads import CLASSIFIER
 from bert_gpu.finetune.tasks.problem_types import ProblemType
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
-from bert_gpu.model.heads import classifier_weights, sentence_positions, sentence_vector
+from bert_gpu.model.heads import sentence_positions, sentence_vector
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.batching import pad_rows, take_batches
@@ -38,6 +38,7 @@ from bert_gpu.train.config import BatchConfig, CadenceConfig
 from bert_gpu.train.run import trial_step
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
+from tests import task_heads
 from tests.finetune.test_classifier import Numbers, random_texts
 from tests.train.tiny import distance
 
@@ -200,7 +201,7 @@ def test_batches_hold_the_three_texts_of_each_example_once_an_epoch(padding):
 
 def first_weights():
     """Weights large enough that the distances of the triplets differ."""
-    weights = initialize(classifier_weights(BertEncoder(MODEL), 1), 0)
+    weights = initialize(task_heads.specs("classifier", BertEncoder(MODEL)), 0)
     return {name: value * 20 if value.ndim == 2 else value for name, value in weights.items()}
 
 

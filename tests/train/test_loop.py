@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.base.errors import TrainingStopped, UserError
+from bert_gpu.data.pipeline import LengthAxis
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.runs.progress import Progress
@@ -411,7 +412,7 @@ def test_rows_of_unequal_length_are_filled_up():
         dict(input_ids=np.full((2, n), 7), input_mask=np.ones((2, n), int), labels=np.arange(2))
         for n in (3, 5)
     )
-    joined = batching.join([short, long], dict(input_ids=-1, input_mask=-1))
+    joined = batching.join([short, long], dict.fromkeys(("input_ids", "input_mask"), LengthAxis()))
     assert joined["input_mask"].tolist() == [[1, 1, 1, 0, 0]] * 2 + [[1] * 5] * 2
     assert joined["input_ids"][:2, 3:].tolist() == [[0, 0]] * 2 and joined["labels"].tolist() == [
         0,

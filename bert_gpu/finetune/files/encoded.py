@@ -13,13 +13,14 @@ import typing
 
 import numpy as np
 
-from bert_gpu.data.pipeline import bucketed, consume, epoch_order
+from bert_gpu.data.pipeline import LengthAxis, bucketed, consume, epoch_order
 from bert_gpu.finetune.files.disk_array import DiskArray
 from bert_gpu.text.framing import frame, padded
 
-# of the features of (B, S) or (B, R, S): the axis of S, counted from the end
-LENGTH_AXES = dict.fromkeys(("input_ids", "input_mask", "segment_ids", "token_labels"), -1)
 NO_LABEL = -1  # of a token that nothing is predicted of
+# of the features of (B, S) or (B, R, S)
+LENGTH_AXES = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), LengthAxis())
+LENGTH_AXES["token_labels"] = LengthAxis(fill=NO_LABEL)
 LENGTH_MULTIPLE = 8  # matrix units like multiples of 8, and fewer lengths mean fewer compilations
 
 

@@ -28,6 +28,7 @@ from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.train.batching import take_batches
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 from tests import task_heads
@@ -175,6 +176,18 @@ def test_losses_and_counts_are_those_of_the_words_however_rows_are_padded(tmp_pa
         np.testing.assert_allclose(found[padding][0], expected, rtol=1e-4)
         assert found[padding][1].tolist() == is_word.sum(-1).tolist()
     np.testing.assert_allclose(found["fixed"], found["dynamic"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("counts", [[1, 1], [2, 2]])
+def test_batches_of_a_call_have_no_more_words_than_their_rows(tmp_path, counts):
+    """Those of several steps a call, or of several units a step, are padded to one length."""
+    rows, size = rows_for(examples_of(tmp_path, random_sentences(8, 12)), 24), 2
+    batches = [encoded.make_batch(rows, np.arange(first, first + size)) for first in (0, 2, 4, 6)]
+    lengths = {batch["input_ids"].shape[1] for batch in batches}
+    joined = take_batches(iter(batches), 2, counts, encoded.LENGTH_AXES)
+    assert len(lengths) > 1 and {batch["input_ids"].shape[1] for batch in joined} == {max(lengths)}
+    words = [(batch["token_labels"] >= 0).sum() for batch in batches[: sum(counts)]]
+    assert sum((batch["token_labels"] >= 0).sum() for batch in joined) == sum(words)
 
 
 @pytest.mark.parametrize(
