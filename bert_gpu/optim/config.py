@@ -1,11 +1,11 @@
 """Settings of the learning rate's schedule and of the optimizer, and the table of optimizers."""
 
 import dataclasses
+import re
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, setting
 from bert_gpu.optim import adamw, adamw8bit, lamb, muon
-from bert_gpu.optim.interface import check_expression
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,14 @@ class CommonSettings(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        check_expression(self, "weight_decay_exclude")
+        try:
+            re.compile(self.weight_decay_exclude)
+        except re.error as error:
+            raise UserError(
+                f"not a regular expression: {error}",
+                setting="weight_decay_exclude",
+                value=self.weight_decay_exclude[:150],
+            ) from error
 
 
 def make_config(optimizers):

@@ -38,8 +38,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_gpu.base.errors import UserError
-
 
 class Slot(NamedTuple):
     """One array of an optimizer's state: shape, type, and the first value of all elements."""
@@ -59,14 +57,3 @@ def is_excluded(name, expression):
 def is_decayed(name, config):
     """Whether weight decay applies to the weight `name`."""
     return config.weight_decay_rate > 0.0 and not is_excluded(name, config.weight_decay_exclude)
-
-
-def check_expression(settings, field):
-    """Raises UserError when a field of the settings is not a regular expression; accepts None."""
-    expression = getattr(settings, field) or ""
-    try:
-        re.compile(expression)
-    except re.error as error:
-        raise UserError(
-            f"not a regular expression: {error}", setting=field, value=expression[:150]
-        ) from error
