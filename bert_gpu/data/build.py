@@ -81,8 +81,11 @@ class Job:
 
 
 def build(config, text_format=AUTO, overwrite=False, console=None):
-    """Writes the data set of a DataConfig, or its missing shards; arguments and errors are those
-    of the package's `create_pretraining_data`.
+    """Writes the data set of a DataConfig, or its missing shards; returns its Manifest. UserError
+    for a setting or a text that is wrong.
+
+    overwrite: replace an earlier data set. console: console.Console, None = Python's logger
+      "bert_gpu".
     """
     console = console or LogConsole()
     with parallel.open_workers(config, console) as workers:

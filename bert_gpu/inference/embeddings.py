@@ -125,7 +125,8 @@ class Embedder:
 
 
 def embed_file(config, console=None):
-    """Embeds the lines of a file as EmbedConfig says; see the package's `embed`.
+    """Embeds the lines of a file as EmbedConfig says; returns an Embedded. UserError for
+    a setting or a file that is wrong, or a full disk; then no file is left.
 
     One of several workers embeds its share of the lines, and writes it to a file of its own.
     """
@@ -142,10 +143,9 @@ def embed_file(config, console=None):
             f"of {len(cluster)} (counted from 0); unset the variable to embed all lines here"
         )
     embedder = Embedder(config)
-    if console is not None:
-        path = embedder.opened.path
-        casing = describe_tokenizer(embedder.opened.tokenizer, path)
-        console.say(f"{path}: {casing}; {embedder.describe()}")
+    path = embedder.opened.path
+    casing = describe_tokenizer(embedder.opened.tokenizer, path)
+    console.say(f"{path}: {casing}; {embedder.describe()}")
     num_texts = num_tokens = num_truncated = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_unwinds())

@@ -43,6 +43,12 @@ class TrainingResult(typing.NamedTuple):
     progress: Progress
     signal: int | None = None
 
+    def __repr__(self):
+        done, best = self.progress, ""
+        if done.best_metric is not None:  # minus a metric whose highest is best
+            best = f", best {done.best_by or 'loss'} {abs(done.best_metric):.4g}"
+        return f"TrainingResult({self.folder.path!r}: {done.step} steps{best})"
+
 
 @dataclasses.dataclass(kw_only=True)
 class Run:

@@ -21,7 +21,8 @@ from bert_gpu.base.console import Console
 from bert_gpu.data.config import InputConfig
 from bert_gpu.devices.workers import ALONE
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
-from bert_gpu.pretrain import PretrainConfig, PretrainSettings, run
+from bert_gpu.pretrain import run
+from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings
 from bert_gpu.runs import folder
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress

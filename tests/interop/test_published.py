@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from bert_gpu import inference
+import bert_gpu
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
 from bert_gpu.data.masking import MaskingSpec, mask_rows
@@ -115,8 +115,8 @@ def test_fill_mask_answers_with_pieces_and_the_probabilities_of_the_whole_table(
     lines = [*SPECIAL, "a", "b", "a", "", *"cdefgh"]
     weights, has_piece = write_folder(tmp_path / "model", lines, len(lines) + 3, len(lines))
     console.warn_once.cache_clear()
-    config = inference.FillMaskConfig(model=str(tmp_path / "model"), top_k=100)
-    ((words,),) = inference.fill_mask(config, ["c [MASK] d"])
+    config = bert_gpu.FillMaskConfig(model=str(tmp_path / "model"), top_k=100)
+    ((words,),) = bert_gpu.fill_mask(config, ["c [MASK] d"])
     err = capsys.readouterr().err
     assert "has ids for 15 of the 18 rows" in err and "2 of 15 lines are blank" in err
     assert sorted(word for _, word in words) == sorted({*lines} - {""})
