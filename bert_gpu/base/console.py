@@ -25,8 +25,10 @@ LOGGER = logging.getLogger("bert_gpu")
 
 class Console:
     """Prints to the terminal. quiet: warnings only. Progress is a bar on a terminal, and occasional
-    lines elsewhere.
+    lines elsewhere. in_program: whether a program or a notebook goes on afterwards.
     """
+
+    in_program = False
 
     def __init__(self, quiet=False, stream=None, origin_of=None):
         """origin_of: function of a UserError -> the origin of its setting, for warnings."""
@@ -74,6 +76,8 @@ class LogConsole(Console):
     """For a program that uses the library: messages go to Python's logger "bert_gpu", and there are
     no bars but in a notebook.
     """
+
+    in_program = True
 
     def __init__(self, quiet=False, origin_of=None):
         super().__init__(quiet or not in_notebook(), origin_of=origin_of)

@@ -116,7 +116,8 @@ class Run:
         Raises TrainingStopped when the run diverges or its folder cannot be written.
         """
         self.content = describe_run(self, plan, step.devices.kind, fixed, hashes)
-        with self.folder.reserved(), watch_signals(self.console.warn) as self.caught:
+        watching = watch_signals(self.console.warn, interrupts=self.console.in_program)
+        with self.folder.reserved(), watching as self.caught:
             resumed_step = self._restore(step, plan)
             if self.settings.overwrite:
                 self.folder.clear(find_results)
