@@ -117,17 +117,13 @@ def text_of(name: str, value: object) -> str:
     """The value of a flag as on a command line."""
     if isinstance(value, list | tuple):
         return ",".join(text_of(name, part) for part in value)
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str | os.PathLike):
-        return os.fspath(value)
-    if not isinstance(value, numbers.Real):
+    if not isinstance(value, str | os.PathLike | numbers.Real):
         raise UserError(
             "must be a number, a text, a path, True, False, None or a list of these",
             setting=name,
             value=shortened(value),
         )
-    return str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 globals().update({name: make_call(name, command) for name, command in COMMANDS.items()})

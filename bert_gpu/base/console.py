@@ -41,10 +41,7 @@ class Console:
     def warn(self, text):
         if self.origin_of is not None and isinstance(text, UserError):
             text.origin = self.origin_of(text)
-        self.warn_text(str(text))
-
-    def warn_text(self, text):
-        warn(text)
+        (LOGGER.warning if self.in_program else warn)(str(text))
 
     def block(self, rows):
         """Says rows of (label, text) in two columns; a terminal's width breaks long texts."""
@@ -65,7 +62,7 @@ class Console:
         return ShareBar(what) if self.has_bars() and not self.quiet else None
 
     def has_bars(self):
-        return is_terminal(sys.stderr)
+        return in_notebook() if self.in_program else is_terminal(sys.stderr)
 
     def stamp(self):
         """What a line about progress begins with where there is no bar: the time."""
@@ -84,11 +81,6 @@ class LogConsole(Console):
 
     def say(self, text):
         LOGGER.info(text)
-
-    warn_text = staticmethod(LOGGER.warning)
-
-    def has_bars(self):
-        return in_notebook()
 
     def stamp(self):
         return ""  # loggers have their own
@@ -178,6 +170,9 @@ def in_notebook() -> bool:
     """Whether this process runs the cells of a notebook."""
     python = sys.modules.get("IPython")
     return hasattr(python and python.get_ipython(), "kernel")
+
+
+LOG = LogConsole()
 
 
 class Lines:

@@ -13,7 +13,7 @@ CLASSES = [ExportConfig]
 
 
 def main(argv, objects=None):
-    """Returns a models.Written; objects: of flags.parse."""
+    """Returns a line on the folder and what opens it; objects: of flags.parse."""
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, objects=objects)
     config = parsed.make(ExportConfig)
     return transfer(parsed, config, config.format)

@@ -18,20 +18,17 @@ CLASSES = [ImportConfig]
 
 
 def main(argv, objects=None):
-    """Returns a models.Written; objects: of flags.parse."""
+    """Returns a line on the folder and what opens it; objects: of flags.parse."""
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, objects=objects)
     return transfer(parsed, parsed.make(ImportConfig))
 
 
 def transfer(parsed, config, *form):
-    """Reads a model and writes it, as an ImportConfig or an ExportConfig says; form: to which
-    format.
+    """Reads a model and writes it, as an ImportConfig or an ExportConfig says; returns a line
+    on it. form: to which format.
     """
     config.check_paths()
     with parsed.imports():
         from bert_gpu.interop import models
         from bert_gpu.runs.card_facts import facts_beside
-    written = models.transfer(config, console.warn, *form, describe=facts_beside)
-    if parsed.is_command:
-        console.answer(written.text)
-    return written
+    return models.transfer(config, console.warn, *form, describe=facts_beside)

@@ -5,7 +5,6 @@ trainings write. formats.py has the others, sources.py finds a model.
 """
 
 import os
-import typing
 
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import is_inside
@@ -96,13 +95,6 @@ def describe_lost(model: Model) -> str:
     return "; ".join(name for name, is_lost in lost.items() if is_lost)
 
 
-class Written(typing.NamedTuple):
-    """A folder with a model, and a line for the log that says what opens it."""
-
-    folder: str
-    text: str
-
-
 def transfer(config, warn, format_name=None, describe=None):
     """Reads a model in any format and writes it in another.
 
@@ -111,7 +103,8 @@ def transfer(config, warn, format_name=None, describe=None):
         unused weights, as texts. format_name: of formats.FORMATS; None = a folder of ours.
         describe: function of the model's path -> Model.card.
 
-    Returns a Written.
+    Returns:
+      The last line for the log.
 
     Raises:
       UserError: there is no such model, it is damaged, or the format cannot hold it; then nothing
@@ -138,5 +131,5 @@ def transfer(config, warn, format_name=None, describe=None):
     if lacking := model.notes.embedding.lacking:
         warn(f"{path}: its sentence vectors need {lacking}, which bert-gpu does not have")
     if format_name is None:
-        return Written(config.to, write_own(model, config.to, is_whole_model=True))
-    return Written(config.to, open_format(format_name).write(model, config.to, config))
+        return write_own(model, config.to, is_whole_model=True)
+    return open_format(format_name).write(model, config.to, config)
