@@ -123,7 +123,8 @@ def text_of(name: str, value: object) -> str:
             setting=name,
             value=shortened(value),
         )
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    return text.lower() if isinstance(value, bool) else text
 
 
 globals().update({name: make_call(name, command) for name, command in COMMANDS.items()})

@@ -74,13 +74,14 @@ def name_commands(text):
 
 class Parsed:
     """The parsed flags of one call. positionals: the arguments that are not flags. objects: None on
-    the command line; in a program {class: settings object} of what stands for flags.
+    the command line; in a program {class: settings object} of what stands for flags. fixed: {flag:
+    value} of these objects.
 
     script: the command's name in recipes. recipe_name: that of --recipe, or None. phase: that of
     --phase, None where the recipe has none. is_implied: whether the user has named no recipe.
-    recipe: {flag: (value, source)} that both set where the
-    user did not. sources: {flag: arguments.Given} of the flags that the user gave. adopted: {flag:
-    (value, source)} of what a command takes from a file, for --show_config and --save_config.
+    recipe: {flag: (value, source)} that both set where the user did not. sources: {flag:
+    arguments.Given} of the flags that the user gave. adopted: {flag: (value, source)} of what a
+    command takes from a file, for --show_config and --save_config.
     """
 
     def __init__(

@@ -336,7 +336,7 @@ def test_auto_batch_without_a_gpu(data, tmp_path):
 
 
 ENDLESS = """
-import sys
+import sys, bert_gpu.__main__
 import tensorflow as tf
 from bert_gpu.cli import flags, pretrain
 from bert_gpu.train.step import TrainStep
