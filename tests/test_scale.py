@@ -14,7 +14,8 @@ SMALL_MEGABYTES, LARGE_MEGABYTES = 24, 144
 GROWTH = LARGE_MEGABYTES - SMALL_MEGABYTES
 # the data job, whose workers are threads in a job of fewer bytes than the first argument
 JOB = (
-    "import sys, bert_gpu.__main__; from bert_gpu.data import workers; workers.THREADS_BYTES = int(sys.argv[1]); "
+    "import sys, bert_gpu.__main__; from bert_gpu.data import workers; "
+    "workers.THREADS_BYTES = int(sys.argv[1]); "
     "from bert_gpu.cli import data, flags; "
     "sys.exit(flags.exit_code(data.main, ['data', *sys.argv[2:]]))"
 )
