@@ -290,6 +290,10 @@ def test_a_call_says_once_what_its_tensorflow_lacks(monkeypatch, caplog):
     assert "'--xla_dump_to=x --xla_allow_excess_precision=false'" in record.message
     assert "TF_ENABLE_ONEDNN_OPTS" not in os.environ
     environment.hint.cache_clear()
+    environment.prepare()  # too late here, where TensorFlow is imported
+    assert os.environ["TF_ENABLE_ONEDNN_OPTS"] == "1"
+    assert [one.message for one in caplog.records].count(record.message) == 2
+    environment.hint.cache_clear()
 
 
 def test_bars_of_a_notebook(monkeypatch, capsys):
