@@ -75,7 +75,7 @@ def name_commands(text):
 class Parsed:
     """The parsed flags of one call. positionals: the arguments that are not flags. objects: None on
     the command line; in a program {class: settings object} of what stands for flags. fixed: {flag:
-    value} of these objects.
+    value} of these objects. is_command: whether this is a command line.
 
     script: the command's name in recipes. recipe_name: that of --recipe, or None. phase: that of
     --phase, None where the recipe has none. is_implied: whether the user has named no recipe.
@@ -88,6 +88,8 @@ class Parsed:
         self, values, classes, defaults, positionals, script, given, implied=None, objects=None
     ):
         self.is_command, self.objects = objects is None, by_class(objects or (), classes)
+        # makes the context in which a command imports TensorFlow
+        self.imports = quick_imports if self.is_command else contextlib.nullcontext
         self.fixed = {
             name: value for config in self.objects.values() for name, value in vars(config).items()
         }
@@ -205,10 +207,6 @@ class Parsed:
         if self.is_implied:
             made.say(quick.SAID)
         return made
-
-    def imports(self):
-        """A context for the import of TensorFlow: that of scripts, or in a program none."""
-        return quick_imports() if self.is_command else contextlib.nullcontext()
 
     def save_config(self, path, configs):
         """Writes the flags of this call to a file, for --flagfile. configs: Settings objects whose
