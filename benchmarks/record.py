@@ -113,7 +113,7 @@ def write_samples(options, shares, lines):
     """Writes samples.jsonl of the run, what its model took masked words for at each mark: a line
     for each sentence and mark, {"step", "seconds", "text", "guesses": [[probability, piece], ...]}.
     """
-    from bert_gpu import inference
+    from bert_gpu.inference.config import FillMaskConfig
     from bert_gpu.inference.masked_words import MaskFiller
 
     run, texts = pathlib.Path(options.folder) / "run", masked_sentences(options)
@@ -124,7 +124,7 @@ def write_samples(options, shares, lines):
             continue
         seconds = share * lines[-1]["seconds"]
         step = max((line["step"] for line in lines if line["seconds"] <= seconds), default=0)
-        guesses = MaskFiller(inference.FillMaskConfig(model=str(model)))(texts)
+        guesses = MaskFiller(FillMaskConfig(model=str(model)))(texts)
         for text, (first, *_) in zip(texts, guesses, strict=True):
             shown = [[float(share), piece] for share, piece in first]
             rows.append(dict(step=step, seconds=seconds, text=text, guesses=shown))
@@ -160,9 +160,10 @@ class Case:
 def fine_tune(options, case, rate, seed):
     """One fine-tuning, in this process. {"dev", "test": accuracy}."""
     logging.getLogger("tensorflow").setLevel("ERROR")  # that each one is traced is no news
-    from bert_gpu import finetune
     from bert_gpu.base.console import Console
     from bert_gpu.devices.config import DeviceConfig
+    from bert_gpu.finetune import config as finetune
+    from bert_gpu.finetune.run import finetune as fine_tune_model
     from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
     from bert_gpu.train.config import BatchConfig, CadenceConfig
 
@@ -194,7 +195,7 @@ def fine_tune(options, case, rate, seed):
             schedule=ScheduleConfig(warmup_proportion=0.1),
             cadence=CadenceConfig(num_train_steps=num_steps),
         )
-        metrics = finetune.finetune(settings, Console(quiet=True)).metrics
+        metrics = fine_tune_model(settings, Console(quiet=True)).metrics
     return {split: metrics[split]["accuracy"] for split in ("dev", "test")}
 
 

@@ -1,7 +1,46 @@
-"""bert-gpu: BERT pretraining on the GPUs of one machine, from text to a fine-tuned classifier."""
+"""bert-gpu: BERT pretraining on the GPUs of one machine, from text to a fine-tuned classifier.
 
-from bert_gpu.base import environment
+The names in __all__ are public, and are imported when they are used: `import bert_gpu` changes
+nothing in the process.
+"""
+
+import importlib
 
 __version__ = "0.1.0"
 
-environment.prepare()
+_NAMES = {
+    "api": (
+        "create_pretraining_data",
+        "embed",
+        "export",
+        "fill_mask",
+        "import_model",
+        "run_classifier",
+        "run_pretraining",
+    ),
+    "base.environment": ("prepare",),
+    "base.errors": ("TrainingStopped", "UserError"),
+    "data.config": ("DataConfig", "InputConfig"),
+    "devices.config": ("DeviceConfig",),
+    "finetune.config": ("FinetuneConfig", "FinetuneSettings", "StartConfig", "TokenConfig"),
+    "inference.config": ("EmbedConfig", "FillMaskConfig"),
+    "inference.embeddings": ("Embedder",),
+    "interop.config": ("ExportConfig", "ImportConfig"),
+    "monitor.config": ("MonitorConfig",),
+    "optim.config": ("OptimizerConfig", "ScheduleConfig"),
+    "pretrain.config": ("PretrainConfig", "PretrainSettings"),
+    "text.config": ("TextFormat",),
+    "train.config": ("BatchConfig", "CadenceConfig", "EndingConfig", "MemoryConfig"),
+}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = sorted(["__version__", *_MODULES])
+
+
+def __getattr__(name):
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__():
+    return __all__

@@ -1,11 +1,17 @@
-"""`python -m bert_gpu COMMAND`, installed as `bert-gpu`."""
+"""`python -m bert_gpu COMMAND`, installed as `bert-gpu`.
+
+Importing this module sets the environment for TensorFlow.
+"""
 
 import importlib
 import keyword
 import sys
 import textwrap
 
+from bert_gpu.base import environment
 from bert_gpu.base.signals import quiet_interrupts
+
+environment.prepare()
 
 COMMANDS = {
     "data": "text -> TFRecords (create_pretraining_data.py)",

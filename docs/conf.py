@@ -34,7 +34,7 @@ PAGES = {
         "continued-pretraining",
         "migration",
     ),
-    "Use": ("models", "serving"),
+    "Use": ("models", "serving", "python"),
     "Choose": (
         "batch-and-rate",
         "memory",

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 
+import bert_gpu
 from bert_gpu.devices.nvml import count_gpus
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -83,10 +84,8 @@ def table(demo):
 
 def masks(demo):
     """The five words that the model takes for likeliest, for each of MASKED."""
-    from bert_gpu.inference import FillMaskConfig, fill_mask
-
-    config, lines = FillMaskConfig(model=str(demo.folder / "runs/pretrain/model")), []
-    for text, (words,) in zip(MASKED, fill_mask(config, MASKED), strict=True):
+    lines, model = [], demo.folder / "runs/pretrain/model"
+    for text, (words,) in zip(MASKED, bert_gpu.fill_mask(MASKED, model=model), strict=True):
         guesses = ", ".join(f"{word} {probability:.2f}" for probability, word in words)
         lines += [f"  {text}", f"      {guesses}"]
     return lines
@@ -115,6 +114,7 @@ def main():
     parser.add_argument("folder", nargs="?", default="demo", help="where all goes (demo)")
     parser.add_argument("--seed", type=int, help="of the weights, the order of the data and so on")
     options = parser.parse_args()
+    bert_gpu.prepare()
     folder, seed = pathlib.Path(options.folder), options.seed
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)

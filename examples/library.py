@@ -1,60 +1,43 @@
 #!/usr/bin/env python3
-"""The library used from Python: text -> records -> a BERT -> a classifier, in one process, with
-settings instead of flags.
+"""The library used from Python: text -> records -> a BERT -> a classifier, in one process.
 
-Each call does what the script of its name does: called again in the same folder, it resumes or says
-that it is finished. What the scripts print goes to Python's logging.
+Each call does what the script of its name does, and its arguments are the script's flags: called
+again in the same folder, it resumes or says that it is finished. What the scripts print goes to
+Python's logging. library.ipynb is the same as a notebook.
 """
 
 import logging
 import pathlib
 import sys
 
-from bert_gpu import data, finetune, pretrain
-from bert_gpu.optim.config import OptimizerConfig
-from bert_gpu.train.config import BatchConfig, CadenceConfig
+import bert_gpu
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+bert_gpu.prepare()  # before TensorFlow is imported: the numbers and the speed of the scripts
 
 
 def main(folder, num_train_steps):
-    data.create_pretraining_data(
-        data.DataConfig(
-            input_file=str(ROOT / "sample_text.txt"),
-            output_file=f"{folder}/data/sample.tfrecord",
-            vocab_size=1000,
-            max_seq_length=64,
-        )
-    )
+    folder = pathlib.Path(folder)
+    bert_gpu.create_pretraining_data(output_dir=folder / "data", vocab_size=1000, max_seq_length=64)
     results = {}
     for learning_rate in (3e-4, 1e-3):
-        pretrained = pretrain.pretrain(
-            pretrain.PretrainSettings(
-                run=pretrain.PretrainConfig(
-                    output_dir=f"{folder}/pretrain-{learning_rate:g}", model="tiny"
-                ),
-                inputs=data.InputConfig(input_file=f"{folder}/data/*.tfrecord"),
-                batch=BatchConfig(train_batch_size=16),
-                optimizer=OptimizerConfig(learning_rate=learning_rate),
-                cadence=CadenceConfig(num_train_steps=num_train_steps),
-                architecture=dict(norm_first=True, hidden_dropout_prob=0.0),
-            )
+        pretrained = bert_gpu.run_pretraining(
+            input_file=folder / "data",
+            output_dir=folder / f"pretrain-{learning_rate:g}",
+            model="tiny",
+            norm_first=True,
+            hidden_dropout_prob=0.0,
+            learning_rate=learning_rate,
+            train_batch_size=16,
+            num_train_steps=num_train_steps,
         )
-        fine_tuned = finetune.finetune(
-            finetune.FinetuneSettings(
-                run=finetune.FinetuneConfig(
-                    data_dir=str(ROOT / "examples" / "pairs"),
-                    output_dir=f"{folder}/pairs-{learning_rate:g}",
-                    max_seq_length=64,
-                ),
-                start=finetune.StartConfig(init_checkpoint=pretrained.folder.model),
-                cadence=CadenceConfig(num_train_steps=num_train_steps),
-            )
+        fine_tuned = bert_gpu.run_classifier(
+            init_checkpoint=pretrained.folder.model,
+            output_dir=folder / f"pairs-{learning_rate:g}",
+            max_seq_length=64,
+            num_train_steps=num_train_steps,
         )
-        results[learning_rate] = (
-            pretrained.progress.best_metric,
-            fine_tuned.metrics["dev"]["accuracy"],
-        )
+        loss, accuracy = pretrained.progress.best_metric, fine_tuned.metrics["dev"]["accuracy"]
+        results[learning_rate] = (loss, accuracy)
     print("learning rate   validation loss   accuracy on pairs")
     for learning_rate, (loss, accuracy) in results.items():
         print(f"{learning_rate:<13g}   {loss:>15.3f}   {accuracy:>17.3f}")

@@ -16,11 +16,13 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
 
 # Before TensorFlow, as in the commands: the same kernels, and so the same bits.
-import bert_gpu  # noqa: F401, I001
+from bert_gpu.base import environment
 
-import hypothesis
-import pytest
-import tensorflow as tf
+environment.prepare()
+
+import hypothesis  # noqa: E402
+import pytest  # noqa: E402
+import tensorflow as tf  # noqa: E402
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 4

@@ -45,6 +45,7 @@ LIGHT = [
     "base.environment",
     "recipes.rules",
     "cli.flags",
+    "api",
     *(f"{package}.config" for package in BELOW if (PACKAGE / package / "config.py").exists()),
 ]
 
@@ -82,7 +83,7 @@ def test_imports_point_down(path):
 
 def test_every_package_is_known():
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(BELOW)
-    assert {path.stem for path in PACKAGE.glob("*.py")} == {"__init__", "__main__"}
+    assert {path.stem for path in PACKAGE.glob("*.py")} == {"__init__", "__main__", "api"}
 
 
 def modules_that_import():

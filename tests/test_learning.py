@@ -12,7 +12,7 @@ import sys
 
 import pytest
 
-from bert_gpu import data, finetune
+import bert_gpu
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.config import BatchConfig, CadenceConfig
 from tests.cli.pretraining import ROOT
@@ -65,8 +65,8 @@ def world(tmp_path_factory):
     (folder / "pairs").mkdir()
     write_pairs(folder / "pairs" / "train.tsv", topics, draws, 200, slice(0, 6))
     write_pairs(folder / "pairs" / "dev.tsv", topics, draws, 400, slice(6, 12))
-    data.create_pretraining_data(
-        data.DataConfig(
+    bert_gpu.create_pretraining_data(
+        bert_gpu.DataConfig(
             input_file=str(folder / "stories.txt"),
             output_file=f"{folder}/data/x.tfrecord",
             vocab_size=200,
@@ -100,16 +100,16 @@ def world(tmp_path_factory):
 
 def accuracy(world, name, **start):
     """On dev.tsv, of a model fine-tuned on train.tsv."""
-    settings = finetune.FinetuneSettings(
-        run=finetune.FinetuneConfig(
+    settings = bert_gpu.FinetuneSettings(
+        run=bert_gpu.FinetuneConfig(
             data_dir=f"{world}/pairs", output_dir=f"{world}/{name}", max_seq_length=LENGTH
         ),
-        start=finetune.StartConfig(**start),
+        start=bert_gpu.StartConfig(**start),
         optimizer=OptimizerConfig(learning_rate=1e-3),
         batch=BatchConfig(train_batch_size=32),
         cadence=CadenceConfig(num_train_steps=60, steps_per_loop=20),
     )
-    return finetune.finetune(settings).metrics["dev"]["accuracy"]
+    return bert_gpu.run_classifier(settings).metrics["dev"]["accuracy"]
 
 
 def test_masked_words_are_known_from_their_neighbours(world):

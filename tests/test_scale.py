@@ -14,7 +14,8 @@ SMALL_MEGABYTES, LARGE_MEGABYTES = 24, 144
 GROWTH = LARGE_MEGABYTES - SMALL_MEGABYTES
 # the data job, whose workers are threads in a job of fewer bytes than the first argument
 JOB = (
-    "import sys; from bert_gpu.data import workers; workers.THREADS_BYTES = int(sys.argv[1]); "
+    "import sys, bert_gpu.__main__; from bert_gpu.data import workers; "
+    "workers.THREADS_BYTES = int(sys.argv[1]); "
     "from bert_gpu.cli import data, flags; "
     "sys.exit(flags.exit_code(data.main, ['data', *sys.argv[2:]]))"
 )
@@ -91,7 +92,7 @@ def test_a_training_that_reads_it(folders, measure, tmp_path):
 
 # reads and tokenizes a table of pairs as a fine-tuning does, its tokens on the disk
 TABLE = (
-    "import sys; from bert_gpu.finetune.files import disk_array, encoded; "
+    "import sys, bert_gpu.__main__; from bert_gpu.finetune.files import disk_array, encoded; "
     "from bert_gpu.finetune.config import FinetuneConfig, resolve_task; "
     "from bert_gpu.finetune.files.splits import read_splits; "
     "from bert_gpu.text.tokenizers.open import open_tokenizer; "

@@ -3,7 +3,7 @@
 in them), and parts of one benchmark, named after it (ahead_*, data_*, gpu_*).
 
 Importing this package puts its checkout before an installed bert_gpu, so that a table measures the
-revision that it names. It also imports bert_gpu, which sets the environment before TensorFlow is
+revision that it names. It also sets the environment as the scripts do, before TensorFlow is
 imported, in this process and in those that it starts.
 """
 
@@ -15,4 +15,4 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 if sys.path[0] != str(ROOT):
     sys.path.insert(0, str(ROOT))
-importlib.import_module("bert_gpu")
+importlib.import_module("bert_gpu.base.environment").prepare()

@@ -18,7 +18,7 @@ class Ours:
 
     def __init__(self, model, pairs, padding, precision, batch, max_length=128):
         from bert_gpu.devices.config import DeviceConfig
-        from bert_gpu.finetune import FinetuneConfig, FinetuneSettings, StartConfig
+        from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig
 
         self.batch = batch
         self.settings = FinetuneSettings(
@@ -43,7 +43,7 @@ class Ours:
         import dataclasses
 
         from bert_gpu.base.console import Console
-        from bert_gpu.finetune import finetune
+        from bert_gpu.finetune.run import finetune
         from bert_gpu.train.config import BatchConfig, CadenceConfig
 
         with tempfile.TemporaryDirectory() as folder:

@@ -14,23 +14,22 @@ class Ours:
     """model: folder. texts: a JSON file of {task: list of texts}."""
 
     def __init__(self, model, texts, max_length=128):
-        from bert_gpu import inference
-
-        self.inference, self.model, self.max_length = inference, model, max_length
+        self.model, self.max_length = model, max_length
         self.texts = json.loads(pathlib.Path(texts).read_text())
 
     def open(self, task, batch):
         """batch: tokens that are computed at once."""
+        import bert_gpu
         from bert_gpu.inference import opened
 
         opened.BATCH_TOKENS = dict.fromkeys(opened.BATCH_TOKENS, batch)
         if task == "embed":
-            config = self.inference.EmbedConfig(model=self.model, max_seq_length=self.max_length)
-            self.call = self.inference.Embedder(config)
+            config = bert_gpu.EmbedConfig(model=self.model, max_seq_length=self.max_length)
+            self.call = bert_gpu.Embedder(config)
         else:
             from bert_gpu.inference.masked_words import MaskFiller
 
-            config = self.inference.FillMaskConfig(model=self.model)
+            config = bert_gpu.FillMaskConfig(model=self.model)
             self.call = MaskFiller(config)
         self.call(self.texts[task][:WARM_UP])  # compiles for nearly all lengths
         return True

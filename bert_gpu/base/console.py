@@ -5,6 +5,7 @@ stops the job. What is printed for a person goes through `tell`, which drops wha
 """
 
 import contextlib
+import contextvars
 import errno
 import functools
 import logging
@@ -19,22 +20,28 @@ import warnings
 from bert_gpu.base.errors import UserError, one_line, printable
 
 HUGE = 1e9  # from which a metric is written with an exponent
+LOGGER = logging.getLogger("bert_gpu")
 
 
 class Console:
     """Prints to the terminal. quiet: warnings only. Progress is a bar on a terminal, and occasional
-    lines elsewhere.
+    lines elsewhere. in_program: whether a program or a notebook goes on afterwards.
     """
 
-    def __init__(self, quiet=False, stream=None):
-        self.quiet, self.stream = quiet, stream or sys.stdout
+    in_program = False
+
+    def __init__(self, quiet=False, stream=None, origin_of=None):
+        """origin_of: function of a UserError -> the origin of its setting, for warnings."""
+        self.quiet, self.stream, self.origin_of = quiet, stream or sys.stdout, origin_of
 
     def say(self, text):
         if not self.quiet:
             tell(self.stream, text)
 
     def warn(self, text):
-        warn(text)
+        if self.origin_of is not None and isinstance(text, UserError):
+            text.origin = self.origin_of(text)
+        (LOGGER.warning if self.in_program else warn)(str(text))
 
     def block(self, rows):
         """Says rows of (label, text) in two columns; a terminal's width breaks long texts."""
@@ -46,13 +53,16 @@ class Console:
             return NoProgress()
         return (
             Bar(total, start, what, unit)
-            if is_terminal(sys.stderr)
+            if self.has_bars()
             else Lines(self, total, start, what, unit)
         )
 
     def share_bar(self, what):
         """A ShareBar on a terminal; None elsewhere, where lines with `stamp` serve."""
-        return ShareBar(what) if is_terminal(sys.stderr) and not self.quiet else None
+        return ShareBar(what) if self.has_bars() and not self.quiet else None
+
+    def has_bars(self):
+        return in_notebook() if self.in_program else is_terminal(sys.stderr)
 
     def stamp(self):
         """What a line about progress begins with where there is no bar: the time."""
@@ -61,18 +71,16 @@ class Console:
 
 class LogConsole(Console):
     """For a program that uses the library: messages go to Python's logger "bert_gpu", and there are
-    no bars.
+    no bars but in a notebook.
     """
 
-    def __init__(self):
-        super().__init__(quiet=True)
-        self.logger = logging.getLogger("bert_gpu")
+    in_program = True
+
+    def __init__(self, quiet=False, origin_of=None):
+        super().__init__(quiet or not in_notebook(), origin_of=origin_of)
 
     def say(self, text):
-        self.logger.info(text)
-
-    def warn(self, text):
-        self.logger.warning(text)
+        LOGGER.info(text)
 
     def stamp(self):
         return ""  # loggers have their own
@@ -90,9 +98,7 @@ class Bar:
     """A tqdm bar: share done, time left, and a few metrics."""
 
     def __init__(self, total, start, what, unit):
-        import tqdm  # here, because --help should not wait for it
-
-        self.bar = tqdm.tqdm(
+        self.bar = open_bar(
             total=total, initial=start, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1
         )
 
@@ -116,10 +122,8 @@ class ShareBar:
     SECONDS, LEAST_BAR = 0.5, 2  # columns
 
     def __init__(self, what):
-        import tqdm
-
         first = "{l_bar}{bar}| the first step compiles"
-        self.bar = tqdm.tqdm(total=1.0, desc=what, miniters=1, delay=1e9, bar_format=first)
+        self.bar = open_bar(total=1.0, desc=what, miniters=1, delay=1e9, bar_format=first)
         # a terminal may be gone by now, and then has no width
         self.bar.dynamic_ncols = lambda stream: ((columns_of(stream) or 80) - len("^C"), None)
         self.started, self.drawn, self.fields = time.monotonic(), -math.inf, []
@@ -149,6 +153,26 @@ class ShareBar:
     def close(self):
         with tolerate_lost_stream(sys.stderr):
             self.bar.close()
+
+
+def open_bar(**options):
+    """Return a tqdm bar on standard error or, in a notebook, on its page."""
+    import tqdm  # here, because --help should not wait for it
+
+    if not in_notebook():
+        return tqdm.tqdm(**options)
+    import tqdm.auto
+
+    return tqdm.auto.tqdm(**options)
+
+
+def in_notebook() -> bool:
+    """Whether this process runs the cells of a notebook."""
+    python = sys.modules.get("IPython")
+    return hasattr(python and python.get_ipython(), "kernel")
+
+
+LOG = LogConsole()
 
 
 class Lines:
@@ -245,7 +269,24 @@ def write_line(text, stream):
 
 
 def warn(text):
-    tell(sys.stderr, one_line(f"warning: {text}"))
+    """Print a warning to stderr; inside `warnings_to_log`, log it."""
+    if _logs_warnings.get():
+        LOGGER.warning(text)
+    else:
+        tell(sys.stderr, one_line(f"warning: {text}"))
+
+
+@contextlib.contextmanager
+def warnings_to_log():
+    """Warnings inside go to Python's logger "bert_gpu"."""
+    token = _logs_warnings.set(True)
+    try:
+        yield
+    finally:
+        _logs_warnings.reset(token)
+
+
+_logs_warnings = contextvars.ContextVar("logs_warnings", default=False)
 
 
 @functools.cache

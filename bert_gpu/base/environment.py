@@ -1,17 +1,20 @@
-"""Sets the environment variables that TensorFlow and Numba read, before either is imported.
+"""Sets the environment variables that TensorFlow reads, before it is imported.
 
-`import bert_gpu` calls `prepare`, so scripts, library and worker processes (which inherit the
-environment) get the same. Variables that the user has set win. Nothing here imports a heavy
-package.
+Scripts and commands call `prepare` in bert_gpu/__main__.py, worker processes in `start_prepared`; a
+program that uses the library may call it, and `import bert_gpu` does not. Variables that the user
+has set win. Nothing here imports a heavy package.
 """
 
 import contextlib
+import functools
 import gc
 import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import logging
 import os
+import pickle
 import sys
 import tempfile
 import warnings
@@ -27,25 +30,54 @@ OUR_FLAGS = f"{ROUNDING_FLAG}=false"  # the value of XLA_FLAGS where the user ha
 
 
 def prepare(environ=os.environ):
-    """Sets the variables that are not set yet. environ: the environment, a mapping that is
-    changed.
+    """Set what the scripts set before TensorFlow is imported, so that a program that uses the
+    library computes the same numbers as fast: environment variables that are not set yet, and an
+    import hook, with which TensorFlow imports Keras when it is used. Call it first.
+
+    Args:
+      environ: the environment, a mapping that is changed.
     """
+    if environ is os.environ and "tensorflow" in sys.modules:
+        hint()  # too late
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     environ.setdefault("GLOG_minloglevel", "3")
-    # TensorFlow leaves oneDNN's kernels off on CPUs without AVX512, where they are faster too
-    # (docs/results.md).
-    environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
-    flags = environ.get("XLA_FLAGS", "").strip()
-    # a value without a dash is the name of a file of flags
-    if ROUNDING_FLAG not in flags and (not flags or flags.startswith("-")):
-        environ["XLA_FLAGS"] = f"{flags} {OUR_FLAGS}".strip()
-    if "NUMBA_CACHE_DIR" not in environ:
-        environ["NUMBA_CACHE_DIR"] = cache_folder("numba", environ)
+    environ.update(lacking(environ))
     processes = sys.modules.get("multiprocessing.process")
     if processes and processes.parent_process():  # its parent has shown these
         warnings.filterwarnings("ignore", "Environment variable .* is defined", module="numba")
     if not any(isinstance(finder, KerasLater) for finder in sys.meta_path):
         sys.meta_path.insert(0, KerasLater())
+
+
+def start_prepared(pickled, *arguments):
+    """Prepare a worker process, then unpickle a function, which imports its module, and call it."""
+    prepare()
+    pickle.loads(pickled)(*arguments)
+
+
+def lacking(environ) -> dict[str, str]:
+    """{variable: value} of what changes TensorFlow's numbers or speed and is not set."""
+    values = {}
+    # TensorFlow leaves oneDNN's kernels off on CPUs without AVX512, where they are faster too
+    # (docs/results.md).
+    if "TF_ENABLE_ONEDNN_OPTS" not in environ:
+        values["TF_ENABLE_ONEDNN_OPTS"] = "1"
+    flags = environ.get("XLA_FLAGS", "").strip()
+    # a value without a dash is the name of a file of flags
+    if ROUNDING_FLAG not in flags and (not flags or flags.startswith("-")):
+        values["XLA_FLAGS"] = f"{flags} {OUR_FLAGS}".strip()
+    return values
+
+
+@functools.cache
+def hint() -> None:
+    """Say once in a process, to the logger "bert_gpu", what its TensorFlow lacks."""
+    values = " ".join(f"{name}={value!r}" for name, value in lacking(os.environ).items())
+    if values:
+        logging.getLogger("bert_gpu").warning(
+            f"TensorFlow runs without {values}: numbers may differ from those of the scripts, and "
+            "CPUs may be slower; call bert_gpu.prepare() before TensorFlow is imported"
+        )
 
 
 def cache_folder(name, environ=os.environ):

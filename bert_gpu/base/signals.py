@@ -95,14 +95,22 @@ def collect_signals():
 
 
 @contextlib.contextmanager
-def watch_signals(warn, patience=PATIENCE):
+def watch_signals(warn, patience=PATIENCE, interrupts=False):
     """Yields a list that receives the first SIGINT or SIGTERM; a second one ends the process at
     once with exit code 128 + signum. warn, patience: as for `answer_signals`.
+
+    interrupts: for a program or a notebook, which lives on: a second SIGINT is a KeyboardInterrupt.
     """
     caught = []
-    handlers = dict.fromkeys(SIGNALS, lambda signum, frame: caught.append(signum))
+
+    def keep(signum, frame):
+        if interrupts and signum == signal.SIGINT and caught:
+            raise KeyboardInterrupt
+        caught.append(signum)
+
+    handlers = dict.fromkeys(SIGNALS, keep)
     answer = "the run saves and stops after the current call; a second signal ends it unsaved"
-    with answer_signals(handlers, answer, warn, patience):
+    with answer_signals(handlers, answer, warn, patience, [signal.SIGINT] * interrupts):
         yield caught
 
 
@@ -118,7 +126,7 @@ def answer_interrupts(warn, patience=PATIENCE):
 
 
 @contextlib.contextmanager
-def answer_signals(handlers, answer, warn, patience):
+def answer_signals(handlers, answer, warn, patience, harmless=()):
     """Sets signal handlers. A signal whose effect has to wait gets a line; a second one ends the
     process at once with exit code 128 + signum.
 
@@ -127,6 +135,7 @@ def answer_signals(handlers, answer, warn, patience):
         signal is not answered here.
       answer: the line, behind the signal's name. warn: function of the line; a thread calls it.
       patience: seconds after which the line is written, unless the context has ended by then.
+      harmless: signals that do not end the process.
     """
     previous_writer = None
     reader, writer = os.pipe()
@@ -137,9 +146,9 @@ def answer_signals(handlers, answer, warn, patience):
         while byte := os.read(reader, 1):
             if byte[0] in handlers and signal.getsignal(byte[0]) == handlers[byte[0]]:
                 seen += 1
-                if seen == 2:
+                if seen >= 2 and byte[0] not in harmless:
                     os._exit(128 + byte[0])
-                if not select.select([reader], [], [], patience)[0]:
+                if seen == 1 and not select.select([reader], [], [], patience)[0]:
                     warn(f"{signal.Signals(byte[0]).name}: {answer}")
 
     with contextlib.suppress(ValueError):  # not in the main thread: nothing to watch

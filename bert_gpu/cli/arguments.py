@@ -81,11 +81,12 @@ class Reader:
     Args:
       switches: {name of a flag of ours: whether it is true or false}. aliases: {name: Alias}.
       takes_positionals: whether there may be arguments that are not flags. script: the command's
-        name in aliases.SCRIPTS, or None.
+        name in aliases.SCRIPTS, or None. listing: what lists all flags.
     """
 
-    def __init__(self, switches, aliases, takes_positionals, script):
+    def __init__(self, switches, aliases, takes_positionals, script, listing="--helpfull"):
         self.switches, self.aliases, self.script = switches, aliases, script
+        self.listing = listing
         self.takes_positionals = takes_positionals
         self.all_switches = {name: alias.is_switch for name, alias in aliases.items()} | switches
 
@@ -140,7 +141,8 @@ class Reader:
             from bert_gpu.cli import suggestions  # here, because only a mistake need wait for it
 
             raise UserError(
-                suggestions.unknown(text, self.script, self.all_names), where=place.where
+                suggestions.unknown(text, self.script, self.all_names, self.listing),
+                where=place.where,
             )
         if equals:
             return name, value, text

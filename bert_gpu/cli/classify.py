@@ -2,8 +2,6 @@
 
 import itertools
 
-from bert_gpu.base import console
-from bert_gpu.base.environment import quick_imports
 from bert_gpu.base.errors import UserError
 from bert_gpu.cli import flags, training
 from bert_gpu.cli.quick import implied_recipe
@@ -39,6 +37,7 @@ EXAMPLE = (
 )
 
 CLASSES = training.classes_of(FinetuneSettings, SweepConfig)
+DEFAULTS = training.defaults_of(FinetuneSettings)
 NOT_IN_A_GRID = dict(  # and what to do instead
     seed="use --num_trials for several seeds",
     num_trials="give it once, beside --grid",
@@ -64,31 +63,34 @@ MAIN = {
 }
 
 
-def main(argv):
-    parsed = parse(argv)
+def main(argv, objects=None):
+    """Returns a finetune.run.Result, of several a SweepResult, or the text of --show_config;
+    objects: of flags.parse.
+    """
+    parsed = parse(argv, objects)
     with parsed.naming_origins():
         sweep = parsed.make(SweepConfig)
         cells = {} if sweep.grid is None else read_grid(sweep.grid)
-        variants = {cell: parse([*argv, *given]) for cell, given in cells.items()}
+        variants = {cell: parse([*argv, *given], objects) for cell, given in cells.items()}
         return run(parsed, sweep, variants or {"": parsed})
 
 
-def parse(argv):
-    """The flags.Parsed of a command line; only a training takes the bundled data by default."""
-    defaults = training.defaults_of(FinetuneSettings)
+def parse(argv, objects=None):
+    """The flags.Parsed of a call; only a training takes the bundled data by default."""
     parsed = flags.parse(
         argv,
         SUMMARY,
         EXAMPLE,
         CLASSES,
-        defaults=defaults | dict(data_dir=flags.bundled("examples/pairs")),
+        defaults=DEFAULTS | dict(data_dir=flags.bundled("examples/pairs")),
         script="classify",
         main=MAIN,
         implied=implied_recipe,
+        objects=objects,
     )
     with parsed.naming_origins():
         if "train" not in resolve_phases(parsed.make(FinetuneConfig)):
-            parsed.defaults = defaults
+            parsed.defaults = DEFAULTS
     return parsed
 
 
@@ -137,20 +139,15 @@ def run(parsed, sweep, variants):
         parsed.save_config(common.save_config, [parsed.make(kind) for kind in CLASSES])
     if common.show_config:
         resolved = {type(config): config for config in resolve_defaults(settings, phases).configs()}
-        console.answer(
-            flags.describe(
-                parsed,
-                [resolved[kind] if kind in resolved else parsed.make(kind) for kind in CLASSES],
-            )
-        )
-        return 0
-    with quick_imports():
+        configs = [resolved[kind] if kind in resolved else parsed.make(kind) for kind in CLASSES]
+        return flags.describe(parsed, configs)
+    with parsed.imports():
         from bert_gpu.finetune.run import finetune
         from bert_gpu.finetune.sweep import is_sweep, run_sweep
     if is_sweep(settings, sweep):
         chosen = {
             cell: training.read_settings(one, FinetuneSettings) for cell, one in variants.items()
         }
-        return training.exit_code(run_sweep(chosen, sweep, parsed.console(common.quiet)))
+        return run_sweep(chosen, sweep, parsed.console(common.quiet))
     answers = settings.run.predictions_file == STANDARD_OUTPUT
-    return training.exit_code(finetune(settings, parsed.console(common.quiet or answers)))
+    return finetune(settings, parsed.console(common.quiet or answers))

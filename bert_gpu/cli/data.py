@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 
-from bert_gpu.base import console, environment
+from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, setting
 from bert_gpu.cli import flags
@@ -97,10 +97,10 @@ MAIN = {
 }
 
 
-def main(argv):
-    parsed = flags.parse(
-        argv, SUMMARY, EXAMPLE, CLASSES, script="data", main=MAIN, implied=implied_recipe
-    )
+def main(argv, objects=None):
+    """Returns a data.manifest.Manifest, or the text of --show_config; objects: of flags.parse."""
+    rules = dict(script="data", main=MAIN, implied=implied_recipe)
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, **rules, objects=objects)
     with parsed.naming_origins(), naming_folder(parsed):
         return run(parsed)
 
@@ -122,19 +122,19 @@ def run(parsed):
         parsed.save_config(common.save_config, [config, text_format])
     if common.show_config:
         rest = [parsed.make(kind) for kind in (FolderConfig, StartConfig, RecipeConfig)]
-        console.answer(flags.describe(parsed, [config, *rest, text_format, show, common]))
-        return
-    with environment.quick_imports():
+        return flags.describe(parsed, [config, *rest, text_format, show, common])
+    with parsed.imports():
         from bert_gpu.data.build import build
     log = parsed.console(common.quiet)
     if model is not None:
         log.say(check_vocabulary(parsed, model, config))
-    build(config, text_format, overwrite=common.overwrite, console=log)
+    manifest = build(config, text_format, overwrite=common.overwrite, console=log)
     if show.show:
         from bert_gpu.data.summary import decode_instances
 
         for text in decode_instances(config, show.show):
             console.answer(text)
+    return manifest
 
 
 @contextlib.contextmanager

@@ -2,8 +2,7 @@
 
 import time
 
-from bert_gpu.base.console import Console, format_seconds
-from bert_gpu.base.environment import quick_imports
+from bert_gpu.base.console import format_seconds
 from bert_gpu.cli import flags
 from bert_gpu.inference.config import EmbedConfig
 
@@ -15,14 +14,16 @@ EXAMPLE = (
     "python -m bert_gpu embed --model=runs/pretrain/model --input=lines.txt --output=lines.npy",
     "zcat lines.gz | python -m bert_gpu embed --pooling=mean --output=lines.npy",
 )
+CLASSES = [EmbedConfig]
 
 
-def main(argv):
-    config = flags.parse(argv, SUMMARY, EXAMPLE, [EmbedConfig]).make(EmbedConfig)
-    started = time.monotonic()
-    with quick_imports():
+def main(argv, objects=None):
+    """Returns an inference.embeddings.Embedded; objects: of flags.parse."""
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, objects=objects)
+    config, started = parsed.make(EmbedConfig), time.monotonic()
+    with parsed.imports():
         from bert_gpu.inference.embeddings import embed_file
-    console = Console(config.quiet)
+    console = parsed.console(config.quiet)
     done = embed_file(config, console)
     if done.num_truncated:
         console.say(f"cut to --max_seq_length: {done.num_truncated:,} texts")
@@ -31,3 +32,4 @@ def main(argv):
         f"{' and '.join(done.files)}: {rows:,} x {done.width} of {done.num_texts:,} texts, "
         f"{done.num_tokens:,} tokens, in {format_seconds(time.monotonic() - started)}"
     )
+    return done

@@ -9,8 +9,11 @@ SUMMARY = (
     "The last line says what opens it there."
 )
 EXAMPLE = ("python -m bert_gpu export --from=runs/pretrain --to=my-bert",)
+CLASSES = [ExportConfig]
 
 
-def main(argv):
-    config = flags.parse(argv, SUMMARY, EXAMPLE, [ExportConfig]).make(ExportConfig)
-    transfer(config, config.format)
+def main(argv, objects=None):
+    """Returns a line on the folder and what opens it; objects: of flags.parse."""
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, objects=objects)
+    config = parsed.make(ExportConfig)
+    return transfer(parsed, config, config.format)

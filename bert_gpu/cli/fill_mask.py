@@ -1,7 +1,6 @@
 """python -m bert_gpu fill-mask: the words that a pretrained model predicts for [MASK]."""
 
 from bert_gpu.base import console
-from bert_gpu.base.environment import quick_imports
 from bert_gpu.base.errors import UserError
 from bert_gpu.cli import flags
 from bert_gpu.inference.config import FillMaskConfig
@@ -15,10 +14,16 @@ EXAMPLE = (
     'python -m bert_gpu fill-mask --model=bert-base-uncased --top_k=10 "a [MASK] of [MASK]"',
     "python -m bert_gpu fill-mask --input=lines.txt --output=answers.jsonl",
 )
+CLASSES = [FillMaskConfig]
 
 
-def main(argv):
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, [FillMaskConfig], positionals='"TEXT WITH [MASK]"')
+def main(argv, objects=None):
+    """Returns the answers for texts, and in a program also those for a file: for each text, for
+    each [MASK] of it, [(probability, word), ...]. objects: of flags.parse.
+    """
+    parsed = flags.parse(
+        argv, SUMMARY, EXAMPLE, CLASSES, positionals='"TEXT WITH [MASK]"', objects=objects
+    )
     config, texts = parsed.make(FillMaskConfig), parsed.positionals
     if bool(texts) == (config.input is not None):
         raise UserError(
@@ -28,25 +33,28 @@ def main(argv):
         )
     if texts and config.output is not None:
         raise UserError("has no effect without --input=FILE", setting="output", value=config.output)
-    with quick_imports():
-        from bert_gpu.inference.masked_words import MASK, MaskFiller, check_masks, fill_file
+    with parsed.imports():
+        from bert_gpu.inference.masked_words import MaskFiller, check_masks, fill_file
     if texts:
         check_masks(texts)
         answers = MaskFiller(config)(texts)
         for text, masks in zip(texts, answers, strict=True):
-            show(text if len(texts) > 1 else None, masks, MASK)
-        return 0
-    shown = console.Console(config.quiet or config.output is None)
-    num_texts = fill_file(config, shown, lambda text, masks: show(text, masks, MASK))
+            if parsed.is_command:
+                show(text if len(texts) > 1 else None, masks)
+        return answers
+    shown, answers = parsed.console(config.quiet or config.output is None), []
+    say = show if parsed.is_command else lambda text, masks: answers.append(masks)
+    num_texts = fill_file(config, shown, say)
     if config.output is not None:
         shown.say(f"{config.output}: answers for {num_texts:,} texts")
+    return answers
 
 
-def show(text, masks, mask):
+def show(text, masks):
     """Prints the words for each mask of a text, below the text unless it is None."""
     if text is not None:
         console.answer(text)
     for index, words in enumerate(masks, 1):
-        console.answer(f"{mask} {index}")
+        console.answer(f"[MASK] {index}")
         for probability, word in words:
             console.answer(f"  {probability:.4f}  {word}")

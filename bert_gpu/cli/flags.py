@@ -16,12 +16,14 @@ from absl import flags as absl_flags
 
 import bert_gpu
 from bert_gpu.base import console
+from bert_gpu.base.environment import quick_imports
 from bert_gpu.base.errors import TrainingStopped, UserError, one_line
 from bert_gpu.base.settings import Settings, fields_of, parse_time, setting, value_type
 from bert_gpu.base.signals import answer_interrupts
 from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.recipes import rules
+from bert_gpu.train.config import RunSettings
 
 PACKAGE = pathlib.Path(bert_gpu.__file__).resolve().parent
 # what stands for each script where there is only the package
@@ -70,16 +72,26 @@ def name_commands(text):
 
 
 class Parsed:
-    """The parsed flags of one call. positionals: the arguments that are not flags.
+    """The parsed flags of one call. positionals: the arguments that are not flags. objects: None on
+    the command line; in a program {class: settings object} of what stands for flags. fixed: {flag:
+    value} of these objects. is_command: whether this is a command line.
 
     script: the command's name in recipes. recipe_name: that of --recipe, or None. phase: that of
     --phase, None where the recipe has none. is_implied: whether the user has named no recipe.
-    recipe: {flag: (value, source)} that both set where the
-    user did not. sources: {flag: arguments.Given} of the flags that the user gave. adopted: {flag:
-    (value, source)} of what a command takes from a file, for --show_config and --save_config.
+    recipe: {flag: (value, source)} that both set where the user did not. sources: {flag:
+    arguments.Given} of the flags that the user gave. adopted: {flag: (value, source)} of what a
+    command takes from a file, for --show_config and --save_config.
     """
 
-    def __init__(self, values, classes, defaults, positionals, script, given, implied=None):
+    def __init__(
+        self, values, classes, defaults, positionals, script, given, implied=None, objects=None
+    ):
+        self.is_command, self.objects = objects is None, by_class(objects or (), classes)
+        # makes the context in which a command imports TensorFlow
+        self.imports = quick_imports if self.is_command else contextlib.nullcontext
+        self.fixed = {
+            name: value for config in self.objects.values() for name, value in vars(config).items()
+        }
         self.values, self.classes, self.defaults, self.positionals = (
             values,
             classes,
@@ -87,11 +99,12 @@ class Parsed:
             positionals,
         )
         self.sources, self.adopted = {flag.name: flag for flag in given}, {}
+        self.check_given_once()
         self.script, self.recipe_name, self.recipe, self.warned = script, None, {}, set()
         self.phase, chosen = None, None if script is None else self.make(rules.RecipeConfig)
         name, self.is_implied = chosen and chosen.recipe, False
         if name is None and implied is not None:
-            name = implied(script, [flag.name for flag in given])
+            name = implied(script, [*self.sources, *self.fixed])
             self.is_implied = name is not None
         if name is not None:
             given = {
@@ -101,9 +114,16 @@ class Parsed:
             self.recipe_name = name
             self.recipe = rules.resolve(name, script, given, self.phase)
 
+    def check_given_once(self):
+        """UserError for a flag that stands beside a settings object which has its value."""
+        is_whole = any(issubclass(kind, RunSettings) for kind in self.objects)
+        for name in self.sources:
+            if name in self.fixed or (is_whole and name not in flagfile.NOT_SAVED):
+                raise UserError("is in the settings object", "set it there alone", setting=name)
+
     def given(self, name):
-        """Whether the user gave the flag."""
-        return bool(self.values[name].present)
+        """Whether the user gave the flag, maybe by a settings object."""
+        return name in self.fixed or bool(self.values[name].present)
 
     def given_values(self, kind):
         """{field: value} of the fields of a settings class that the user gave."""
@@ -126,6 +146,8 @@ class Parsed:
         """Settings of a class: each value from the user, else the recipe, else `defaults`, else the
         command's defaults, else the class.
         """
+        if kind in self.objects:
+            return self.objects[kind]
         ours = {
             field.name: self.defaults[field.name]
             for field in dataclasses.fields(kind)
@@ -176,10 +198,11 @@ class Parsed:
         return "model" if is_models and "model" in self.recipe and not self.given("model") else None
 
     def console(self, quiet):
-        """A Console that says of a warning which is a UserError where its setting comes from. Its
-        first line tells of a recipe that the user has not named.
+        """A Console, in a program a LogConsole, whose warnings that are UserErrors say where their
+        setting comes from. Its first line tells of a recipe that the user has not named.
         """
-        made = RecipeConsole(self.origin_of, quiet)
+        kind = console.Console if self.is_command else console.LogConsole
+        made = kind(quiet, origin_of=self.origin_of)
         if self.is_implied:
             made.say(quick.SAID)
         return made
@@ -189,6 +212,8 @@ class Parsed:
         other values it tells in comments. An implied recipe is written as a flag, because the call
         would lose it with the first flag that is added.
         """
+        if self.objects:
+            raise UserError("writes no settings objects", "give arguments", setting="save_config")
         implied = [as_flag("recipe", self.recipe_name)] if self.is_implied else []
         given = implied + [
             flag.argument for flag in self.sources.values() if flag.name not in flagfile.NOT_SAVED
@@ -204,6 +229,8 @@ class Parsed:
         flagfile.save(path, aliases.SCRIPTS[self.script], given, recipe + others)
 
     def _value(self, field):
+        if field.name in self.fixed:
+            return self.fixed[field.name]
         value = self.values[field.name].value
         if field.metadata["words"] and value not in field.metadata["words"]:
             try:
@@ -213,17 +240,18 @@ class Parsed:
         return tuple(value) if value_type(field)[0] is tuple else value
 
 
-class RecipeConsole(console.Console):
-    """Says of a warning about a setting what gave the setting its value. origin_of: of a Parsed."""
-
-    def __init__(self, origin_of, quiet):
-        super().__init__(quiet)
-        self.origin_of = origin_of
-
-    def warn(self, text):
-        if isinstance(text, UserError):
-            text.origin = self.origin_of(text)
-        super().warn(str(text))
+def by_class(objects, classes):
+    """{class: settings object}, with those that a RunSettings has. UserError for an object that is
+    none of the command's.
+    """
+    known = {}
+    for one in objects:
+        parts = one.configs() if isinstance(one, RunSettings) else [one]
+        if not {type(part) for part in parts} <= set(classes):
+            names = ", ".join(kind.__name__ for kind in classes)
+            raise UserError(f"no settings of this call, which takes {names}", where=repr(type(one)))
+        known |= {type(part): part for part in [one, *parts]}
+    return known
 
 
 def as_flag(name, value):
@@ -244,6 +272,7 @@ def parse(
     script=None,
     main=None,
     implied=None,
+    objects=None,
 ):
     """Parses a command line.
 
@@ -258,6 +287,7 @@ def parse(
       main: {topic: names of the flags that --help shows}; None = it shows all.
       implied: function of (script, names of the flags given) -> the recipe of a call that names
         none, or None.
+      objects: None = this is a command line; of a call in a program its settings objects.
 
     Returns: Parsed. Prints the help and raises SystemExit(0) for --help and --helpfull. Raises
       UserError for bad flags.
@@ -282,8 +312,9 @@ def parse(
     for field in fields.values():
         define(field, values, defaults.get(field.name, field.default))
     switches = {name: is_bool(field) for name, field in fields.items()}
+    listing = "--helpfull" if objects is None else f"help(bert_gpu.{argv[0]})"
     reader = arguments.Reader(
-        switches, foreign | own_aliases(fields), positionals is not None, script
+        switches, foreign | own_aliases(fields), positionals is not None, script, listing
     )
     given, rest = reader.read(argv[1:])
     for flag in given:
@@ -294,7 +325,7 @@ def parse(
                 f"{flag.said or flag.argument}: {form_of(fields[flag.name])}",
                 where=flag.place.where,
             ) from error
-    return Parsed(values, classes, defaults, rest, script, given, implied)
+    return Parsed(values, classes, defaults, rest, script, given, implied, objects)
 
 
 HELP = ("--help", "-h", "-help", "--helpfull")
@@ -395,12 +426,12 @@ def source_of(parsed, field, value):
 
 
 def exit_code(main, argv):
-    """Runs main(argv) -> exit code or None; turns bad input and file errors into one line on stderr
-    and exit code 2.
+    """Runs main(argv) and returns `code_of` its result; turns bad input and file errors into one
+    line on stderr and exit code 2.
     """
     try:
         with console.warnings_of_libraries(), answer_interrupts(console.warn):
-            return main(argv) or 0
+            return code_of(main(argv))
     except UserError as error:
         return fail(str(error))
     except TrainingStopped as problem:
@@ -424,6 +455,18 @@ def exit_code(main, argv):
         if problem is None:
             raise
         return fail(problem)
+
+
+def code_of(result: object) -> int:
+    """The exit code of a command's result: the result itself, or 128 + the signal that stopped a
+    run, else 0. Prints a result that is text.
+    """
+    if isinstance(result, int):
+        return result
+    if isinstance(result, str):
+        console.answer(result)
+    signum = getattr(result, "signal", None)
+    return 0 if signum is None else 128 + signum
 
 
 CHECK_PATH = "check the path, its permissions and the space on the disk"

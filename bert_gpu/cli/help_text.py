@@ -57,11 +57,6 @@ def text(program, summary, example, classes, defaults, *, positionals, main, ali
     return "\n".join([*lines, textwrap.fill(more.strip(), width)])
 
 
-def first_paragraph(content: str) -> str:
-    """The first paragraph of a docstring, in one line."""
-    return " ".join(content.strip().split("\n\n")[0].split())
-
-
 def columns():
     """The width of the help: that of COLUMNS or the terminal, but at most 110."""
     return min(110, shutil.get_terminal_size((100, 24)).columns)

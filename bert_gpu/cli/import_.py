@@ -3,7 +3,6 @@ here.
 """
 
 from bert_gpu.base import console
-from bert_gpu.base.environment import quick_imports
 from bert_gpu.cli import flags
 from bert_gpu.interop.config import ImportConfig
 
@@ -15,18 +14,21 @@ EXAMPLE = (
     "python -m bert_gpu import --from=bert-base-uncased --to=models/base",
     "python run_classifier.py --init_checkpoint=models/base",
 )
+CLASSES = [ImportConfig]
 
 
-def main(argv):
-    transfer(flags.parse(argv, SUMMARY, EXAMPLE, [ImportConfig]).make(ImportConfig))
+def main(argv, objects=None):
+    """Returns a line on the folder and what opens it; objects: of flags.parse."""
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, objects=objects)
+    return transfer(parsed, parsed.make(ImportConfig))
 
 
-def transfer(config, *form):
-    """Reads a model and writes it, as an ImportConfig or an ExportConfig says; form: to which
-    format.
+def transfer(parsed, config, *form):
+    """Reads a model and writes it, as an ImportConfig or an ExportConfig says; returns a line
+    on it. form: to which format.
     """
     config.check_paths()
-    with quick_imports():
+    with parsed.imports():
         from bert_gpu.interop import models
         from bert_gpu.runs.card_facts import facts_beside
-    console.answer(models.transfer(config, console.warn, *form, describe=facts_beside))
+    return models.transfer(config, console.warn, *form, describe=facts_beside)

@@ -1,7 +1,6 @@
 """run_pretraining_gpu.py: TFRecords -> BERT."""
 
 from bert_gpu.base import console
-from bert_gpu.base.environment import quick_imports
 from bert_gpu.base.errors import UserError
 from bert_gpu.cli import flags, training
 from bert_gpu.cli.quick import implied_recipe
@@ -63,10 +62,10 @@ MAIN = {
 }
 
 
-def main(argv):
-    parsed = flags.parse(
-        argv, SUMMARY, EXAMPLE, CLASSES, script="pretrain", main=MAIN, implied=implied_recipe
-    )
+def main(argv, objects=None):
+    """Returns a train.run.TrainingResult, or the text of --show_config; objects: of flags.parse."""
+    rules = dict(script="pretrain", main=MAIN, implied=implied_recipe)
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, **rules, objects=objects)
     with parsed.naming_origins():
         common = parsed.make(flags.CommonConfig)
         settings = training.read_settings(
@@ -78,11 +77,10 @@ def main(argv):
             kinds = [kind for kind in CLASSES if kind is not ModelConfig]  # its size may be open
             parsed.save_config(common.save_config, [parsed.make(kind) for kind in kinds])
         if common.show_config:
-            console.answer(show_config(parsed, settings))
-            return 0
-        with quick_imports():
+            return show_config(parsed, settings)
+        with parsed.imports():
             from bert_gpu.pretrain.run import pretrain
-        return training.exit_code(pretrain(settings, parsed.console(common.quiet)))
+        return pretrain(settings, parsed.console(common.quiet))
 
 
 def check_model(settings):

@@ -12,12 +12,14 @@ RESUME = frozenset(
 )
 
 
-def unknown(argument: str, script: str | None, names: list[str]) -> str:
+def unknown(
+    argument: str, script: str | None, names: list[str], listing: str = "--helpfull"
+) -> str:
     """The message about an argument whose flag is not known.
 
     Args:
       argument: as given. script: in aliases.SCRIPTS, or None. names: what the command takes, a
-        switch also as noNAME.
+        switch also as noNAME. listing: what lists all flags.
     """
     name = argument.lstrip("-").partition("=")[0]
     shown, wanted, elsewhere = argument[:80], plain(name), flags_elsewhere(script)
@@ -30,8 +32,9 @@ def unknown(argument: str, script: str | None, names: list[str]) -> str:
         return f"{shown}: no such flag; did you mean --{wanted} of {elsewhere[wanted]}?"
     if close := close or difflib.get_close_matches(wanted, names, 2, 0.7):
         flags = " or ".join(f"--{flag}" for flag in close)
-        return f"{shown}: no such flag; did you mean {flags}? (--helpfull lists all)"
-    return f"{shown}: no such flag (--help shows those that matter, --helpfull lists all)"
+        return f"{shown}: no such flag; did you mean {flags}? ({listing} lists all)"
+    main = "--help shows those that matter, " if listing == "--helpfull" else ""
+    return f"{shown}: no such flag ({main}{listing} lists all)"
 
 
 def plain(name: str) -> str:

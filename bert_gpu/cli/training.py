@@ -1,4 +1,4 @@
-"""Shared by the two training commands: flags -> settings, results -> exit codes."""
+"""Shared by the two training commands: flags -> settings."""
 
 import dataclasses
 
@@ -35,8 +35,10 @@ def defaults_of(kind):
 
 def read_settings(parsed, kind, **more):
     """The RunSettings subclass `kind` from a command line and its recipe. more: fields that are not
-    settings classes.
+    settings classes. In a program the user may have made all of it.
     """
+    if kind in parsed.objects:
+        return parsed.objects[kind]
     configs = {name: parsed.make(config) for name, config in kind.kinds().items()}
     overwrite = parsed.make(CommonConfig).overwrite
     return kind(
@@ -55,8 +57,3 @@ def find_devices(config):
     gpus, cluster = choose_gpus(config, count_gpus(), "NVML"), find_cluster()
     num_workers = 1 if cluster is None else len(cluster)
     return "GPU" if gpus else "CPU", max(1, len(gpus)) * config.virtual_replicas * num_workers
-
-
-def exit_code(result):
-    """0, or 128 + the signal that stopped a run."""
-    return 0 if result.signal is None else 128 + result.signal

@@ -21,7 +21,7 @@ import time
 
 import google_crc32c
 
-from bert_gpu.base.console import Console, LogConsole, format_seconds
+from bert_gpu.base.console import LOG, Console, format_seconds
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_writable, existing_parent, only_writer
 from bert_gpu.base.malloc import map_large_blocks, trim_heap
@@ -80,11 +80,13 @@ class Job:
     plan: CorpusPlan | None
 
 
-def build(config, text_format=AUTO, overwrite=False, console=None):
-    """Writes the data set of a DataConfig, or its missing shards; arguments and errors are those
-    of the package's `create_pretraining_data`.
+def build(config, text_format=AUTO, overwrite=False, console=LOG):
+    """Writes the data set of a DataConfig, or its missing shards; returns its Manifest. UserError
+    for a setting or a text that is wrong.
+
+    overwrite: replace an earlier data set. console: console.Console, None = Python's logger
+      "bert_gpu".
     """
-    console = console or LogConsole()
     with parallel.open_workers(config, console) as workers:
         job = open_job(config, overwrite, text_format, workers, console)
         if job.status == "finished":

@@ -9,9 +9,10 @@ Legend: N records, S row length, P predictions a row.
 
 import dataclasses
 
-import numba
 import numpy as np
 import tensorflow as tf
+
+from bert_gpu.base.compiled import compiled
 
 STATIC = "static"  # Google's seven features, fixed length
 # input_ids without padding or masks, starts and, for pairs, next_sentence_labels
@@ -216,7 +217,7 @@ def encode_examples(features):
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _varint_size(value):
     size = 1
     value = np.uint64(value)
@@ -226,7 +227,7 @@ def _varint_size(value):
     return size
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _put_varint(buffer, offset, value):
     value = np.uint64(value)
     while value >= np.uint64(128):
@@ -237,7 +238,7 @@ def _put_varint(buffer, offset, value):
     return offset + 1
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _pack_varints(values, splits):
     """Rows of integers -> the packed varints of each row, and the offset of each row."""
     byte_splits = np.zeros(len(splits), np.int64)
@@ -253,7 +254,7 @@ def _pack_varints(values, splits):
     return buffer, byte_splits
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _assemble(payload, starts, sizes, keys, key_splits, codes):
     """Wraps payloads (N records x F features) in the messages Example > Features > entry >
     Feature > list.

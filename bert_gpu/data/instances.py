@@ -15,9 +15,9 @@ Legend: N instances, S row length.
 
 import dataclasses
 
-import numba
 import numpy as np
 
+from bert_gpu.base.compiled import compiled
 from bert_gpu.data.config import FRAMES
 from bert_gpu.data.random_bits import draw, draw_integer, draw_uniform
 
@@ -154,7 +154,7 @@ def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, k
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _pair_instances(
     sentence_splits, document_splits, chosen, pool, max_tokens, short_seq_prob, swaps, state
 ):
@@ -204,7 +204,7 @@ def _pair_instances(
     return instances[:count].copy()
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _random_segment(sentence_splits, document_splits, document, pool, wanted, state):
     """Start and end of sentences of a random document of the pool that is not `document`, from a
     random sentence on: one, and more until they have `wanted` tokens.
@@ -221,7 +221,7 @@ def _random_segment(sentence_splits, document_splits, document, pool, wanted, st
     return sentence_splits[begin], sentence_splits[end]
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _truncate(a_start, a_end, b_start, b_end, max_tokens, state):
     """Drops one token at a time from the longer segment (B when equal), at the front or the back at
     random.
@@ -240,7 +240,7 @@ def _truncate(a_start, a_end, b_start, b_end, max_tokens, state):
     return a_start, a_end, b_start, b_end
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def make_rows(ids, pieces, ends, row_splits, max_seq_length, cls_id, sep_id, kind):
     """Pieces (K, 2) of ids -> rows with frames; row i has the pieces row_splits[i] :
     row_splits[i + 1].

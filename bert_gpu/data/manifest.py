@@ -70,6 +70,14 @@ class Manifest(Settings):
     settings: dict = setting(None, "What the data set was made with.", inside=MADE_WITH)
     inputs: list = setting(None, "[name, bytes, checksum] of each file of text.")
 
+    def __repr__(self):
+        return (
+            f"Manifest({self.name!r}: {self.num_train_instances:,} records in "
+            f"{len(self.train_shards)} files and {self.num_validation_instances:,} for validation "
+            f"in {len(self.validation_shards)}, rows of {self.max_seq_length} tokens, "
+            f"{self.vocab_file} of {self.vocab_size:,} pieces)"
+        )
+
     def paths(self, folder, split):
         shards = self.train_shards if split == "train" else self.validation_shards
         return [os.path.join(folder, shard) for shard in shards]

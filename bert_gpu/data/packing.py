@@ -12,9 +12,9 @@ Legend: N rows, S row length, K pieces.
 
 import dataclasses
 
-import numba
 import numpy as np
 
+from bert_gpu.base.compiled import compiled
 from bert_gpu.data.config import CLS_SEP
 from bert_gpu.data.instances import FRAME_KINDS, ROW, Tokens, make_rows
 
@@ -90,7 +90,7 @@ def packed_rows(documents, chosen, *, max_seq_length, separator):
     )
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _pack(starts, chosen, max_seq_length, frame, frames_each_piece):
     total = 0
     for document in chosen:
@@ -138,7 +138,7 @@ def full_sentence_rows(documents, chosen, *, max_seq_length):
     return PieceRows(*_full_sentences(*args), ROW)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _full_sentences(sentence_splits, document_splits, chosen, budget):
     max_rows = 1
     for document in chosen:

@@ -8,9 +8,10 @@ and Numba (the sequential draws of NSP), and a test checks that they give the sa
 
 import zlib
 
-import numba
 import numpy as np
 import tensorflow as tf
+
+from bert_gpu.base.compiled import compiled
 
 GOLDEN = 0x9E3779B97F4A7C15
 MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
@@ -66,7 +67,7 @@ def column_bits(keys, columns, stream):
     return tf.cast(tf.bitwise.right_shift(x, tf.constant(33, tf.uint64)), tf.int32)
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def draw(state):
     """Next 64 random bits of a sequence; `state` is a (1,) uint64 array that starts at the key."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -76,13 +77,13 @@ def draw(state):
     return x ^ (x >> np.uint64(31))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def draw_integer(state, low, high):
     """An integer in [low, high], both included, as Python's randint."""
     return low + np.int64((draw(state) >> np.uint64(11)) % np.uint64(high - low + 1))
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def draw_uniform(state):
     """A float in [0, 1)."""
     return np.float64(draw(state) >> np.uint64(11)) * (1.0 / 9007199254740992.0)

@@ -18,6 +18,8 @@ from bert_gpu.devices.nvml import gpu_bytes, visible_gpus
 from bert_gpu.devices.workers import ALONE, Alone, Workers, join, joined
 
 CODES = dict(nccl="NCCL", ring="RING")  # of --all_reduce; TensorFlow chooses for the others
+# TensorFlow keeps the devices that it has first used
+SAME_DEVICES = "ask for the devices of the first call, or start the process anew"
 DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float16": tf.float16}
 
 
@@ -73,6 +75,7 @@ def set_up(config):
     except (RuntimeError, ValueError) as error:
         raise UserError(
             "TensorFlow has started with other GPUs or memory limits in this process",
+            SAME_DEVICES,
             setting="num_gpus",
             value=len(gpus),
         ) from error
@@ -232,9 +235,6 @@ def split_device(device, count, memory_limit=None):
     """Splits a physical device into `count` logical devices, unless it is split already; they share
     a GPU's `memory_limit` (MB).
     """
-    made = tf.config.get_logical_device_configuration(device)
-    if made and len(made) >= count:
-        return
     # Logical GPUs need a share of the memory each; 90 % leaves room for the CUDA context.
     limit = None
     if device.device_type == "GPU":
@@ -247,12 +247,16 @@ def split_device(device, count, memory_limit=None):
                 value=count,
             )
         limit = int(megabytes / count)
+    made = tf.config.get_logical_device_configuration(device)
+    if made and len(made) >= count and made[0].memory_limit == limit:
+        return
     configuration = tf.config.LogicalDeviceConfiguration(memory_limit=limit)
     try:
         tf.config.set_logical_device_configuration(device, [configuration] * count)
     except RuntimeError as error:
         raise UserError(
-            "TensorFlow has started with fewer devices in this process",
+            "TensorFlow has started with other devices in this process",
+            SAME_DEVICES,
             setting="virtual_replicas",
             value=count,
         ) from error

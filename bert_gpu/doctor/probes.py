@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 
+from bert_gpu.base import environment
+
 OUTPUT = "trial: "  # what the line with the JSON object begins with
 
 
@@ -160,4 +162,5 @@ def main(kind, device):
 
 
 if __name__ == "__main__":
+    environment.prepare()
     main(*sys.argv[1:])

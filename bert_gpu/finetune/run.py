@@ -76,6 +76,9 @@ class Result(typing.NamedTuple):
     metrics: dict
     outcome: engine.TrainingResult | None
 
+    def __repr__(self):
+        return f"Result({self.path!r}: {self.metrics})"
+
     @property
     def signal(self):
         """The signal that stopped the training early, or None."""
@@ -83,7 +86,8 @@ class Result(typing.NamedTuple):
 
 
 def finetune(settings, console=None, clock=time.monotonic, reuses_results=False):
-    """Fine-tunes, evaluates and predicts as FinetuneSettings say; see the package's `finetune`.
+    """Fine-tunes, evaluates and predicts as FinetuneSettings say; returns a Result. console,
+    clock and errors: as for pretrain.run.pretrain.
 
     reuses_results: of a finished training takes the results that it has left for the same data,
       instead of evaluating and predicting again.

@@ -11,7 +11,7 @@ import typing
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.console import LogConsole
+from bert_gpu.base.console import LOG
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local
 from bert_gpu.base.signals import sigterm_unwinds
@@ -124,8 +124,9 @@ class Embedder:
         return tf.reduce_sum(hidden * share[:, :, None], 1)
 
 
-def embed_file(config, console=None):
-    """Embeds the lines of a file as EmbedConfig says; see the package's `embed`.
+def embed_file(config, console=LOG):
+    """Embeds the lines of a file as EmbedConfig says; returns an Embedded. UserError for
+    a setting or a file that is wrong, or a full disk; then no file is left.
 
     One of several workers embeds its share of the lines, and writes it to a file of its own.
     """
@@ -133,7 +134,6 @@ def embed_file(config, console=None):
     if cluster is not None and config.output is not None:
         config = dataclasses.replace(config, output=cluster.part_of(config.output))
     outputs = check_outputs(config)
-    console = console or LogConsole()
     share = None if cluster is None else share_of(config.input, cluster)
     if share is not None:
         console.warn(

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 
-from bert_gpu.base.console import Console, LogConsole
+from bert_gpu.base.console import LOG, Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_regular
 from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
@@ -19,7 +19,7 @@ WINDOW_LINES, WINDOW_BYTES = 8192, 4 << 20
 LINE_BYTES = 16 << 20
 
 
-def windows(path, console=None, what="texts", share=None):
+def windows(path, console=LOG, what="texts", share=None):
     """Yields lists of lines (bytes, without their ends) of a text file: at most WINDOW_LINES, of
     about WINDOW_BYTES unless one line alone is longer. Shows progress. share: range of the lines
     that are wanted; None = all.
@@ -28,7 +28,6 @@ def windows(path, console=None, what="texts", share=None):
       UserError: the file is missing, not a file, no plain UTF-8 text or a broken archive, or has a
         line of more than LINE_BYTES.
     """
-    console = console or LogConsole()
     if path == STANDARD_INPUT:
         found = in_windows(standard_input(), path)
         yield from counted(plain_text(found, "standard input"), console, what)

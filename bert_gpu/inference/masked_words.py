@@ -12,7 +12,7 @@ import json
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.console import LogConsole
+from bert_gpu.base.console import LOG
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import sigterm_unwinds
 from bert_gpu.inference.arrays import PartialFile
@@ -138,12 +138,11 @@ def mask_counts(ids, splits, mask_id):
     return np.diff(before[splits])
 
 
-def fill_file(config, console=None, say=print):
+def fill_file(config, console=LOG, say=print):
     """Answers each line of --input, to --output or by `say` (text, words of its masks), and warns
     of lines without [MASK] and of lines that are too long, which get no words. Returns the number
     of texts. UserError when there is none; then no file is left.
     """
-    console = console or LogConsole()
     if config.output is not None:
         check_output(config.output, config.overwrite)
     filler, num_texts = MaskFiller(config), 0

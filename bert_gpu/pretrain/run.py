@@ -24,7 +24,17 @@ from bert_gpu.train.step import TrainStep
 
 
 def pretrain(settings, console=None, clock=time.monotonic):
-    """Pretrains as PretrainSettings say, or resumes a run; see the package's `pretrain`."""
+    """Pretrains as PretrainSettings say, or resumes a run, in this process as often as asked.
+
+    Args:
+      console: console.Console, None = Python's logger "bert_gpu". clock: () -> seconds.
+
+    Returns an engine.TrainingResult, which has the signal that stopped the run, if one did.
+
+    Raises:
+      UserError: a setting or a file is wrong. TrainingStopped: the run diverged, stopped early or
+        could not save.
+    """
     check_monitoring(settings.monitor)
     trains, first = settings.run.trains, settings.run.start
     workers, console = engine.join(settings, console, architecture=settings.architecture)

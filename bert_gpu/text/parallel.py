@@ -12,12 +12,14 @@ import functools
 import multiprocessing
 import multiprocessing.pool
 import os
+import pickle
 import threading
 import time
 import typing
 
 import tensorflow as tf
 
+from bert_gpu.base.environment import start_prepared
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.malloc import map_large_blocks
 from bert_gpu.base.signals import children_ignore_interrupts
@@ -128,8 +130,9 @@ class Processes(Pool):
         context = multiprocessing.get_context("spawn")
         done, others = context.Array("q", 2), set(multiprocessing.active_children())
         progress = ProgressDelta(report)
+        start = pickle.dumps(functools.partial(start_worker, function))
         pool = concurrent.futures.ProcessPoolExecutor(
-            self.num_workers, context, start_worker, (function, done, os.getpid())
+            self.num_workers, context, start_prepared, (start, done, os.getpid())
         )
         try:
             with children_ignore_interrupts():

@@ -221,6 +221,9 @@ def remote_call(ray):
         if place["code"] not in sys.path:
             sys.path.append(place["code"])
         try:
+            from bert_gpu.base import environment
+
+            environment.prepare()
             from bert_gpu.text import ray_cluster
         except ImportError as error:
             return (

@@ -43,6 +43,12 @@ class TrainingResult(typing.NamedTuple):
     progress: Progress
     signal: int | None = None
 
+    def __repr__(self):
+        done, best = self.progress, ""
+        if done.best_metric is not None:  # minus a metric whose highest is best
+            best = f", best {done.best_by or 'loss'} {abs(done.best_metric):.4g}"
+        return f"TrainingResult({self.folder.path!r}: {done.step} steps{best})"
+
 
 @dataclasses.dataclass(kw_only=True)
 class Run:
@@ -110,7 +116,8 @@ class Run:
         Raises TrainingStopped when the run diverges or its folder cannot be written.
         """
         self.content = describe_run(self, plan, step.devices.kind, fixed, hashes)
-        with self.folder.reserved(), watch_signals(self.console.warn) as self.caught:
+        watching = watch_signals(self.console.warn, interrupts=self.console.in_program)
+        with self.folder.reserved(), watching as self.caught:
             resumed_step = self._restore(step, plan)
             if self.settings.overwrite:
                 self.folder.clear(find_results)

@@ -20,8 +20,8 @@ HOME = "/proc/nonexistent"  # cannot be made, not even by root
 
 
 def python(code, path=ROOT, *arguments, **variables):
-    """What a program prints in a fresh process that imports bert_gpu from `path`. variables: of its
-    environment; None = not set.
+    """What a program, code or the path of a file, prints in a fresh process that imports bert_gpu
+    from `path`. variables: of its environment; None = not set.
     """
     names = (
         "TF_CPP_MIN_LOG_LEVEL",
@@ -37,7 +37,7 @@ def python(code, path=ROOT, *arguments, **variables):
         | variables
     )
     result = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, *(["-c"] if isinstance(code, str) else []), code, *arguments],
         env=values,
         cwd="/",
         capture_output=True,
@@ -60,13 +60,12 @@ def test_what_is_set_by_default(tmp_path):
         GLOG_minloglevel="3",
         TF_ENABLE_ONEDNN_OPTS="1",
         XLA_FLAGS="--xla_allow_excess_precision=false",
-        NUMBA_CACHE_DIR=str(tmp_path / "bert-gpu" / "numba"),
     )
     assert prepared(**found) == found, "a second call changes nothing"
 
 
 @pytest.mark.parametrize(
-    "name", ["TF_CPP_MIN_LOG_LEVEL", "GLOG_minloglevel", "TF_ENABLE_ONEDNN_OPTS", "NUMBA_CACHE_DIR"]
+    "name", ["TF_CPP_MIN_LOG_LEVEL", "GLOG_minloglevel", "TF_ENABLE_ONEDNN_OPTS"]
 )
 @pytest.mark.parametrize("value", ["0", "/mine"])
 def test_what_the_user_has_set_wins(tmp_path, name, value):
@@ -141,18 +140,43 @@ def test_a_cache_of_the_users_own_wins(installed, tmp_path):
 
 def test_worker_processes_use_the_same_cache(installed, tmp_path):
     code = """
-import multiprocessing, os, bert_gpu
+import multiprocessing, sys
 with multiprocessing.get_context("spawn").Pool(1) as pool:
-    print(pool.apply(os.getenv, ("NUMBA_CACHE_DIR",)))
+    pool.apply(exec, (sys.argv[1],))
 """
-    assert python(code, installed, XDG_CACHE_HOME=str(tmp_path)) == str(
-        tmp_path / "bert-gpu" / "numba"
-    )
+    python(code, installed, COMPILE, XDG_CACHE_HOME=str(tmp_path))
+    assert compiled(tmp_path / "bert-gpu" / "numba") == {"random_bits.draw"}
+
+
+def test_the_cache_of_other_compiled_functions_stays_where_it_was(tmp_path):
+    code = "import numba, bert_gpu.data.random_bits; print(repr(numba.config.CACHE_DIR))"
+    assert python(code, XDG_CACHE_HOME=str(tmp_path)) == "''"
+
+
+def test_worker_processes_are_prepared(tmp_path):
+    code = """
+import os, sys
+def main():
+    from bert_gpu.text.parallel import Processes
+    names = ("TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS")
+    for values in Processes(1).run(looked, [names], lambda *_: None):
+        print(*values)
+def looked(names, report):
+    return [os.environ.get(name) for name in names] + ["keras" in sys.modules]
+if __name__ == "__main__":
+    main()
+    print([name for name in ("TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS") if name in os.environ])
+"""
+    path = tmp_path / "program.py"
+    path.write_text(code)
+    expected = ["1 --xla_allow_excess_precision=false False", "[]"]
+    assert python(path).splitlines() == expected
 
 
 def test_keras_is_imported_when_it_is_used():
     code = """
-import sys, bert_gpu, tensorflow as tf, tensorflow_text as tf_text
+import bert_gpu; bert_gpu.prepare()
+import sys, tensorflow as tf, tensorflow_text as tf_text
 print("keras" in sys.modules, "sklearn" in sys.modules, hasattr(tf_text.keras, "absent"))
 print(
     tf.keras.layers.Dense(2)(tf.ones([1, 3])).shape,
@@ -167,7 +191,8 @@ print(isinstance(tf.keras.optimizers.Adam(1e-3), sys.modules["keras"].optimizers
 def test_tensorflow_alone_is_as_ever():
     """The finder holds Keras back while TensorFlow is imported, and never before or after."""
     code = """
-import sys, bert_gpu, keras
+import bert_gpu; bert_gpu.prepare()
+import sys, keras
 print("tensorflow_text" in sys.modules)
 import tensorflow as tf, tensorflow_text as tf_text
 print(tf.keras.layers.Dense is keras.layers.Dense, tf_text.keras.layers.ToDense.__name__)

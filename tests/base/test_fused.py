@@ -59,7 +59,7 @@ def test_what_is_rounded_between_passes_stays_rounded(tmp_path, given, is_told):
     and that a user's own value wins.
     """
     program = (
-        "import tensorflow as tf, bert_gpu.base.fused as f; "
+        "import bert_gpu; bert_gpu.prepare(); import tensorflow as tf, bert_gpu.base.fused as f; "
         "f.fused(lambda x: x + 1.0)(tf.constant(1.0))"
     )
     flags, dump = tmp_path / "flags", f"--xla_dump_to={tmp_path}"

@@ -12,6 +12,7 @@ import os
 import pathlib
 import sys
 
+import bert_gpu.__main__  # noqa: F401, as a command: it prepares the process
 from bert_gpu.cli import flags, pretrain
 from bert_gpu.runs import folder
 from bert_gpu.train.step import TrainStep

@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 
+import bert_gpu.__main__  # noqa: F401, as a command: it prepares the process
 from bert_gpu.cli import data, flags
 from bert_gpu.data import build, workers
 from bert_gpu.text import parallel

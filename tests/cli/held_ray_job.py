@@ -12,6 +12,7 @@ import pathlib
 import sys
 import time
 
+import bert_gpu.__main__  # noqa: F401, as a command: it prepares the process
 from bert_gpu.cli import data, flags
 from bert_gpu.data import build
 

@@ -63,7 +63,7 @@ def same(first, second):
 
 
 HELD = """
-import os, sys
+import os, sys, bert_gpu.__main__
 from bert_gpu.cli import flags, pretrain
 from bert_gpu.train.step import TrainStep
 call = TrainStep.__call__

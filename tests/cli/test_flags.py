@@ -272,7 +272,7 @@ def test_an_unknown_flag_is_understood(script, argument, answer):
 def test_the_source_of_a_value_is_the_flag_that_was_written(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     arguments = ["--max_steps", "7", "--fp16", "--total_training_time=90m"]
-    assert pretrain.main(["pretrain", "--show_config", *arguments]) == 0
+    assert flags.exit_code(pretrain.main, ["pretrain", "--show_config", *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "--num_train_steps=7  # command line, as --max_steps=7" in lines
     assert "--precision=float16  # command line, as --fp16" in lines

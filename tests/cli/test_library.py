@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
-from bert_gpu import pretrain
+import bert_gpu
+from bert_gpu import InputConfig
 from bert_gpu.base.errors import TrainingStopped, UserError
-from bert_gpu.data import InputConfig
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.runs.folder import RunFolder
@@ -25,8 +25,8 @@ from tests.cli.pretraining import pretrain as pretrain_by_script
 def settings(data, output, **others):
     """What tests.cli.pretraining.pretrain gives as flags."""
     return dataclasses.replace(
-        pretrain.PretrainSettings(
-            run=pretrain.PretrainConfig(output_dir=str(output), model="tiny"),
+        bert_gpu.PretrainSettings(
+            run=bert_gpu.PretrainConfig(output_dir=str(output), model="tiny"),
             inputs=InputConfig(input_file=f"{data}/*.tfrecord"),
             batch=BatchConfig(train_batch_size=8),
             optimizer=OptimizerConfig(learning_rate=1e-3),
@@ -45,7 +45,7 @@ def test_same_bits_as_the_script_several_times_in_a_process(data, tmp_path, caps
     capsys.readouterr()
     for name, replicas in (("one", 1), *others, ("again", 1)):
         devices = DeviceConfig(virtual_replicas=replicas)
-        outcome = pretrain.pretrain(
+        outcome = bert_gpu.run_pretraining(
             settings(
                 data,
                 tmp_path / name,
@@ -79,7 +79,7 @@ def test_same_bits_as_the_script_several_times_in_a_process(data, tmp_path, caps
 )
 def test_settings_are_checked_when_they_are_made(wrong, message):
     with pytest.raises(UserError, match=message):
-        pretrain.PretrainSettings(**wrong)
+        bert_gpu.PretrainSettings(**wrong)
 
 
 def test_an_interrupt_arrives_when_the_run_is_saved(data, tmp_path, monkeypatch):
@@ -94,7 +94,7 @@ def test_an_interrupt_arrives_when_the_run_is_saved(data, tmp_path, monkeypatch)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # pytest-xdist ignores it
     try:
         with pytest.raises(KeyboardInterrupt):
-            pretrain.pretrain(settings(data, tmp_path / "run"))
+            bert_gpu.run_pretraining(settings(data, tmp_path / "run"))
     finally:
         signal.signal(signal.SIGINT, before)
     assert RunFolder(str(tmp_path / "run")).steps() == [3]
@@ -102,12 +102,12 @@ def test_an_interrupt_arrives_when_the_run_is_saved(data, tmp_path, monkeypatch)
 
 def test_what_goes_wrong_is_raised(data, tmp_path, capsys, caplog):
     with pytest.raises(UserError, match="no file matches"):
-        pretrain.pretrain(settings(tmp_path, tmp_path / "run"))
+        bert_gpu.run_pretraining(settings(tmp_path, tmp_path / "run"))
     ending = EndingConfig(early_stop_time=0.0, early_stop_eval_loss=0.1)
     with pytest.raises(TrainingStopped, match="early stop at step 4"):
-        pretrain.pretrain(settings(data, tmp_path / "run", ending=ending))
+        bert_gpu.run_pretraining(settings(data, tmp_path / "run", ending=ending))
     with caplog.at_level("INFO", logger="bert_gpu"):
-        pretrain.pretrain(settings(data, tmp_path / "run", ending=EndingConfig()))
+        bert_gpu.run_pretraining(settings(data, tmp_path / "run", ending=EndingConfig()))
     assert any(
         "resuming from step 4" in record.message or "finished" in record.message
         for record in caplog.records

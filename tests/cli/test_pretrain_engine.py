@@ -21,7 +21,8 @@ from bert_gpu.base.console import Console
 from bert_gpu.data.config import InputConfig
 from bert_gpu.devices.workers import ALONE
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
-from bert_gpu.pretrain import PretrainConfig, PretrainSettings, run
+from bert_gpu.pretrain import run
+from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings
 from bert_gpu.runs import folder
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress
@@ -324,7 +325,7 @@ def test_auto_batch_without_a_gpu(data, tmp_path):
 
 
 ENDLESS = """
-import sys
+import sys, bert_gpu.__main__
 import tensorflow as tf
 from bert_gpu.cli import flags, pretrain
 from bert_gpu.train.step import TrainStep

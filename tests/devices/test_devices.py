@@ -70,3 +70,19 @@ def test_virtual_replicas_share_what_the_gpu_has(limits, monkeypatch):
     with pytest.raises(UserError, match="give --gpu_memory_limit"):
         devices.split_device(GPU, 2)
     assert limits[2:] == [[3000] * 2]
+
+
+def test_a_gpu_stays_split_as_it_is(limits, monkeypatch):
+    has_memory(monkeypatch, 8000)
+    halves = [tf.config.LogicalDeviceConfiguration(memory_limit=3600)] * 2
+    monkeypatch.setattr(tf.config, "get_logical_device_configuration", lambda device: halves)
+    devices.split_device(GPU, 2)
+    assert limits == []
+
+    def refuse(device, configurations):
+        raise RuntimeError("TensorFlow has started")
+
+    monkeypatch.setattr(tf.config, "set_logical_device_configuration", refuse)
+    for count, limit in ((2, 6000), (3, None)):
+        with pytest.raises(UserError, match="ask for the devices of the first call"):
+            devices.split_device(GPU, count, memory_limit=limit)

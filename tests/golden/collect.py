@@ -109,9 +109,11 @@ def variant_jobs(job):
 
 def main():
     stages = json.load(sys.stdin)
-    import bert_gpu  # noqa: I001, before TensorFlow: it sets variables of the environment
-    import numba, sentencepiece, tensorflow_text  # noqa: E401, F401, what the commands import
+    import bert_gpu
+    from bert_gpu.base import environment
 
+    environment.prepare()  # before TensorFlow: it sets variables of the environment
+    import numba  # noqa: F401, what the commands import
     from results import read_items  # beside this file
 
     tree = os.path.dirname(os.path.dirname(os.path.abspath(bert_gpu.__file__)))

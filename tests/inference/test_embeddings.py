@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu import inference
+import bert_gpu
 from bert_gpu.__main__ import main as command
 from bert_gpu.cli import embed, flags
 from bert_gpu.inference import arrays, embeddings, lines, masked_words, opened
@@ -118,7 +118,7 @@ def test_each_line_gets_what_the_encoder_gives_it_alone(
 
 
 def test_the_library_gives_the_same_arrays(trained, texts, alone):
-    embedder = inference.Embedder(inference.EmbedConfig(model=trained[0], pooling="none"))
+    embedder = bert_gpu.Embedder(bert_gpu.EmbedConfig(model=trained[0], pooling="none"))
     hidden, offsets = embedder(texts)
     assert hidden.shape == (offsets[-1], 16) and len(offsets) == 41
     np.testing.assert_allclose(hidden, np.concatenate(alone), rtol=0, atol=1e-5)
@@ -130,13 +130,13 @@ def test_the_librarys_functions_may_be_called_again(trained, tmp_path):
     (tmp_path / "x.txt").write_text("a b\n")
     for turn in range(2):
         output = str(tmp_path / f"{turn}.npy")
-        config = inference.EmbedConfig(
+        config = bert_gpu.EmbedConfig(
             model=trained[0], input=str(tmp_path / "x.txt"), output=output
         )
-        done = inference.embed(config)
+        done = bert_gpu.embed(config)
         assert done.files == (output,) and np.load(output).shape == (1, 16)
-        config = inference.FillMaskConfig(model=trained[0], top_k=2)
-        ((words,),) = inference.fill_mask(config, ["a [MASK]"])
+        config = bert_gpu.FillMaskConfig(model=trained[0], top_k=2)
+        ((words,),) = bert_gpu.fill_mask(config, ["a [MASK]"])
         assert len(words) == 2
 
 
@@ -190,13 +190,13 @@ def test_text_comes_compressed_and_by_standard_input(trained, tmp_path, capsys, 
         capsys, f"--model={trained[0]}", source, f"--output={tmp_path}/x.npy", "--quiet"
     )
     assert code == 0, err
-    expected = inference.Embedder(inference.EmbedConfig(model=trained[0]))(["a b", "", "c"])
+    expected = bert_gpu.Embedder(bert_gpu.EmbedConfig(model=trained[0]))(["a b", "", "c"])
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, rtol=0, atol=1e-6)
 
 
 def test_batches_hold_rows_of_like_length_once_each(trained, monkeypatch):
     monkeypatch.setitem(opened.BATCH_TOKENS, "CPU", 64)
-    embedder = inference.Embedder(inference.EmbedConfig(model=trained[0], max_seq_length=20))
+    embedder = bert_gpu.Embedder(bert_gpu.EmbedConfig(model=trained[0], max_seq_length=20))
     lengths = np.array([3, 20, 8, 9, 17, 2, 2, 16])
     found = list(embedder.opened.batches(lengths, 20))
     assert [(length, size) for _, length, size in found] == [(20, 3), (16, 4), (8, 8)]
@@ -207,7 +207,7 @@ def test_batches_hold_rows_of_like_length_once_each(trained, monkeypatch):
 def test_many_models_of_one_process_are_traced_once_each(trained, caplog):
     """TensorFlow warns of functions that are traced again and again, and prints their weights."""
     for _ in range(5):
-        embedder = inference.Embedder(inference.EmbedConfig(model=trained[0]))
+        embedder = bert_gpu.Embedder(bert_gpu.EmbedConfig(model=trained[0]))
         embedder(["a", "a " * 30])
         assert embedder.compute.experimental_get_tracing_count() == 1
     assert not caplog.records
@@ -216,7 +216,7 @@ def test_many_models_of_one_process_are_traced_once_each(trained, caplog):
 def test_bfloat16_agrees_to_two_digits(trained):
     texts = ["a b c", "d"]
     exact, rough = (
-        inference.Embedder(inference.EmbedConfig(model=trained[0], precision=precision))(texts)
+        bert_gpu.Embedder(bert_gpu.EmbedConfig(model=trained[0], precision=precision))(texts)
         for precision in ("float32", "bfloat16")
     )
     assert rough.dtype == np.float32

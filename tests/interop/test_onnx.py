@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu import EmbedConfig, Embedder, FillMaskConfig, fill_mask
 from bert_gpu.base.errors import UserError
-from bert_gpu.inference import EmbedConfig, Embedder, FillMaskConfig, fill_mask
 from bert_gpu.interop import huggingface, onnx
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model import heads

@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import strategies as st
 
-from bert_gpu import inference
+import bert_gpu
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
 from bert_gpu.data.masking import MaskingSpec, mask_rows
@@ -112,13 +112,13 @@ def test_replacements_are_drawn_as_from_a_vocabulary_without_the_blank_rows(blan
     assert not blank & set(drawn.ravel().tolist())
 
 
-def test_fill_mask_answers_with_pieces_and_the_probabilities_of_the_whole_table(tmp_path, capsys):
+def test_fill_mask_answers_with_pieces_and_the_probabilities_of_the_whole_table(tmp_path, caplog):
     lines = [*SPECIAL, "a", "b", "a", "", *"cdefgh"]
     weights, has_piece = write_folder(tmp_path / "model", lines, len(lines) + 3, len(lines))
     console.warn_once.cache_clear()
-    config = inference.FillMaskConfig(model=str(tmp_path / "model"), top_k=100)
-    ((words,),) = inference.fill_mask(config, ["c [MASK] d"])
-    err = capsys.readouterr().err
+    config = bert_gpu.FillMaskConfig(model=str(tmp_path / "model"), top_k=100)
+    ((words,),) = bert_gpu.fill_mask(config, ["c [MASK] d"])
+    err = caplog.text
     assert "has ids for 15 of the 18 rows" in err and "2 of 15 lines are blank" in err
     assert sorted(word for _, word in words) == sorted({*lines} - {""})
     batch = dict(input_ids=[[2, 9, 4, 10, 3]], input_mask=[[1] * 5], segment_ids=[[0] * 5])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu import inference
+import bert_gpu
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.tasks.heads import class_logits
@@ -144,13 +144,13 @@ def test_a_fresh_process_gives_our_results(served, texts, tmp_path):
         files=models.tokenizer_files(served.tokenizer),
     )
     for pooling in ("cls", "mean"):
-        config = inference.EmbedConfig(
+        config = bert_gpu.EmbedConfig(
             model=str(tmp_path / "ours"), pooling=pooling, max_seq_length=128
         )
-        close(found[f"embed/{pooling}"], inference.Embedder(config)(list(texts_a)))
+        close(found[f"embed/{pooling}"], bert_gpu.Embedder(config)(list(texts_a)))
     asked = [index for index, text in enumerate(texts_a) if "[MASK]" in text]
-    config = inference.FillMaskConfig(model=str(tmp_path / "ours"))
-    answers = inference.fill_mask(config, [texts_a[index] for index in asked])
+    config = bert_gpu.FillMaskConfig(model=str(tmp_path / "ours"))
+    answers = bert_gpu.fill_mask(config, [texts_a[index] for index in asked])
     rows = [index for index, masks in zip(asked, answers, strict=True) for _ in masks]
     assert found["fill_mask/text"].tolist() == rows and len(rows) > 50
     words = [mask for masks in answers for mask in masks]

@@ -12,11 +12,13 @@ import tensorflow as tf
 from hypothesis import given, settings
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.finetune import FinetuneConfig, FinetuneSettings, StartConfig, finetune
+from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig
+from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.start import read_notes, read_trained, with_rows_of, write_notes
 from bert_gpu.finetune.tasks.heads import CLASSIFIER, class_logits
 from bert_gpu.finetune.tasks.table import TaskSpec
-from bert_gpu.inference import EmbedConfig, Embedder
+from bert_gpu.inference.config import EmbedConfig
+from bert_gpu.inference.embeddings import Embedder
 from bert_gpu.interop import models, savedmodel
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.formats import Model, Notes

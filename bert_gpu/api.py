@@ -1,0 +1,122 @@
+"""The calls of a program that uses the library: each does what the command of its name does.
+
+Keyword arguments become the words of that command's line, so that names, ranges, recipes and
+defaults are the same; settings objects may take their place. Messages go to Python's logger
+"bert_gpu".
+"""
+
+import dataclasses
+import inspect
+import numbers
+import os
+
+from bert_gpu.base import console, environment
+from bert_gpu.base.errors import UserError, shortened
+from bert_gpu.base.signals import reraise
+from bert_gpu.cli import (
+    classify,
+    data,
+    embed,
+    export,
+    fill_mask,
+    flags,
+    help_text,
+    import_,
+    pretrain,
+)
+
+COMMANDS = dict(
+    create_pretraining_data=data,
+    run_pretraining=pretrain,
+    run_classifier=classify,
+    embed=embed,
+    fill_mask=fill_mask,
+    export=export,
+    import_model=import_,
+)
+HELP = """
+Keyword arguments are the flags below, without dashes: learning_rate=3e-4 is --learning_rate=3e-4.
+A value is a number, a text, a path, True or False, or a list of these; None is not given. Settings
+objects may take their place.
+
+Returns an object that says what was made; with show_config=True the settings, as text.
+
+Raises bert_gpu.UserError for what is wrong with a setting or a file; a training also
+bert_gpu.TrainingStopped when it diverges or cannot save, and KeyboardInterrupt when it has saved
+after Ctrl-C.
+
+"""
+
+
+def make_call(name, command):
+    """A function that does what a command does; its signature and its help are the flags'."""
+
+    def call(*settings, **arguments):
+        return run(name, command, settings, arguments)
+
+    defaults = getattr(command, "DEFAULTS", {})
+    words = help_text.text(
+        name,
+        command.SUMMARY,
+        (),
+        command.CLASSES,
+        defaults,
+        positionals=None,
+        main=None,
+        aliases={},
+        is_full=True,
+    )
+    summary, _, listed = flags.name_commands(words).partition("\n\n")
+    call.__doc__ = f"{summary}\n{HELP}{listed.strip()}"
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = "bert_gpu"
+    parameters = [inspect.Parameter("settings", inspect.Parameter.VAR_POSITIONAL)]
+    for field in [field for kind in command.CLASSES for field in dataclasses.fields(kind)]:
+        default = defaults.get(field.name, field.default)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(
+            inspect.Parameter(field.name, kind, default=default, annotation=field.type)
+        )
+    call.__signature__ = inspect.Signature(parameters)
+    return call
+
+
+def run(name, command, positionals, arguments):
+    """Do a call of a command's module; return its result.
+
+    Args:
+      positionals: settings objects, and texts or lists of texts. arguments: {flag: value}.
+    """
+    environment.hint()
+    objects, texts = [], []
+    for one in positionals:
+        parts = one if isinstance(one, list | tuple) else [one]
+        (texts if all(isinstance(part, str) for part in parts) else objects).extend(parts)
+    with console.warnings_to_log():
+        result = command.main([name, *words_of(arguments), "--", *texts], objects)
+    reraise(getattr(result, "signal", None))
+    return result
+
+
+def words_of(arguments: dict) -> list[str]:
+    """Keyword arguments as the words of a command line."""
+    return [
+        f"--{name}={text_of(name, value)}" for name, value in arguments.items() if value is not None
+    ]
+
+
+def text_of(name: str, value: object) -> str:
+    """The value of a flag as on a command line."""
+    if isinstance(value, list | tuple):
+        return ",".join(text_of(name, part) for part in value)
+    if not isinstance(value, str | os.PathLike | numbers.Real):
+        raise UserError(
+            "must be a number, a text, a path, True, False, None or a list of these",
+            setting=name,
+            value=shortened(value),
+        )
+    text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    return text.lower() if isinstance(value, bool) else text
+
+
+globals().update({name: make_call(name, command) for name, command in COMMANDS.items()})
