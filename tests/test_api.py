@@ -120,7 +120,7 @@ def test_arguments_and_their_help_are_the_flags(name):
     call, command = getattr(bert_gpu, name), api.COMMANDS[name]
     fields = fields_of(*command.CLASSES)
     parameters = inspect.signature(call).parameters
-    assert set(parameters) == {"settings", *fields} - {"verbose"}
+    assert set(parameters) == {"settings", *fields}
     assert call.__name__ == name and call.__module__ == "bert_gpu"
     text = " ".join(call.__doc__.split())
     for field in fields.values():
@@ -147,7 +147,6 @@ def test_defaults_in_the_signature_are_the_commands():
         ("run_pretraining", dict(total_training_time="soon"), "such as 24h, 90m"),
         ("run_pretraining", dict(recipe="cramed"), "must be one of bert"),
         ("run_pretraining", dict(learning_rate={}), "must be a number, a text, a path"),
-        ("run_pretraining", dict(verbose=True), "bert_gpu.prepare"),
         ("create_pretraining_data", dict(max_seq_length=3), "--max_seq_length=3: must be at least"),
         ("run_classifier", dict(dev_share=1.0), "must be below 1"),
         ("fill_mask", {}, "a text is needed"),
