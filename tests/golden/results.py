@@ -15,6 +15,7 @@ SKIPPED = ("*.lock", "*.tfevents.*", "*.hlo.pb", "*.pyc")
 TIMES = re.compile(r"seconds$|_per_second$|^time_|^input_wait$|memory|^(gpu|cpu|host)_|^crc32c$")
 OF_RUN = re.compile(r"^(git_commit|crc32c)$")
 TEXT_TIMES = (
+    (re.compile(r"\b[IWEF]\d{4} \d\d:\d\d:[\d.]+ +\d+ "), "LOG "),  # of TensorFlow's log
     (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "DATE"),
     (re.compile(r"\b[0-9a-f]{40}(-dirty)?\b"), "COMMIT"),
     (re.compile(r"\bprocess \(\d+\)"), "process (PID)"),

@@ -9,7 +9,10 @@ from safetensors.numpy import save
 from tests.golden.results import clean, compare, read_items
 
 METRICS = {"step": 5, "loss": 1.5, "learning_rate": 1e-3, "seconds": 2.0, "tokens_per_second": 9.0}
-STDERR = "2026-01-02 03:04:05  step 5/9  loss 1.5  9,000 tokens/s  0:12 left\nsaved\n"
+STDERR = (
+    "2026-01-02 03:04:05  step 5/9  loss 1.5  9,000 tokens/s  0:12 left\nsaved\n"
+    "I0000 00:00:1767323045.123456   4242 device_compiler.h:196] Compiled cluster using XLA!\n"
+)
 
 
 def items(folder, metrics=METRICS, stderr=STDERR, number=1.0, code=0):
@@ -32,6 +35,7 @@ def items(folder, metrics=METRICS, stderr=STDERR, number=1.0, code=0):
         (dict(metrics=METRICS | {"seconds": 3.0, "tokens_per_second": 1.0}), {}),
         (dict(stderr=STDERR.replace("03:04:05", "13:14:15").replace("9,000", "8")), {}),
         (dict(stderr=STDERR.replace("0:12", "1:10:12")), {}),
+        (dict(stderr=STDERR.replace("3045.123456   4242", "9999.1    17")), {}),
         (dict(metrics=METRICS | {"loss": 1.25}), {"metrics.jsonl": '+ "loss": 1.25,'}),
         (dict(metrics=METRICS | {"learning_rate": 2.0}), {"metrics.jsonl": "learning_rate"}),
         (dict(stderr=STDERR.replace("saved", "stored")), {"stderr": "-saved\n+stored"}),
