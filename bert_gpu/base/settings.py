@@ -182,7 +182,8 @@ def complaint(field, value, name=None) -> UserError | None:
     if kind is dict and isinstance(value, dict):
         return stored_complaint(value, rules["inside"], f"{name}.")
     problem = type_problem(value, kind, rules) or range_problem(value, rules)
-    return problem and UserError(f"must be {problem}", setting=name, value=shortened(value))
+    written = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    return problem and UserError(f"must be {problem}", setting=name, value=shortened(written))
 
 
 def type_problem(value, kind, rules):

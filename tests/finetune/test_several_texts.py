@@ -20,11 +20,13 @@ import tensorflow as tf
 from bert_gpu.base.console import Console
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
-from bert_gpu.finetune import FinetuneConfig, FinetuneSettings, StartConfig, finetune, results
+from bert_gpu.finetune import results
+from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig
 from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.files.examples import Examples
 from bert_gpu.finetune.objective import task_objective
 from bert_gpu.finetune.prediction import Predictor
+from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.tasks import table
 from bert_gpu.finetune.tasks.heads import CLASSIFIER
 from bert_gpu.finetune.tasks.problem_types import ProblemType

@@ -125,7 +125,8 @@ def test_pretraining_reads_the_masked_words_and_the_first_token(next_sentence):
     batch = as_tensors(random_batch(config, LENGTHS, LENGTH, num_predictions=4))
     if next_sentence:
         batch["next_sentence_labels"] = tf.constant([0, 1])
-    assert heads.read_positions(batch).shape == (2, 4 + next_sentence)
+    parts = pretraining.objective(BertEncoder(config), next_sentence).parts
+    assert [part.positions(batch).shape[1] for part in parts] == [4, 1][: len(parts)]
     found = pretraining.losses(weights, batch, BertEncoder(config))
     hidden = encoder.encode(weights, batch, config)
     scores = heads.mlm_logits(weights, hidden, batch["masked_lm_positions"], config)
