@@ -14,9 +14,9 @@ import numpy as np
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.google import GOOGLE, specs_of
+from bert_gpu.interop.heads import guess_architecture
 from bert_gpu.interop.tf_checkpoints import (
     PREFIX,
-    architecture_of,
     check_classic,
     check_finite,
     find_checkpoint,
@@ -81,8 +81,7 @@ def build(config, num_classes=None):
     """(BertPretrainerV2, {head: BertClassifier} on its encoder, {name as in `variable_names`:
     variable}) of a classic ModelConfig. Without num_classes there is no BertClassifier.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         from official.nlp.modeling import layers, models, networks
     exact = config.hidden_act == "gelu"
     settings = {} if exact else dict(inner_activation=config.hidden_act.removesuffix("_new"))
@@ -151,7 +150,7 @@ def read(path):
         arrays = [flat(config, name, variables[their].numpy()) for their in theirs]
         weights[name] = np.ascontiguousarray(np.concatenate(arrays, -1))
         check_finite(prefix, name, weights[name])
-    return Model(config, weights, Notes([], [], architecture_of(weights), ()))
+    return Model(config, weights, Notes([], [], guess_architecture(weights.__contains__), ()))
 
 
 def restore(path, prefix, pretrainer, classifiers):

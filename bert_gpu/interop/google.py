@@ -14,7 +14,6 @@ from bert_gpu.interop import heads, tf_checkpoints
 from bert_gpu.interop.families import BERT_PARTS, Family
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.tf_checkpoints import (
-    architecture_of,
     check_classic,
     check_finite,
     find_checkpoint,
@@ -111,7 +110,8 @@ def read(path):
             "correct it",
             where=path,
         )
-    return Model(config, weights, Notes(missing, unused, architecture_of(weights), ()))
+    architecture = heads.guess_architecture(weights.__contains__)
+    return Model(config, weights, Notes(missing, unused, architecture, ()))
 
 
 def write(model, folder, options):

@@ -54,24 +54,6 @@ def canonical(name, family):
     return family.with_prefix(re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
 
 
-def guess_architecture(family, names):
-    """The architecture of a folder that does not name one that we know, by its tensors."""
-
-    def has(weight):
-        return set(family.names(weight)) <= names
-
-    if has("span/kernel"):
-        return "BertForQuestionAnswering"
-    if family.parts is None and has("token_classifier/kernel"):
-        return "BertForTokenClassification"
-    if has("classifier/kernel"):
-        is_of_tokens = family.parts is not None and not has("pooler/kernel")
-        return "BertForTokenClassification" if is_of_tokens else "BertForSequenceClassification"
-    if has("nsp/kernel"):
-        return "BertForPreTraining"
-    return "BertForMaskedLM" if has("mlm/bias") else "BertModel"
-
-
 def check_tensor(folder, name, tensor, shape):
     """UserError for a tensor of another shape, or with values that are no numbers."""
     if tensor.shape != shape:

@@ -17,7 +17,13 @@ from bert_gpu.interop import card, hf_tensors
 from bert_gpu.interop.families import OWN, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.formats import Model, Notes, formats_holding
-from bert_gpu.interop.heads import ARCHITECTURES, LABELLED, is_left_out, specs_of
+from bert_gpu.interop.heads import (
+    ARCHITECTURES,
+    LABELLED,
+    guess_architecture,
+    is_left_out,
+    specs_of,
+)
 from bert_gpu.interop.relatives import Relative, read_shape, relative_of
 from bert_gpu.interop.tensors import join, read_tensors
 from bert_gpu.interop.tokenizers import tokenizer_files
@@ -66,13 +72,17 @@ def read_model(folder):
     every = set(tensors)
     stated = (values.get("architectures") or [None])[0]
     foreign = None
-    architecture = family.architecture_of(stated) or hf_tensors.guess_architecture(family, every)
+
+    def has(weight):
+        return tensors.keys() >= set(family.names(weight))
+
+    architecture = family.architecture_of(stated) or guess_architecture(has)
     head = ARCHITECTURES[architecture].own
     if stated != family.class_of(architecture) and stated and head:
         foreign = stated  # whose scores may mean anything
         for part in ("kernel", "bias"):
             tensors.pop(family.of(architecture).names(f"{head}/{part}")[0], None)
-        architecture = hf_tensors.guess_architecture(family, set(tensors))
+        architecture = guess_architecture(has)
     family = family.of(architecture)
     with model_config.naming(config_path):
         specs = specs_of(encoder, architecture, _num_classes(family, architecture, tensors))

@@ -27,12 +27,6 @@ GELU_FORM = "gelu_form"  # in bert_config.json: "erf" = the exact one
 EPSILON = 1e-12  # of all their layer norms
 OBJECTS = b"_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, near the top
 HEAD_BYTES = 1 << 13
-# what each head's presence makes of a checkpoint, the first one that is there
-ARCHITECTURES = {
-    "classifier/kernel": "BertForSequenceClassification",
-    "nsp/kernel": "BertForPreTraining",
-    "mlm/bias": "BertForMaskedLM",
-}
 
 
 def find_checkpoint(path):
@@ -81,11 +75,6 @@ def reading(prefix):
         raise UserError(
             f"the checkpoint cannot be read ({reason})", "copy all of its files again", where=prefix
         ) from None
-
-
-def architecture_of(weights: dict) -> str:
-    """The class of transformers with the heads among {our name: array}."""
-    return next((kind for name, kind in ARCHITECTURES.items() if name in weights), "BertModel")
 
 
 def check_finite(prefix, name, array):
