@@ -11,6 +11,7 @@ import warnings
 
 import numpy as np
 
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.google import GOOGLE, specs_of
@@ -27,6 +28,8 @@ from bert_gpu.interop.tf_checkpoints import (
     reading,
     write_folder,
 )
+
+tf = LazyModule("tensorflow")
 
 MASKED_LM, NEXT_SENTENCE, CLASSES = "masked_lm", "next_sentence", "sentence_prediction"  # heads
 POOLED_CLASSES = "pooled_prediction"  # our name of a head of classes on the encoder's own pooler
@@ -130,8 +133,6 @@ def items(model):
 
 def read(path):
     """The formats.Model of a checkpoint; see formats.FormatModule."""
-    import tensorflow as tf
-
     prefix, config = find_checkpoint(path), read_config(path)
     check_classic(config, "garden")
     with reading(prefix):
@@ -157,8 +158,6 @@ def restore(path, prefix, pretrainer, classifiers):
     """Fills the variables of the encoder and of the heads that a checkpoint has, whose names it
     returns. UserError when it does not have the whole encoder.
     """
-    import tensorflow as tf
-
     encoder, masked_lm = pretrainer.encoder_network, pretrainer.masked_lm
     both = tf.train.Checkpoint(encoder_network=encoder, masked_lm=masked_lm)
     attempts = (
@@ -217,8 +216,6 @@ def saved_objects(weights, pretrainer, classifiers):
 
 def write(model, folder, options):
     """Writes a Model as a checkpoint of theirs; see formats.FormatModule."""
-    import tensorflow as tf
-
     check_classic(model.config, "garden")
     pretrainer, classifiers, variables = build(
         model.config, len(model.weights.get("classifier/bias", ()))

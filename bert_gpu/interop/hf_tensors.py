@@ -17,7 +17,9 @@ def named_by(family, tensors, folder):
         return tensors
     tensors = {canonical(name, family): tensor for name, tensor in tensors.items()}
     pop_decoder(folder, family, tensors)
-    pop_zeros(folder, family, tensors)
+    for name in family.zeros:
+        if np.any(tensors.pop(name, 0)):
+            raise UserError(f"{name} is not 0", "a model with it is not supported", where=folder)
     return tensors
 
 
@@ -37,13 +39,6 @@ def pop_decoder(folder, family, tensors):
             "an untied decoder is not supported",
             where=folder,
         )
-
-
-def pop_zeros(folder, family, tensors):
-    """Removes tensors that are 0 in models that ours can be."""
-    for name in family.zeros:
-        if np.any(tensors.pop(name, 0)):
-            raise UserError(f"{name} is not 0", "a model with it is not supported", where=folder)
 
 
 def canonical(name, family):

@@ -7,6 +7,7 @@ there. `export` writes the class of a relative (relatives.py) instead, where one
 families.py has the names of tensors, heads.py those of classes.
 """
 
+import os
 import pathlib
 
 import numpy as np
@@ -25,7 +26,7 @@ from bert_gpu.interop.heads import (
     specs_of,
 )
 from bert_gpu.interop.relatives import Relative, read_shape, relative_of
-from bert_gpu.interop.tensors import join, read_tensors
+from bert_gpu.interop.tensors import read_tensors
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
 from bert_gpu.model.encoders import open_encoder
@@ -35,7 +36,7 @@ CODE = pathlib.Path(__file__).with_name("modeling_bert_gpu.py")
 
 
 def _num_classes(family, architecture, tensors):
-    """Rows of the classifier among a folder's tensors; 1 without one."""
+    """Rows of the classifier among tensors with a family's names; 1 without one."""
     (name,) = family.names(f"{LABELLED.get(architecture, 'classifier')}/kernel")
     kernel = tensors.get(name)
     return 1 if np.ndim(kernel) != 2 else kernel.shape[-1 if family.parts is None else 0]
@@ -58,7 +59,7 @@ def read_model(folder):
     tensors = {
         name: tensor for name, tensor in tensors.items() if not name.endswith("position_ids")
     }
-    config_path = join(folder, "config.json")
+    config_path = os.path.join(folder, "config.json")
     family, config, values = read_shape(config_path)
     tensors = hf_tensors.named_by(family, tensors, folder)
     with model_config.naming(config_path):
@@ -91,10 +92,9 @@ def read_model(folder):
         hf_tensors.check_tensor(folder, their, tensors[their], shape)
         return tensors[their]
 
-    def is_expected(name):
-        return not is_left_out(name, architecture)
-
-    weights, missing = family.read_weights(specs, set(tensors), read_tensor, is_expected)
+    weights, missing = family.read_weights(
+        specs, set(tensors), read_tensor, lambda name: not is_left_out(name, architecture)
+    )
     unused = sorted(every - {their for name in weights for their in family.names(name)})
     beyond = (family.layer_prefix(config.num_groups), "encoder/")
     if any(name.startswith(beyond) for name in unused):
@@ -243,22 +243,17 @@ def _checked_labels(folder, weights, architecture, labels):
     """Names of all classes of an architecture's head, () for one without classes."""
     if architecture not in LABELLED:
         return ()
-    num_classes = _classes_of(weights, architecture)
+    num_classes = _num_classes(OWN, architecture, weights)
     labels = tuple(labels) or tuple(f"LABEL_{index}" for index in range(num_classes))
     if len(labels) != num_classes:
         raise UserError(f"{len(labels)} labels for {num_classes} classes", where=folder)
     return labels
 
 
-def _classes_of(weights, architecture):
-    kernel = weights.get(f"{LABELLED.get(architecture, 'classifier')}/kernel")
-    return 1 if kernel is None else np.shape(kernel)[-1]
-
-
 def _their_tensors(folder, family, config, weights, architecture):
     """{name: tensor} of a family's class. UserError when it has a weight that we lack."""
     family, tensors = family.of(architecture), {}
-    specs = specs_of(open_encoder(config), architecture, _classes_of(weights, architecture))
+    specs = specs_of(open_encoder(config), architecture, _num_classes(OWN, architecture, weights))
     for name, spec in specs.items():
         if is_left_out(name, architecture):
             continue

@@ -103,9 +103,11 @@ def check_classic(config, whose):
 
 def config_bytes(config):
     """The text of a bert_config.json, which their code and `read_config` read."""
-    fields = dataclasses.fields(config)
-    known = [field.name for field in fields if field.metadata["role"] == "bert"]
-    values = {name: getattr(config, name) for name in known if name != "layer_norm_eps"}
+    values = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(config)
+        if field.metadata["role"] == "bert" and field.name != "layer_norm_eps"
+    }
     values["hidden_act"] = config.hidden_act.removesuffix("_new")
     if config.hidden_act == "gelu":
         values[GELU_FORM] = "erf"
