@@ -117,10 +117,9 @@ def libraries(cuda_version, folders=None, load=ctypes.CDLL):
 
 def find_library(name, folders, load=ctypes.CDLL):
     """The path of a library in one of the folders, its name where the system finds it, or None."""
-    for folder in folders:
-        path = os.path.join(folder, name)
-        if os.path.exists(path):
-            return path
+    path = next(filter(os.path.exists, (os.path.join(folder, name) for folder in folders)), None)
+    if path is not None:
+        return path
     try:
         load(name)
     except OSError:

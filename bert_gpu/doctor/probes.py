@@ -14,6 +14,8 @@ import sys
 
 from bert_gpu.base import environment
 
+tf = environment.LazyModule("tensorflow")
+
 OUTPUT = "trial: "  # what the line with the JSON object begins with
 
 
@@ -67,8 +69,6 @@ def last_line(text):
 
 def look(_):
     """What TensorFlow is and which devices it finds."""
-    import tensorflow as tf
-
     build = tf.sysconfig.get_build_info()
     return dict(
         version=tf.__version__,
@@ -83,8 +83,6 @@ def look(_):
 
 def rate(device):
     """FLOP/s of a matrix product, in float32 and, on a GPU, in its 16 bits as well."""
-    import tensorflow as tf
-
     from bert_gpu.monitor.throughput import measured_matrix_rate
 
     devices = set_up(device)

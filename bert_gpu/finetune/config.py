@@ -285,9 +285,8 @@ def resolve_phases(config):
 
 def has_test_file(config):
     """Whether a FinetuneConfig has something to predict."""
-    if config.predict_file or config.test_file or config.test_share:
-        return True
-    if config.task_name == table.ALL:
+    has_all = config.task_name == table.ALL
+    if has_all or config.predict_file or config.test_file or config.test_share:
         return True
     if config.data_dir is None:
         return False
@@ -303,11 +302,12 @@ def resolve_defaults(settings, phases):
     run = dataclasses.replace(settings.run, **{f"do_{phase}": phase in phases for phase in FILES})
     start, flexible = settings.start, settings.flexible
     if "train" in phases:
+        name = DEFAULT_TASK if run.task_name in (None, table.ALL) else run.task_name
         if run.max_seq_length is None:
             flexible = (*flexible, "max_seq_length")
         run = dataclasses.replace(
             run,
-            max_seq_length=run.max_seq_length or length_of(run.task_name),
+            max_seq_length=run.max_seq_length or table.find_task(name).max_seq_length,
             task_name=run.task_name or DEFAULT_TASK,
         )
         start = dataclasses.replace(
@@ -317,12 +317,6 @@ def resolve_defaults(settings, phases):
             else start.init_checkpoint,
         )
     return dataclasses.replace(settings, run=run, start=start, flexible=flexible)
-
-
-def length_of(task_name):
-    """The default of --max_seq_length for the task of a name, None = the default task."""
-    name = DEFAULT_TASK if task_name in (None, table.ALL) else task_name
-    return table.find_task(name).max_seq_length
 
 
 def resolve_task(config, notes=None):

@@ -44,7 +44,5 @@ class Predictor:
             outputs = np.concatenate([result["logits"] for result in self.forward(features)])
             batch = {name: value[is_real] for name, value in batch.items()}
             found += self.problem_type.kept(outputs[is_real], batch)
-        ordered = [None] * len(found)
-        for place, row in zip(evaluation_order(examples), found, strict=True):
-            ordered[place] = row
-        return self.problem_type.joined(ordered)
+        ordered = np.argsort(evaluation_order(examples))
+        return self.problem_type.joined([found[place] for place in ordered])

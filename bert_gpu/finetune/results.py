@@ -15,7 +15,6 @@ import re
 import numpy as np
 
 from bert_gpu.base import console
-from bert_gpu.base.console import format_metric
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import atomic_file, check_writable
 from bert_gpu.base.run_names import EVAL_RESULTS, LOCK, RUN
@@ -92,9 +91,8 @@ def open_results(folder, fields):
     present = set(os.listdir(folder.path)) - {LOCK} if os.path.isdir(folder.path) else ()
     others = [name for name in sorted(present) if not is_result(folder.path, name)]
     if others:
-        problem = f"holds no run, but {others[0][:60]}"
         raise UserError(
-            problem,
+            f"holds no run, but {others[0][:60]}",
             "results go into a run or a folder of their own, so name another",
             setting="output_dir",
             value=folder.path,
@@ -355,12 +353,8 @@ def write_table(output_dir, name, heading, rows):
     """Writes lines of cells: with commas between them and quoted where the name ends in .csv, else
     with tabs, where tabs and line breaks inside become spaces.
     """
-    line_of = comma_separated if is_csv(name) else tab_separated
+    line_of = comma_separated if name.lower().endswith(".csv") else tab_separated
     write(output_dir, name, map(line_of, itertools.chain([heading], rows)))
-
-
-def is_csv(name):
-    return name.lower().endswith(".csv")
 
 
 def comma_separated(cells):
@@ -413,4 +407,4 @@ def table(lines):
 
 
 def show_number(value):
-    return f"{value:,}" if isinstance(value, int) else format_metric(value)
+    return f"{value:,}" if isinstance(value, int) else console.format_metric(value)

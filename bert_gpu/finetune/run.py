@@ -164,7 +164,10 @@ def run_prepared(prepared, reuses_results):
             return Result(prepared.path, {}, outcome)
         if reuses_results and (found := earlier_results(prepared, outcome)):
             return Result(prepared.path, found, outcome)
-        take_exported(prepared, state)
+        # these are evaluated, not those in memory: a finished run is not trained again
+        state.assign_weights(
+            prepared.run.workers.arrays_from_chief(lambda: models.read_model(prepared.path).weights)
+        )
     metrics = evaluate_and_predict(prepared, predict, outcome)
     return Result(prepared.path, metrics, outcome)
 
@@ -204,11 +207,6 @@ class Prepared:
     def path(self):
         """The folder of the model that is evaluated: of a training the exported one."""
         return self.run.folder.model if self.trains else self.start.path
-
-    @property
-    def files(self):
-        """The Examples of all files."""
-        return [part for parts in self.examples.values() for part in parts]
 
 
 def prepare(run, task, examples, trained, notes):
@@ -354,15 +352,13 @@ def train_task(prepared, state, predict):
         hashes = dict(
             init_checkpoint=prepared.fixed["init_checkpoint"], vocabulary=start.tokenizer.identity
         )
-        validate = functools.partial(validation, prepared, predict)
+        has_dev = "eval" in prepared.examples
+        validate = functools.partial(validation, prepared, predict) if has_dev else None
         export = functools.partial(write_model, prepared)
         with run.begin(
             step, plan, fixed=prepared.fixed, hashes=hashes, find_results=results.find_results
         ) as log:
-            has_dev = "eval" in prepared.examples
-            loop = Loop(
-                step, data, plan, run, log, validate=validate if has_dev else None, export=export
-            )
+            loop = Loop(step, data, plan, run, log, validate=validate, export=export)
             loop.run()
             run.finish(loop, export)
     return run.result()
@@ -379,16 +375,6 @@ def earlier_results(prepared, outcome):
     what = (prepared.examples, prepared.path, step_of(prepared, outcome))
     return prepared.run.workers.from_chief(
         results.read_results, prepared.run.folder.path, *what, prepared.problem_type.positive_label
-    )
-
-
-def take_exported(prepared, state):
-    """Gives a TrainState the exported weights, because these are evaluated, not those in memory: a
-    finished run is not trained again.
-    """
-    workers = prepared.run.workers
-    state.assign_weights(
-        workers.arrays_from_chief(lambda: models.read_model(prepared.path).weights)
     )
 
 
@@ -428,9 +414,11 @@ def evaluate_and_predict(prepared, predict, outcome):
     workers, console = prepared.run.workers, prepared.run.console
     task_type, path = prepared.task_type, prepared.run.folder.path
     metrics, predicted, positive = {}, [], prepared.problem_type.positive_label
+    lines = [("", "examples", *prepared.metric_names)]
     for phase in ("eval", "predict"):
         for one in evaluations(prepared, predict, phase):
             metrics[one.stem] = judge(prepared, one)
+            lines.append((one.stem, len(one.examples), *metrics[one.stem].values()))
             if one.examples.has_labels:
                 workers.on_chief(functools.partial(task_type.after_evaluation, path, one))
             if phase == "predict":
@@ -438,9 +426,7 @@ def evaluate_and_predict(prepared, predict, outcome):
     if "eval" in prepared.examples:
         what = (metrics, prepared.examples, prepared.path, step_of(prepared, outcome))
         workers.from_chief(results.write_results, path, *what, positive)
-    sizes = {part.source.stem: len(part) for part in prepared.files}
-    lines = [(stem, sizes[stem], *values.values()) for stem, values in metrics.items()]
-    console.say(results.table([("", "examples", *prepared.metric_names), *lines]))
+    console.say(results.table(lines))
     if positive and "f1" in prepared.metric_names:
         console.say(f"f1 is that of {positive!r}; --positive_label names the other class")
     console.say(f"model: {prepared.path}" + "".join(f"; predictions: {one}" for one in predicted))

@@ -79,11 +79,10 @@ def start_training(config, labels, seed, check_size=lambda model, specs_of: None
         tokenizer = checked_tokenizer(config, path, model)
         model = with_dropout(model, config)
         stored = with_rows_of(labels, source, head)
-        left = ()
+        left = reinitialised(model, config.reinit_layers, head)
         pooled_by, model = pooling_of(model, source.weights), with_pooling(model, config, head)
         if head is CLASSIFIER and (model.pooling, model.pooled_size) != pooled_by:
             left += head.prefixes
-        left += reinitialised(model, config.reinit_layers, head)
         stored = {name: value for name, value in stored.items() if not name.startswith(left)}
     check_size(model, lambda few: head.weights(open_encoder(few), len(labels)))
     weights = initialize(head.weights(open_encoder(model), len(labels)), seed)
@@ -111,8 +110,7 @@ def reinitialised(model, num_layers, head):
             value=num_layers,
         )
     top = range(model.num_groups - num_layers, model.num_groups)
-    layers = tuple(f"layer_{index}/" for index in top)
-    return (*layers, *head.prefixes) if num_layers else ()
+    return (*(f"layer_{index}/" for index in top), *head.prefixes) if num_layers else ()
 
 
 def with_rows_of(labels: tuple[str, ...], source: models.Model, head: Head) -> dict:
@@ -370,9 +368,8 @@ def check_fits(start, examples, max_seq_length, precision):
             value=max_seq_length,
         )
     if encoder.fixed_length not in (None, max_seq_length):
-        problem = f"{where} takes rows of exactly {encoder.fixed_length} tokens"
         raise UserError(
-            problem,
+            f"{where} takes rows of exactly {encoder.fixed_length} tokens",
             f"give --max_seq_length={encoder.fixed_length}",
             setting="max_seq_length",
             value=max_seq_length,

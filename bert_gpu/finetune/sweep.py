@@ -117,9 +117,9 @@ def plan_trials(variants, sweep):
         run = dataclasses.replace(
             chosen.run, task_name=task, output_dir=folder, seed=chosen.run.seed + number
         )
-        start = chosen.start
-        if model:
-            start = dataclasses.replace(start, init_checkpoint=model)
+        start = dataclasses.replace(
+            chosen.start, init_checkpoint=model or chosen.start.init_checkpoint
+        )
         trial = dataclasses.replace(chosen, run=run, start=start)
         found.append(Trial(task, cell, mark, number + 1, folder, trial))
     return found

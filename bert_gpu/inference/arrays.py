@@ -102,7 +102,9 @@ class NpyWriter(PartialFile):
             os.fsync(self.file.fileno())
 
     def _write_header(self):
-        description = np.lib.format.dtype_to_descr(self.dtype)
-        shape = (self.num_rows, *self.row_shape)
-        header = dict(descr=description, fortran_order=False, shape=shape)
+        header = dict(
+            descr=np.lib.format.dtype_to_descr(self.dtype),
+            fortran_order=False,
+            shape=(self.num_rows, *self.row_shape),
+        )
         np.lib.format.write_array_header_1_0(self.file, header)

@@ -7,11 +7,14 @@ import os
 import time
 
 from bert_gpu.base.console import LOG, Console
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_regular
 from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.text import corpus
 from bert_gpu.text.formats import archives, encodings
+
+tf = LazyModule("tensorflow")
 
 WINDOW_LINES, WINDOW_BYTES = 8192, 4 << 20
 # Tokenizing a line takes some 35 times its size. It is not cut instead: how many bytes the tokens
@@ -36,7 +39,7 @@ def windows(path, console=LOG, what="texts", share=None):
     with corpus.readable(path), readable_archive(path):
         if os.path.isdir(path):
             raise UserError("is a folder", "name a text file", setting="input", value=path)
-        size, done = file_size(path), 0
+        size, done = tf.io.gfile.stat(path).length, 0
 
         def report(num_bytes):
             nonlocal done
@@ -92,12 +95,6 @@ def empty(path):
     return UserError("is empty", "it needs a text a line", setting="input", value=path)
 
 
-def file_size(path):
-    import tensorflow as tf
-
-    return tf.io.gfile.stat(path).length
-
-
 @contextlib.contextmanager
 def readable_archive(path):
     try:
@@ -108,12 +105,11 @@ def readable_archive(path):
 
 
 def standard_input():
-    """Yields the bytes of standard input as they come."""
+    """The bytes of standard input, in pieces as they come."""
     stream = open_standard_input(
         "--input=-: standard input is a terminal; pipe text into the command, or name a file"
     )
-    while piece := stream.read1(archives.READ_BYTES):
-        yield piece
+    return iter(lambda: stream.read1(archives.READ_BYTES), b"")
 
 
 def in_windows(pieces, path):

@@ -26,14 +26,16 @@ def readme(model, usage, library=None):
     """
     sections = {"The model": architecture(model)}
     sections |= model.card or {"Training": "Nothing beside the model says how it was trained."}
-    parts = [front_matter(model, library), f"# {ARCHITECTURES[model.notes.architecture].title}"]
-    parts.append(f"Written by bert-gpu {bert_gpu.__version__}.")
+    parts = [
+        front_matter(model, library),
+        f"# {ARCHITECTURES[model.notes.architecture].title}",
+        f"Written by bert-gpu {bert_gpu.__version__}.",
+    ]
     for title, content in sections.items():
         parts += [f"## {title}", content if isinstance(content, str) else table(content)]
     parts.append("## How to open it")
     for world, code in usage.items():
-        parts.append(f"{world}:")
-        parts.append("\n".join(f"    {line}" for line in code))
+        parts += [f"{world}:", "\n".join(f"    {line}" for line in code)]
     return ("\n\n".join(parts) + "\n").encode()
 
 

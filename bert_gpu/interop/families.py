@@ -22,17 +22,15 @@ TORCH_LEAVES = {
 }
 
 
-def _projections(layer, *names):
-    return " ".join(f"{layer}.{name}" for name in names)
-
-
 _LAYER = "bert.encoder.layer.{}"
 BERT_PARTS = {
     "embeddings/word": "bert.embeddings.word_embeddings.weight",
     "embeddings/position": "bert.embeddings.position_embeddings.weight",
     "embeddings/segment": "bert.embeddings.token_type_embeddings.weight",
     "embeddings/norm": "bert.embeddings.LayerNorm",
-    "layer/attention/qkv": _projections(f"{_LAYER}.attention.self", "query", "key", "value"),
+    "layer/attention/qkv": " ".join(
+        f"{_LAYER}.attention.self.{name}" for name in ("query", "key", "value")
+    ),
     "layer/attention/output": f"{_LAYER}.attention.output.dense",
     "layer/attention/norm": f"{_LAYER}.attention.output.LayerNorm",
     "layer/feed_forward/in": f"{_LAYER}.intermediate.dense",
@@ -104,13 +102,10 @@ class Family(typing.NamedTuple):
         """A tensor's name in a class with heads, from that in the bare encoder, or itself."""
         if not self.prefix or name.startswith(self.prefix):
             return name
-        inner = f".{name}".startswith(tuple(f".{part}." for part in self._encoder_parts()))
+        start = f"{self.prefix}{name.partition('.')[0]}."
+        stems = " ".join(self.parts.values()).split()
+        inner = any(f"{stem}.".startswith(start) for stem in stems)
         return f"{self.prefix}{name}" if inner else name
-
-    def _encoder_parts(self):
-        names = (name for part in self.parts.values() for name in part.split())
-        inside = (name for name in names if name.startswith(self.prefix))
-        return {name.removeprefix(self.prefix).partition(".")[0] for name in inside}
 
     def layer_prefix(self, index):
         """How the names of a layer's tensors begin, with those of the classes with heads."""

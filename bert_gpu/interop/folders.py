@@ -69,7 +69,8 @@ def replace_folder(folder, contents, is_whole_model=False):
             "run it elsewhere, or name a folder inside it",
             where=folder,
         )
-    new, old = (beside(folder, f"{os.getpid()}.{state}") for state in ("partial", "old"))
+    hidden = os.path.join(os.path.dirname(folder), f".{os.path.basename(folder)}.{os.getpid()}")
+    new, old = f"{hidden}.partial", f"{hidden}.old"
     try:
         recover(folder)
         os.makedirs(new)
@@ -116,11 +117,6 @@ def displaced(folder):
         if re.fullmatch(rf"\.{re.escape(name)}\.\d+\.old", other)
     ]
     return max(found, key=os.path.getmtime, default=None)
-
-
-def beside(folder, suffix):
-    parent, name = os.path.split(folder)
-    return os.path.join(parent, f".{name}.{suffix}")
 
 
 def write_files(folder, contents):

@@ -93,36 +93,28 @@ class FormatModule(typing.Protocol):
 
 
 class Format(typing.NamedTuple):
-    """A row of the table. module: in this package. reads: whether it can be read; all can be
-    written. holds_task: whether it writes Model.task. file: of a format that is not read, the file
-    that its folders are known by.
+    """A row of the table. reads: whether it can be read; all can be written. holds_task: whether it
+    writes Model.task. file: of a format that is not read, the file that its folders are known by.
     """
 
-    name: str
-    module: str
     reads: bool = True
     holds_task: bool = False
     file: str | None = None
 
 
 OURS = "huggingface"  # what trainings write; has_model recognises it
-FORMATS = (
-    Format(OURS, "huggingface", holds_task=True),
-    Format("google", "google"),
-    Format("garden", "garden"),
-    Format("savedmodel", "savedmodel", reads=False, holds_task=True, file="saved_model.pb"),
-    Format("onnx", "onnx", reads=False, holds_task=True, file="onnx/model.onnx"),
-)
+FORMATS = {  # {name: Format}; the names are those of the modules, too
+    OURS: Format(holds_task=True),
+    "google": Format(),
+    "garden": Format(),
+    "savedmodel": Format(reads=False, holds_task=True, file="saved_model.pb"),
+    "onnx": Format(reads=False, holds_task=True, file="onnx/model.onnx"),
+}
 
 
 def format_names(*, writes):
     """Names of the formats that can be written, or read."""
-    return tuple(row.name for row in FORMATS if writes or row.reads)
-
-
-def holds_task(name):
-    """Whether a format has room for Model.task."""
-    return next(row.holds_task for row in FORMATS if row.name == name)
+    return tuple(name for name, row in FORMATS.items() if writes or row.reads)
 
 
 def formats_holding(config):
@@ -139,8 +131,7 @@ def formats_holding(config):
 
 def open_format(name) -> FormatModule:
     """The module of a format."""
-    (row,) = (row for row in FORMATS if row.name == name)
-    return importlib.import_module(f"{__package__}.{row.module}")
+    return importlib.import_module(f"{__package__}.{name}")
 
 
 def has_model(path):
@@ -163,7 +154,8 @@ def write_only_format(folder):
     """The name of the format of a folder whose model cannot be read, because that format is only
     written here; None for others.
     """
-    found = [row.name for row in FORMATS if row.file and os.path.exists(f"{folder}/{row.file}")]
+    files = {name: row.file for name, row in FORMATS.items() if row.file}
+    found = [name for name, file in files.items() if os.path.exists(f"{folder}/{file}")]
     if not found or any(os.path.exists(f"{folder}/{name}") for name in WEIGHTS):
         return None
     return found[0] if recognise(folder) in (None, OURS) else None

@@ -11,12 +11,13 @@ import warnings
 
 import numpy as np
 
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.google import GOOGLE, specs_of
+from bert_gpu.interop.heads import guess_architecture
 from bert_gpu.interop.tf_checkpoints import (
     PREFIX,
-    architecture_of,
     check_classic,
     check_finite,
     find_checkpoint,
@@ -27,6 +28,8 @@ from bert_gpu.interop.tf_checkpoints import (
     reading,
     write_folder,
 )
+
+tf = LazyModule("tensorflow")
 
 MASKED_LM, NEXT_SENTENCE, CLASSES = "masked_lm", "next_sentence", "sentence_prediction"  # heads
 POOLED_CLASSES = "pooled_prediction"  # our name of a head of classes on the encoder's own pooler
@@ -81,8 +84,7 @@ def build(config, num_classes=None):
     """(BertPretrainerV2, {head: BertClassifier} on its encoder, {name as in `variable_names`:
     variable}) of a classic ModelConfig. Without num_classes there is no BertClassifier.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         from official.nlp.modeling import layers, models, networks
     exact = config.hidden_act == "gelu"
     settings = {} if exact else dict(inner_activation=config.hidden_act.removesuffix("_new"))
@@ -131,8 +133,6 @@ def items(model):
 
 def read(path):
     """The formats.Model of a checkpoint; see formats.FormatModule."""
-    import tensorflow as tf
-
     prefix, config = find_checkpoint(path), read_config(path)
     check_classic(config, "garden")
     with reading(prefix):
@@ -151,15 +151,13 @@ def read(path):
         arrays = [flat(config, name, variables[their].numpy()) for their in theirs]
         weights[name] = np.ascontiguousarray(np.concatenate(arrays, -1))
         check_finite(prefix, name, weights[name])
-    return Model(config, weights, Notes([], [], architecture_of(weights), ()))
+    return Model(config, weights, Notes([], [], guess_architecture(weights.__contains__), ()))
 
 
 def restore(path, prefix, pretrainer, classifiers):
     """Fills the variables of the encoder and of the heads that a checkpoint has, whose names it
     returns. UserError when it does not have the whole encoder.
     """
-    import tensorflow as tf
-
     encoder, masked_lm = pretrainer.encoder_network, pretrainer.masked_lm
     both = tf.train.Checkpoint(encoder_network=encoder, masked_lm=masked_lm)
     attempts = (
@@ -218,8 +216,6 @@ def saved_objects(weights, pretrainer, classifiers):
 
 def write(model, folder, options):
     """Writes a Model as a checkpoint of theirs; see formats.FormatModule."""
-    import tensorflow as tf
-
     check_classic(model.config, "garden")
     pretrainer, classifiers, variables = build(
         model.config, len(model.weights.get("classifier/bias", ()))

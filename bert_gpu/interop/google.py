@@ -9,12 +9,12 @@ import re
 
 import numpy as np
 
+from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop import heads, tf_checkpoints
 from bert_gpu.interop.families import BERT_PARTS, Family
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.tf_checkpoints import (
-    architecture_of,
     check_classic,
     check_finite,
     find_checkpoint,
@@ -24,6 +24,9 @@ from bert_gpu.interop.tf_checkpoints import (
     reading,
     write_folder,
 )
+
+tf = LazyModule("tensorflow")
+encoders = LazyModule("bert_gpu.model.encoders")
 
 OPTIMIZER = re.compile(r"/(adam_[mv]|Adam(_1)?|lamb_[mv]|Momentum)$|^(global_step|beta[12]_power)$")
 GOOGLE = Family(
@@ -54,17 +57,14 @@ def recognises(path):
 
 def specs_of(config, num_classes=1):
     """{our name: WeightSpec} of all that a checkpoint may have."""
-    from bert_gpu.model.encoders import open_encoder
-
-    return heads.specs_of(open_encoder(config), "BertForSequenceClassification", num_classes)
+    encoder = encoders.open_encoder(config)
+    return heads.specs_of(encoder, "BertForSequenceClassification", num_classes)
 
 
 def read_config(path):
     """The ModelConfig of a checkpoint; see formats.FormatModule. Its vocab_size is that of the word
     embeddings, whose table NVIDIA pads beyond that of bert_config.json.
     """
-    import tensorflow as tf
-
     config, prefix = tf_checkpoints.read_config(path), find_checkpoint(path)
     with reading(prefix):
         shapes = dict(tf.train.list_variables(prefix))
@@ -74,10 +74,6 @@ def read_config(path):
 
 def read(path):
     """The formats.Model of a checkpoint; see formats.FormatModule."""
-    import tensorflow as tf
-
-    from bert_gpu.model.encoders import open_encoder
-
     prefix, config = find_checkpoint(path), read_config(path)
     with reading(prefix):
         reader = tf.train.load_checkpoint(prefix)
@@ -101,7 +97,7 @@ def read(path):
         return array
 
     specs = specs_of(config, (shapes.get("output_weights") or (1,))[0])
-    needed = open_encoder(config).weights()
+    needed = encoders.open_encoder(config).weights()
     weights, missing = GOOGLE.read_weights(specs, set(shapes), read_variable, needed.__contains__)
     unused = sorted(set(shapes) - {their for name in weights for their in GOOGLE.names(name)})
     if any(name.startswith(GOOGLE.layer_prefix(config.num_hidden_layers)) for name in unused):
@@ -111,7 +107,8 @@ def read(path):
             "correct it",
             where=path,
         )
-    return Model(config, weights, Notes(missing, unused, architecture_of(weights), ()))
+    architecture = heads.guess_architecture(weights.__contains__)
+    return Model(config, weights, Notes(missing, unused, architecture, ()))
 
 
 def write(model, folder, options):
@@ -137,8 +134,6 @@ def write(model, folder, options):
 
 def save(prefix, tensors):
     """Writes {name: array} as a checkpoint, which tf.train.Saver of TensorFlow 1 reads."""
-    import tensorflow as tf
-
     names = sorted(tensors)
     arrays = [tf.constant(np.ascontiguousarray(tensors[name])) for name in names]
     with tf.device("CPU:0"):

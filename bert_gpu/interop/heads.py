@@ -125,6 +125,17 @@ ARCHITECTURES = {
 # {class: its head} of those with a row for each class of a task
 LABELLED = {name: row.own for name, row in ARCHITECTURES.items() if row.has_labels}
 PREFIXES = tuple(f"{head}/" for head in HEADS)
+# (weights, the class that they make of a model that has none of those above them). The pooler tells
+# classifiers of texts and of tokens apart, whose other names are the same in BERT's classes
+SIGNS = (
+    (("span/kernel",), "BertForQuestionAnswering"),
+    (("classifier/kernel", "pooler/kernel"), "BertForSequenceClassification"),
+    (("token_classifier/kernel",), "BertForTokenClassification"),
+    (("classifier/kernel",), "BertForSequenceClassification"),
+    (("nsp/kernel",), "BertForPreTraining"),
+    (("mlm/bias",), "BertForMaskedLM"),
+    ((), "BertModel"),
+)
 
 
 def architecture_of(names: Iterable[str]) -> str:
@@ -133,6 +144,13 @@ def architecture_of(names: Iterable[str]) -> str:
     """
     fitting = [name for name, row in ARCHITECTURES.items() if set(row.heads) <= set(names)]
     return max(fitting, key=lambda name: len(ARCHITECTURES[name].heads), default="BertModel")
+
+
+def guess_architecture(has: Callable[[str], bool]) -> str:
+    """The class of transformers of a model that names none that we know. has: function of our name
+    of a weight -> whether the model has it.
+    """
+    return next(name for weights, name in SIGNS if all(map(has, weights)))
 
 
 def is_left_out(name: str, architecture: str) -> bool:

@@ -17,7 +17,9 @@ def named_by(family, tensors, folder):
         return tensors
     tensors = {canonical(name, family): tensor for name, tensor in tensors.items()}
     pop_decoder(folder, family, tensors)
-    pop_zeros(folder, family, tensors)
+    for name in family.zeros:
+        if np.any(tensors.pop(name, 0)):
+            raise UserError(f"{name} is not 0", "a model with it is not supported", where=folder)
     return tensors
 
 
@@ -39,37 +41,12 @@ def pop_decoder(folder, family, tensors):
         )
 
 
-def pop_zeros(folder, family, tensors):
-    """Removes tensors that are 0 in models that ours can be."""
-    for name in family.zeros:
-        if np.any(tensors.pop(name, 0)):
-            raise UserError(f"{name} is not 0", "a model with it is not supported", where=folder)
-
-
 def canonical(name, family):
     """Their name as in the family's table: old norms have gamma and beta, and names of a bare
     encoder lack the prefix.
     """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     return family.with_prefix(re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
-
-
-def guess_architecture(family, names):
-    """The architecture of a folder that does not name one that we know, by its tensors."""
-
-    def has(weight):
-        return set(family.names(weight)) <= names
-
-    if has("span/kernel"):
-        return "BertForQuestionAnswering"
-    if family.parts is None and has("token_classifier/kernel"):
-        return "BertForTokenClassification"
-    if has("classifier/kernel"):
-        is_of_tokens = family.parts is not None and not has("pooler/kernel")
-        return "BertForTokenClassification" if is_of_tokens else "BertForSequenceClassification"
-    if has("nsp/kernel"):
-        return "BertForPreTraining"
-    return "BertForMaskedLM" if has("mlm/bias") else "BertModel"
 
 
 def check_tensor(folder, name, tensor, shape):

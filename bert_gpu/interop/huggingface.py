@@ -7,6 +7,7 @@ there. `export` writes the class of a relative (relatives.py) instead, where one
 families.py has the names of tensors, heads.py those of classes.
 """
 
+import os
 import pathlib
 
 import numpy as np
@@ -17,9 +18,15 @@ from bert_gpu.interop import card, hf_tensors
 from bert_gpu.interop.families import OWN, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.formats import Model, Notes, formats_holding
-from bert_gpu.interop.heads import ARCHITECTURES, LABELLED, is_left_out, specs_of
+from bert_gpu.interop.heads import (
+    ARCHITECTURES,
+    LABELLED,
+    guess_architecture,
+    is_left_out,
+    specs_of,
+)
 from bert_gpu.interop.relatives import Relative, read_shape, relative_of
-from bert_gpu.interop.tensors import join, read_tensors
+from bert_gpu.interop.tensors import read_tensors
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
 from bert_gpu.model.encoders import open_encoder
@@ -29,7 +36,7 @@ CODE = pathlib.Path(__file__).with_name("modeling_bert_gpu.py")
 
 
 def _num_classes(family, architecture, tensors):
-    """Rows of the classifier among a folder's tensors; 1 without one."""
+    """Rows of the classifier among tensors with a family's names; 1 without one."""
     (name,) = family.names(f"{LABELLED.get(architecture, 'classifier')}/kernel")
     kernel = tensors.get(name)
     return 1 if np.ndim(kernel) != 2 else kernel.shape[-1 if family.parts is None else 0]
@@ -52,7 +59,7 @@ def read_model(folder):
     tensors = {
         name: tensor for name, tensor in tensors.items() if not name.endswith("position_ids")
     }
-    config_path = join(folder, "config.json")
+    config_path = os.path.join(folder, "config.json")
     family, config, values = read_shape(config_path)
     tensors = hf_tensors.named_by(family, tensors, folder)
     with model_config.naming(config_path):
@@ -66,13 +73,17 @@ def read_model(folder):
     every = set(tensors)
     stated = (values.get("architectures") or [None])[0]
     foreign = None
-    architecture = family.architecture_of(stated) or hf_tensors.guess_architecture(family, every)
+
+    def has(weight):
+        return tensors.keys() >= set(family.names(weight))
+
+    architecture = family.architecture_of(stated) or guess_architecture(has)
     head = ARCHITECTURES[architecture].own
     if stated != family.class_of(architecture) and stated and head:
         foreign = stated  # whose scores may mean anything
         for part in ("kernel", "bias"):
             tensors.pop(family.of(architecture).names(f"{head}/{part}")[0], None)
-        architecture = hf_tensors.guess_architecture(family, set(tensors))
+        architecture = guess_architecture(has)
     family = family.of(architecture)
     with model_config.naming(config_path):
         specs = specs_of(encoder, architecture, _num_classes(family, architecture, tensors))
@@ -81,10 +92,9 @@ def read_model(folder):
         hf_tensors.check_tensor(folder, their, tensors[their], shape)
         return tensors[their]
 
-    def is_expected(name):
-        return not is_left_out(name, architecture)
-
-    weights, missing = family.read_weights(specs, set(tensors), read_tensor, is_expected)
+    weights, missing = family.read_weights(
+        specs, set(tensors), read_tensor, lambda name: not is_left_out(name, architecture)
+    )
     unused = sorted(every - {their for name in weights for their in family.names(name)})
     beyond = (family.layer_prefix(config.num_groups), "encoder/")
     if any(name.startswith(beyond) for name in unused):
@@ -233,22 +243,17 @@ def _checked_labels(folder, weights, architecture, labels):
     """Names of all classes of an architecture's head, () for one without classes."""
     if architecture not in LABELLED:
         return ()
-    num_classes = _classes_of(weights, architecture)
+    num_classes = _num_classes(OWN, architecture, weights)
     labels = tuple(labels) or tuple(f"LABEL_{index}" for index in range(num_classes))
     if len(labels) != num_classes:
         raise UserError(f"{len(labels)} labels for {num_classes} classes", where=folder)
     return labels
 
 
-def _classes_of(weights, architecture):
-    kernel = weights.get(f"{LABELLED.get(architecture, 'classifier')}/kernel")
-    return 1 if kernel is None else np.shape(kernel)[-1]
-
-
 def _their_tensors(folder, family, config, weights, architecture):
     """{name: tensor} of a family's class. UserError when it has a weight that we lack."""
     family, tensors = family.of(architecture), {}
-    specs = specs_of(open_encoder(config), architecture, _classes_of(weights, architecture))
+    specs = specs_of(open_encoder(config), architecture, _num_classes(OWN, architecture, weights))
     for name, spec in specs.items():
         if is_left_out(name, architecture):
             continue

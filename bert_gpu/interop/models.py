@@ -9,11 +9,11 @@ import os
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import is_inside
 from bert_gpu.interop.formats import (  # noqa: F401
+    FORMATS,
     OURS,
     Model,
     Notes,
     has_model,
-    holds_task,
     open_format,
     recognise,
 )
@@ -126,7 +126,7 @@ def transfer(config, warn, format_name=None, describe=None):
     if unused := describe_unused(model.notes):
         warn(f"{path}: {unused}")
     model = model._replace(card=None if describe is None else describe(path))
-    if not holds_task(format_name or OURS) and (lost := describe_lost(model)):
+    if not FORMATS[format_name or OURS].holds_task and (lost := describe_lost(model)):
         warn(f"--format={format_name}: has no room for {lost}")
     if lacking := model.notes.embedding.lacking:
         warn(f"{path}: its sentence vectors need {lacking}, which bert-gpu does not have")

@@ -59,7 +59,7 @@ class Served(tf.Module):
     def signatures(self):
         """{name: concrete function}; serving_default is the model's purpose."""
         functions = {"embed": (self.embed, [TEXT])}
-        if has_weights(self, heads.mlm_weights(self.config)):
+        if heads.mlm_weights(self.config).keys() <= set(self.names):
             functions["fill_mask"] = (self.fill_mask, [TEXT])
         if "classifier/kernel" in self.names:
             functions["classify"] = (self.classify, [TEXT])
@@ -155,8 +155,7 @@ class Served(tf.Module):
         lengths_a, limit = ids_a.row_lengths(), self.max_seq_length
         num_rows = tf.shape(lengths_a, tf.int64)[0]
         lengths_b = tf.zeros_like(lengths_a) if ids_b is None else ids_b.row_lengths()
-        room = tf.where(lengths_b > 0, limit - 3, limit - 2)
-        room = tf.cast(room, tf.int64)
+        room = tf.cast(tf.where(lengths_b > 0, limit - 3, limit - 2), tf.int64)
         kept_b = tf.minimum(lengths_b, tf.maximum(room // 2, room - lengths_a))
         kept_a = tf.minimum(lengths_a, room - kept_b)
         once = tf.ones([num_rows], tf.int64)
@@ -181,10 +180,6 @@ class Served(tf.Module):
             input_mask=tf.cast(is_token, tf.int32),
             segment_ids=tf.cast(is_second, tf.int32),
         )
-
-
-def has_weights(served, specs):
-    return all(name in served.names for name in specs)
 
 
 def repeated(value, lengths):

@@ -14,11 +14,6 @@ from bert_gpu.base import tensor_files
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_regular, read_json
 
-
-def join(folder, name):
-    return f"{str(folder).rstrip('/')}/{name}"
-
-
 FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": ml_dtypes.bfloat16}  # of tensors
 
 
@@ -72,7 +67,7 @@ def read_shards(folder, index, weight_map):
     """As `read_tensors`, by the index at a path, whose weight_map is {name: shard}."""
     tensors, left_out = {}, set()
     for shard in sorted(set(weight_map.values())):
-        for name, tensor in read_safetensors(join(folder, shard)).items():
+        for name, tensor in read_safetensors(os.path.join(folder, shard)).items():
             if weight_map.get(name) == shard:
                 tensors[name] = tensor
             elif name not in weight_map:
@@ -100,7 +95,8 @@ def read_tensors(folder):
             "a model is a folder with config.json and model.safetensors",
             where=folder,
         )
-    whole, index = join(folder, "model.safetensors"), join(folder, "model.safetensors.index.json")
+    whole = os.path.join(folder, "model.safetensors")
+    index = f"{whole}.index.json"
     if os.path.exists(whole):
         return read_safetensors(whole), []
     if os.path.exists(index):
@@ -115,7 +111,7 @@ def read_tensors(folder):
                 where=index,
             )
         return read_shards(folder, index, weight_map)
-    if os.path.exists(join(folder, "pytorch_model.bin")):
+    if os.path.exists(os.path.join(folder, "pytorch_model.bin")):
         raise UserError(
             "has only pytorch_model.bin",
             "convert it where torch and transformers are installed: "

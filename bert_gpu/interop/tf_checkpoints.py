@@ -27,12 +27,6 @@ GELU_FORM = "gelu_form"  # in bert_config.json: "erf" = the exact one
 EPSILON = 1e-12  # of all their layer norms
 OBJECTS = b"_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, near the top
 HEAD_BYTES = 1 << 13
-# what each head's presence makes of a checkpoint, the first one that is there
-ARCHITECTURES = {
-    "classifier/kernel": "BertForSequenceClassification",
-    "nsp/kernel": "BertForPreTraining",
-    "mlm/bias": "BertForMaskedLM",
-}
 
 
 def find_checkpoint(path):
@@ -83,11 +77,6 @@ def reading(prefix):
         ) from None
 
 
-def architecture_of(weights: dict) -> str:
-    """The class of transformers with the heads among {our name: array}."""
-    return next((kind for name, kind in ARCHITECTURES.items() if name in weights), "BertModel")
-
-
 def check_finite(prefix, name, array):
     if not np.isfinite(array).all():
         raise UserError(
@@ -114,9 +103,11 @@ def check_classic(config, whose):
 
 def config_bytes(config):
     """The text of a bert_config.json, which their code and `read_config` read."""
-    fields = dataclasses.fields(config)
-    known = [field.name for field in fields if field.metadata["role"] == "bert"]
-    values = {name: getattr(config, name) for name in known if name != "layer_norm_eps"}
+    values = {
+        field.name: getattr(config, field.name)
+        for field in dataclasses.fields(config)
+        if field.metadata["role"] == "bert" and field.name != "layer_norm_eps"
+    }
     values["hidden_act"] = config.hidden_act.removesuffix("_new")
     if config.hidden_act == "gelu":
         values[GELU_FORM] = "erf"

@@ -537,12 +537,11 @@ def config_bytes(config, architecture, labels=(), more=None):
     """
     fields = config.to_dict()
     if config.is_classic:
-        known = [
-            field
+        fields = {
+            field.name: fields[field.name]
             for field in dataclasses.fields(config)
             if field.metadata["role"] != "departure" or field.metadata["bert_values"]
-        ]
-        fields = {field.name: fields[field.name] for field in known}
+        }
     name = architecture if config.is_classic else architecture.replace("Bert", "BertGpu", 1)
     model_type = "bert" if config.is_classic else OWN_TYPE
     return json_bytes({"model_type": model_type, **fields, **(more or {})}, name, labels)

@@ -215,7 +215,10 @@ def program(target, operands, results, config):
     """
     arguments = [f"%arg{index}" for index in range(len(operands))]
     operand_types = [_type(x.shape, x.dtype) for x in operands]
-    shapes = [_heads_first(spec.shape) if spec.shape.rank == 4 else spec.shape for spec in results]
+    shapes = [
+        [spec.shape[axis] for axis in (0, 2, 1, 3)] if spec.shape.rank == 4 else spec.shape
+        for spec in results
+    ]
     call_types = [_type(shape, spec.dtype) for shape, spec in zip(shapes, results, strict=True)] + [
         _type([0], tf.uint8)
     ]
@@ -252,12 +255,6 @@ def program(target, operands, results, config):
   }}
 }}
 """
-
-
-def _heads_first(shape):
-    """(B, S, N, D) -> (B, N, S, D)."""
-    batch_size, length, num_heads, size = shape
-    return [batch_size, num_heads, length, size]
 
 
 def _type(shape, dtype):

@@ -357,14 +357,11 @@ class BertEncoder:
     recompute_every: int = 0
     attention: str = "plain"
     xla: bool = False
+    fixed_length = None
 
     @property
     def num_groups(self):
         return self.config.num_groups
-
-    @property
-    def fixed_length(self):
-        return None
 
     def weights(self):
         return encoder_weights(self.config)

@@ -28,8 +28,7 @@ from bert_gpu.model.garden_settings import activation_name, read_options, transf
 from bert_gpu.model.layers import ACTIVATIONS, dropout, select
 from bert_gpu.model.weights import WeightSpec
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
+with warnings.catch_warnings(action="ignore"):
     import tf_keras
     from official.nlp.configs import encoders
 
@@ -328,16 +327,12 @@ def build(encoder, dtype):
     Builds in its own thread, which has neither the graph nor the replica context in which the
     caller may be tracing.
     """
-
-    def run():
-        compile_silently_once()  # building computes, and so compiles, what is fused
-        return _build(encoder, dtype)
-
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(run).result()
+        return pool.submit(_build, encoder, dtype).result()
 
 
 def _build(encoder, dtype):
+    compile_silently_once()  # building computes, and so compiles, what is fused
     config, theirs, initializers = encoder.config, garden_config(encoder), {}
 
     def create(next_creator, **settings):
@@ -350,7 +345,6 @@ def _build(encoder, dtype):
         initializers[variable.name] = initializer
         return variable
 
-    policy = dtype if dtype == "float32" else f"mixed_{dtype}"
     length = config.max_position_embeddings
     features = {
         name: tf.ones([1, length], tf.int32)
@@ -358,18 +352,16 @@ def _build(encoder, dtype):
     }
     features["input_type_ids"] = tf.zeros_like(features["input_type_ids"])
     with contextlib.ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")
+        stack.enter_context(warnings.catch_warnings(action="ignore"))
+        stack.callback(np.random.set_state, np.random.get_state())  # BigBird seeds it
+        precision = tf_keras.mixed_precision
+        stack.callback(precision.set_global_policy, precision.global_policy())
+        precision.set_global_policy(dtype if dtype == "float32" else f"mixed_{dtype}")
         activations = {
             activation_name(name): _plain(function) for name, function in ACTIVATIONS.items()
         }
-        for context in (
-            tf.device("CPU:0"),
-            _policy(policy),
-            _numpy_state(),
-            tf_keras.utils.custom_object_scope(activations),
-        ):
-            stack.enter_context(context)
+        stack.enter_context(tf.device("CPU:0"))
+        stack.enter_context(tf_keras.utils.custom_object_scope(activations))
         stack.enter_context(tf.variable_creator_scope(create))
         tf_keras.backend.reset_uids()  # names without a count of what was built before
         try:
@@ -427,23 +419,3 @@ def _plain(function):
     TensorFlow's functions with custom gradients.
     """
     return lambda x: function(x)
-
-
-@contextlib.contextmanager
-def _policy(name):
-    before = tf_keras.mixed_precision.global_policy()
-    tf_keras.mixed_precision.set_global_policy(name)
-    try:
-        yield
-    finally:
-        tf_keras.mixed_precision.set_global_policy(before)
-
-
-@contextlib.contextmanager
-def _numpy_state():
-    """Restores NumPy's global random state, because BigBird seeds it."""
-    before = np.random.get_state()
-    try:
-        yield
-    finally:
-        np.random.set_state(before)

@@ -63,12 +63,9 @@ class Chart:
         """Whether a logarithmic axis shows more."""
         values = np.concatenate([self.values(run) for run in runs])
         positive = values[values > 0]
-        if self.scale == "log":
-            return len(positive) == len(values)
-        return (
-            self.scale == "auto"
-            and len(positive) == len(values)
-            and positive.max() > LOG_SPREAD * positive.min()
+        return len(positive) == len(values) and (
+            self.scale == "log"
+            or (self.scale == "auto" and positive.max() > LOG_SPREAD * positive.min())
         )
 
 

@@ -113,7 +113,7 @@ def horizontal(runs, axis):
 def draw_run(axes, chart, run, index, axis, is_log):
     """Draws the curves of one run; returns whether there are any. axis: (name, factor)."""
     color, dashes = style_of(index)
-    has_points, (axis, factor) = False, axis
+    axis, factor = axis
 
     def points(table, name):
         x, y = finite(table[axis], table[name]) if name in table else (np.empty(0), np.empty(0))
@@ -126,20 +126,17 @@ def draw_run(axes, chart, run, index, axis, is_log):
 
     x, y = points(run.train, chart.train)
     if len(x):
-        has_points = True
         is_noisy = chart.smooths and len(x) >= 10
         if is_noisy:
             line(*thinned(x, y), "raw", linewidth=0.8, alpha=0.3)
         mean = smoothed(x, y, SMOOTHING, is_log) if is_noisy else thinned(x, y)
         line(*mean, "mean", linewidth=1.7, linestyle=dashes, marker="o" if len(x) == 1 else None)
         draw_range(axes, chart, run, index, run.train[axis] * factor, color)
-    x, y = points(run.valid, chart.valid)
-    if len(x):
-        has_points = True
-        x, y = thinned(x, y)
+    valid = points(run.valid, chart.valid)
+    if len(valid[0]):
         marks = dict(marker="o", markersize=4, markerfacecolor=PAPER, markeredgewidth=1.2)
-        line(x, y, "valid", linewidth=0.9, linestyle=(0, (3, 2)), **marks)
-    return has_points
+        line(*thinned(*valid), "valid", linewidth=0.9, linestyle=(0, (3, 2)), **marks)
+    return len(x) + len(valid[0]) > 0
 
 
 def draw_range(axes, chart, run, index, x, color):
@@ -237,13 +234,16 @@ def as_svg(figure, key):
         figure.savefig(buffer, format="svg", metadata=none)
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
-    parts = r"<metadata>.*?</metadata>|<!--.*?-->|<defs>\s*<style.*?</style>\s*</defs>"
-    svg = re.sub(parts, "", svg, flags=re.DOTALL)
     svg = re.sub(r'\s(width|height)="[\d.]+pt"', "", svg, count=2)
-    svg = re.sub(r'id="(run-\d+)\.(\w+)"', r'class="\1 \2"', svg)
-    svg = re.sub(r'\sid="[a-zA-Z.]+_\d+"', "", svg)
-    svg = re.sub(r'(\sid="|href="#|url\(#)', rf"\1{key}-", svg)
-    svg = re.sub(r"((?:font|font-family): ?[^;\"]*?)'DejaVu Sans'[^;\"]*", r"\1inherit", svg)
+    changes = {
+        r"(?s)<metadata>.*?</metadata>|<!--.*?-->|<defs>\s*<style.*?</style>\s*</defs>": "",
+        r'id="(run-\d+)\.(\w+)"': r'class="\1 \2"',
+        r'\sid="[a-zA-Z.]+_\d+"': "",
+        r'(\sid="|href="#|url\(#)': rf"\1{key}-",
+        r"((?:font|font-family): ?[^;\"]*?)'DejaVu Sans'[^;\"]*": r"\1inherit",
+    }
+    for pattern, new in changes.items():
+        svg = re.sub(pattern, new, svg)
     for color, name in VARIABLES.items():
         svg = svg.replace(color, f"var(--{name})")
     svg = re.sub(r'\s(?:d|x|y|transform)="[^"]*"', lambda part: rounded(part[0]), svg)

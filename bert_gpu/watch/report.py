@@ -6,6 +6,7 @@ import typing
 
 import numpy as np
 
+from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import (
     atomic_file,
@@ -20,7 +21,6 @@ from bert_gpu.watch.config import AXES
 from bert_gpu.watch.style import slugs
 
 MARK_BYTES = 2000  # in which a file of ours says what it is
-DRAWER = "matplotlib"
 
 
 class Report(typing.NamedTuple):
@@ -32,12 +32,9 @@ class Report(typing.NamedTuple):
 
 def import_drawing():
     """The module drawing. UserError when matplotlib is missing."""
-    try:
-        from bert_gpu.watch import drawing
-    except ImportError as error:
-        raise UserError(
-            f"needs the package {DRAWER}", "pip install 'bert-gpu[report]'", where="report"
-        ) from error
+    import_extra("matplotlib", "report", "pip install 'bert-gpu[report]'")
+    from bert_gpu.watch import drawing
+
     return drawing
 
 
@@ -56,10 +53,9 @@ def make_report(runs):
         plots = draw_section(section, axes, pictures) if axes else {}
         parts.append(page.section_html(section, plots, trials))
     title = ", ".join(run.name for run in runs) if len(runs) <= 3 else f"{len(runs)} runs"
-    made = f"{datetime.datetime.now():%Y-%m-%d %H:%M}"
     html = page.page(
         title,
-        made,
+        f"{datetime.datetime.now():%Y-%m-%d %H:%M}",
         "\n".join(parts),
         axes=axes,
         rules=page.run_rules(found),

@@ -364,13 +364,11 @@ def count_parameters(path):
         for step in folder.steps()[-1:]
     ]
     for file_path, prefix in [*candidates, (os.path.join(folder.model, "model.safetensors"), "")]:
-        try:
+        with contextlib.suppress(OSError, safetensors.SafetensorError):
             with safetensors.safe_open(file_path, "np") as file:
                 return sum(
                     math.prod(file.get_slice(name).get_shape())
                     for name in file.keys()
                     if name.startswith(prefix)
                 )
-        except (OSError, safetensors.SafetensorError):
-            continue
     return None

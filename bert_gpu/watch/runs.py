@@ -4,6 +4,7 @@ Only run.json and the end of metrics.jsonl are read, so that long runs answer at
 cannot be read is a row that says why.
 """
 
+import contextlib
 import os
 import time
 
@@ -19,6 +20,10 @@ from bert_gpu.watch.run_data import EVAL, as_name, distinct, find_below, is_vali
 TAIL_BYTES = 1 << 16  # of metrics.jsonl that are read and checked
 MAX_BYTES = 1 << 24  # of it that are searched for a line of a kind that is not there
 DAMAGED = "damaged"
+NOT_KNOWN = (  # of a damaged run
+    *("problem", "step", "num_steps", "loss", "eval_loss", "eval_step"),
+    *("tokens_per_second", "hours", "remaining_seconds"),
+)
 HEADINGS = ("run", "state", "step", "loss", "validation", "tokens/s", "hours", "last write")
 
 
@@ -44,9 +49,7 @@ def look(path, now=None):
     tokens_per_second, hours, remaining_seconds (of a running one), silent_seconds (since the last
     write). now: time.time().
     """
-    names = ("problem", "step", "num_steps", "loss", "eval_loss", "eval_step")
-    names += ("tokens_per_second", "hours", "remaining_seconds")
-    run = dict(path=path, kind=None, state=DAMAGED) | dict.fromkeys(names)
+    run = dict(path=path, kind=None, state=DAMAGED) | dict.fromkeys(NOT_KNOWN)
     run["silent_seconds"] = silence(path, time.time() if now is None else now)
     try:
         record = read_json(
@@ -82,10 +85,8 @@ def silence(path, now):
     """Seconds since something was written to a run's files, None when that is not known."""
     times = []
     for name in (RUN, METRICS, CHECKPOINTS, MODEL):
-        try:
+        with contextlib.suppress(OSError):
             times.append(os.stat(os.path.join(path, name)).st_mtime)
-        except OSError:
-            continue
     return max(0.0, now - max(times)) if times else None
 
 

@@ -160,7 +160,7 @@ def test_a_format_that_only_goes_out_says_so(name, exported, tmp_path, capsys):
     """A folder that also has a model that is read is that one."""
     there = tmp_path / "there"
     shutil.copytree(exported, there)
-    (row,) = (row for row in formats.FORMATS if row.name == name)
+    row = formats.FORMATS[name]
     (there / row.file).parent.mkdir(exist_ok=True)
     (there / row.file).touch()
     assert find_model(str(there), "from") == str(there)
@@ -171,7 +171,7 @@ def test_a_format_that_only_goes_out_says_so(name, exported, tmp_path, capsys):
     told = capsys.readouterr().err
     assert f"--from={there}: is a model in the format {name}, which is only written here" in told
     assert told.count("\n") == 1 and not (tmp_path / "back").exists()
-    assert all((row.file is None) == row.reads for row in formats.FORMATS)
+    assert all((row.file is None) == row.reads for row in formats.FORMATS.values())
 
 
 def test_a_missing_vocabulary_is_named(exported, tmp_path, capsys):

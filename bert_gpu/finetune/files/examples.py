@@ -171,8 +171,7 @@ class Examples(Loaded):
             if not self.has_labels:
                 continue
             for line, label in zip(chunk.lines, chunk.labels, strict=True):
-                code = found.setdefault(label, (len(found), line))[0]
-                codes.append(code)
+                codes.append(found.setdefault(label, (len(found), line))[0])
         self.check_some(count)
         self.num_examples, self.num_skipped = count, self.table.num_skipped
         self.digest = self.table.digest

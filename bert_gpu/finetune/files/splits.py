@@ -11,7 +11,6 @@ import numpy as np
 from bert_gpu.base import files
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError, shortened, shortened_path
-from bert_gpu.base.files import read_json
 from bert_gpu.base.run_names import RUN
 from bert_gpu.base.settings import fields_of
 from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
@@ -53,7 +52,7 @@ def with_data_of_run(config, phases, model):
     if has_all or not os.path.exists(path):
         return config
     fields = {name: fields_of(FinetuneConfig)[name] for name in (*NAMED, *SPLIT)}
-    free = read_json(path, "a run's settings", dict(free=fields)).get("free", {})
+    free = files.read_json(path, "a run's settings", dict(free=fields)).get("free", {})
     named = {name: free[name] for name in NAMED if free.get(name)}
     for split in (FILES[phase] for phase in phases):
         name = f"{split}_file" if f"{split}_file" in named else "data_dir"

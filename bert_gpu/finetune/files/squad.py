@@ -270,9 +270,6 @@ def find_answer(context, answer, start):
     """The character of a context at which an answer begins: `start`, or one at most NEAR beside it;
     None when it is at none of them.
     """
-    if not answer.strip():
-        return None
-    for shift in sorted(range(-NEAR, NEAR + 1), key=abs):
-        if start + shift >= 0 and context.startswith(answer, start + shift):
-            return start + shift
-    return None
+    places = (start + shift for shift in sorted(range(-NEAR, NEAR + 1), key=abs))
+    found = (place for place in places if place >= 0 and context.startswith(answer, place))
+    return next(found, None) if answer.strip() else None

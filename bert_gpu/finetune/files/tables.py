@@ -122,7 +122,7 @@ class Table:
                 "check its quotes",
                 where=self.path,
             ) from None
-        self._finish(digest)
+        self.digest = settled_digest(self.path, digest, self.digest)
 
     def _header_of(self, cells):
         titles = [title.strip() for title in cells]
@@ -173,7 +173,7 @@ class Table:
                 if missing:
                     raise self._refused(line, f"has no {missing[0][:60]!r}")
                 yield line, [as_text(record[name]) for name in self.header]
-        self._finish(digest)
+        self.digest = settled_digest(self.path, digest, self.digest)
 
     def _refused(self, line, problem):
         return UserError(
@@ -203,10 +203,6 @@ class Table:
         digest = hashlib.sha256()
         for _ in read_pieces(self.path, digest):
             pass
-        self._finish(digest)
-
-    def _finish(self, digest):
-        """Keeps the digest of the whole file. UserError when it has changed since it was read."""
         self.digest = settled_digest(self.path, digest, self.digest)
 
 
@@ -298,13 +294,11 @@ def read_pieces(path, digest):
     read, or is an archive.
     """
     files.check_regular(path)
-    is_first = True
     try:
         with tf.io.gfile.GFile(path, "rb") as file:
-            while piece := file.read(READ_BYTES):
-                if is_first:
+            for number, piece in enumerate(iter(lambda: file.read(READ_BYTES), b"")):
+                if not number:
                     check_plain(path, piece)
-                    is_first = False
                 digest.update(piece)
                 yield piece
     except (tf.errors.OpError, OSError) as error:

@@ -12,12 +12,15 @@ import functools
 
 import numpy as np
 
+from bert_gpu.base.environment import LazyModule
+
+scores = LazyModule("sklearn.metrics")
+stats = LazyModule("scipy.stats")
+
 
 def accuracy(probabilities, labels):
     """Share of examples whose most probable class is the label; on a tie the first class counts."""
-    from sklearn.metrics import accuracy_score
-
-    return float(accuracy_score(labels, np.argmax(probabilities, -1)))
+    return float(scores.accuracy_score(labels, np.argmax(probabilities, -1)))
 
 
 def f1(probabilities, labels, positive=1):
@@ -37,29 +40,24 @@ def f1_of_classes(probabilities, labels):
 
 
 def _f1(probabilities, labels, wanted):
-    from sklearn.metrics import f1_score
-
     if not np.isin(wanted, labels).all():
         return None
-    predictions = np.argmax(probabilities, -1)
-    return float(f1_score(labels, predictions, labels=wanted, average="macro", zero_division=0.0))
+    how = dict(labels=wanted, average="macro", zero_division=0.0)
+    return float(scores.f1_score(labels, np.argmax(probabilities, -1), **how))
 
 
 def auc(probabilities, labels):
     """Area under the ROC curve: for two classes of either, whose areas are equal, the unweighted
     mean over each class against the rest for more. None unless every class occurs.
     """
-    from sklearn.metrics import roc_auc_score
-
     num_classes = probabilities.shape[1]
     probabilities, labels = probabilities[labels < num_classes], labels[labels < num_classes]
     if len(np.unique(labels)) != num_classes:
         return None
     if num_classes == 2:
-        return float(roc_auc_score(labels, probabilities[:, 1]))
-    areas = [
-        roc_auc_score(labels == index, probabilities[:, index]) for index in range(num_classes)
-    ]
+        return float(scores.roc_auc_score(labels, probabilities[:, 1]))
+    columns = enumerate(probabilities.T)
+    areas = [scores.roc_auc_score(labels == index, column) for index, column in columns]
     return float(np.mean(areas))
 
 
@@ -67,11 +65,9 @@ def matthews(probabilities, labels):
     """Matthews correlation of predicted and true classes. None when all labels are equal; 0 for a
     constant prediction, as scikit-learn and GLUE have it.
     """
-    from sklearn.metrics import matthews_corrcoef
-
     if len(np.unique(labels)) < 2:
         return None
-    return float(matthews_corrcoef(labels, np.argmax(probabilities, -1)))
+    return float(scores.matthews_corrcoef(labels, np.argmax(probabilities, -1)))
 
 
 def loss(outputs, targets):
@@ -96,12 +92,10 @@ def correlation(values, targets, name):
     """Pearson's ("pearsonr") correlation of predicted and true numbers, or Spearman's ("spearmanr")
     of their ranks, ties at their mean rank; None when either are all equal.
     """
-    import scipy.stats
-
     values, targets = np.asarray(values[:, 0], np.float64), np.asarray(targets, np.float64)
     if len(values) < 2 or np.ptp(values) == 0 or np.ptp(targets) == 0:
         return None
-    found = float(getattr(scipy.stats, name)(values, targets)[0])
+    found = float(getattr(stats, name)(values, targets)[0])
     return found if np.isfinite(found) else None
 
 
@@ -120,13 +114,11 @@ def f1_of_labels(probabilities, labels, average):
     """F1 over all decisions together ("micro"), None when no example has any label; or the
     unweighted mean of the F1 of every label ("macro"), None when a label does not occur.
     """
-    from sklearn.metrics import f1_score
-
     labels = np.asarray(labels) > 0
     if not (labels.any() if average == "micro" else labels.any(0).all()):
         return None
     decisions = _decisions(probabilities, labels)
-    return float(f1_score(labels, decisions, average=average, zero_division=0.0))
+    return float(scores.f1_score(labels, decisions, average=average, zero_division=0.0))
 
 
 METRICS = dict(

@@ -47,13 +47,10 @@ class Predicted(typing.NamedTuple):
     null_odds: dict | None
 
 
-def predict(examples, rows, problem_type, tokens, outputs):
-    """Predicted of the questions of examples.
-
-    Args:
-      examples: squad.Questions. rows: encoded.EncodedExamples. problem_type:
-        question_answering.Answers. tokens: TokenConfig. outputs: list of R Best.
-    """
+def predict(evaluated):
+    """Predicted of the questions of an Evaluated, whose outputs are a list of R Best."""
+    examples, rows, outputs = evaluated.examples, evaluated.rows, evaluated.outputs
+    problem_type, tokens = evaluated.problem_type, evaluated.settings.tokens
     found = Predicted({}, {}, {} if problem_type.allows_none else None)
     bounds = np.searchsorted(rows.origin.questions, np.arange(len(examples) + 1))
     for index, question in enumerate(examples.questions):
@@ -100,19 +97,15 @@ def candidates(rows, index, of_question, outputs, tokens):
     lengths = np.diff(rows.splits[of_question.start : of_question.stop + 1]) - firsts - 1
     owners = best_windows(origin.starts[here], lengths, limit - base)
     for window, row in enumerate(of_question):
-        best, shift = outputs[row], origin.starts[row] - firsts[window]
-        first, last = (grid.T.reshape(-1) for grid in np.meshgrid(best.starts, best.ends))
-        start_scores, end_scores = (
-            grid.T.reshape(-1) for grid in np.meshgrid(best.start_scores, best.end_scores)
-        )
-        end = firsts[window] + lengths[window]
-        fits = (first >= firsts[window]) & (first <= last) & (last < end)
-        fits &= last - first < tokens.max_answer_length
-        first, last = first[fits] + shift, last[fits] + shift
-        is_owner = owners[first] == window
-        first, last = first[is_owner] + base, last[is_owner] + base
-        scores = start_scores[fits][is_owner], end_scores[fits][is_owner]
-        found.append((origin.begins[first], origin.ends[last], *scores))
+        best, begin = outputs[row], firsts[window]
+        starts, ends = best.starts[:, None], best.ends[None]
+        fits = (starts >= begin) & (starts <= ends) & (ends < begin + lengths[window])
+        first, last = np.nonzero(fits & (ends - starts < tokens.max_answer_length))
+        places = origin.starts[row] - begin + np.stack([best.starts[first], best.ends[last]])
+        is_owner = owners[places[0]] == window
+        begins, ends = base + places[:, is_owner]
+        scores = best.start_scores[first[is_owner]], best.end_scores[last[is_owner]]
+        found.append((origin.begins[begins], origin.ends[ends], *scores))
     return Pairs(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 

@@ -220,17 +220,11 @@ def metric_names(task, problem_type, labels):
     return (*squad_metrics.PLAIN, *more)
 
 
-def predicted_answers(evaluated):
-    """The n_best.Predicted of an Evaluated."""
-    tokens, outputs = evaluated.settings.tokens, evaluated.outputs
-    return predict(evaluated.examples, evaluated.rows, evaluated.problem_type, tokens, outputs)
-
-
 def judge(evaluated, names):
     every = (best.start_scores + best.end_scores for best in evaluated.outputs)
     if not all(np.isfinite(scores).all() for scores in every):
         return dict.fromkeys(names)  # a model that has overflowed predicts nothing
-    predicted = predicted_answers(evaluated)
+    predicted = predict(evaluated)
     answers = {question.id: question.answers for question in evaluated.examples.questions}
     found = squad_metrics.score(predicted.answers, answers, predicted.null_odds)
     return {name: found[name] for name in names}
@@ -246,7 +240,7 @@ def write(output_dir, evaluated):
     """Writes predictions.json, {id: answer}, nbest_predictions.json and, where a question may have
     no answer, null_odds.json; of a dev file with _dev in the names.
     """
-    predicted, stem = predicted_answers(evaluated), evaluated.stem
+    predicted, stem = predict(evaluated), evaluated.stem
     suffix, named = (
         ("", evaluated.settings.run.predictions_file) if stem == "test" else (f"_{stem}", None)
     )

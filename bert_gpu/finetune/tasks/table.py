@@ -220,11 +220,9 @@ def find_folder(task, data_dir):
         find_table(task, data_dir, stem) for split in SPLITS for stem in task.stems(split)
     ):
         return data_dir
-    if files.exists(data_dir) and tf.io.gfile.isdir(data_dir):
-        for name in sorted(tf.io.gfile.listdir(data_dir)):
-            if bare(name.rstrip("/")) == bare(task.folder):
-                return os.path.join(data_dir, name.rstrip("/"))
-    return data_dir
+    names = [name.rstrip("/") for name in names_in(data_dir)]
+    own = [name for name in names if bare(name) == bare(task.folder)]
+    return os.path.join(data_dir, own[0]) if own else data_dir
 
 
 def find_tables(task, folder, split):
@@ -256,8 +254,9 @@ def find_table(task, folder, stem):
             rf"(?i)({task.stems_like[stem]})(-00000-of-00001(?=\.parquet))?"
             rf"\.({'|'.join(task.endings)})"
         )
-        names = [name for name in names_in(folder) if re.fullmatch(wanted, name)]
-        found = [os.path.join(folder, name) for name in names]
+        found = [
+            os.path.join(folder, name) for name in names_in(folder) if re.fullmatch(wanted, name)
+        ]
     else:
         names = [f"{stem}.{kind}" for kind in task.endings]
         names.append(stem.replace("dev", "validation") + SHARD)

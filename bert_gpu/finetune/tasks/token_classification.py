@@ -21,11 +21,9 @@ from bert_gpu.finetune import results
 from bert_gpu.finetune.files.conll import TaggedExamples
 from bert_gpu.finetune.files.disk_array import DiskArray
 from bert_gpu.finetune.files.encoded import NO_LABEL, EncodedExamples, padding_of, splits_of
-from bert_gpu.finetune.tasks import problem_types
+from bert_gpu.finetune.tasks import metrics, problem_types
 from bert_gpu.finetune.tasks.heads import TOKEN_CLASSIFIER, rows_of
 from bert_gpu.finetune.tasks.interface import check_texts_only
-from bert_gpu.finetune.tasks.metrics import accuracy, f1_of_classes
-from bert_gpu.finetune.tasks.metrics import loss as mean_loss
 from bert_gpu.finetune.tasks.tag_schemes import (
     as_entities,
     earlier_scheme,
@@ -226,10 +224,10 @@ def judge(evaluated, names):
     targets = np.asarray(rows.token_labels)
     targets = targets[targets >= 0]
     is_known = targets < len(labels)
-    loss = mean_loss(outputs[is_known], targets[is_known]) if is_known.any() else None
-    found = dict(accuracy=accuracy(outputs, targets), loss=loss)
+    loss = metrics.loss(outputs[is_known], targets[is_known]) if is_known.any() else None
+    found = dict(accuracy=metrics.accuracy(outputs, targets), loss=loss)
     if "f1_of_classes" in names:
-        found |= dict(f1_of_classes=f1_of_classes(outputs, targets))
+        found |= dict(f1_of_classes=metrics.f1_of_classes(outputs, targets))
     else:
         labels, bounds = with_unknown(labels, evaluated.examples), np.cumsum(rows.origin)[:-1]
         tags = as_entities(labels, evaluated.problem_type.tag_scheme)
@@ -255,7 +253,7 @@ def write(output_dir, evaluated):
     def lines():
         first = 0
         for sentence in examples.sentences():
-            yield from (f"{line}\n" for line in surrounded(sentence.before))
+            yield from (f"{line}\n\n" for line in sentence.before)  # of documents
             for offset, cells in enumerate(sentence.rows):
                 yield line_of((*cells, answers[first + offset]), examples.separator)
             yield "\n"
@@ -282,8 +280,3 @@ def line_of(cells, separator):
     shown = [results.one_line(cell) for cell in cells]
     needs_tabs = any(not cell or " " in cell for cell in shown)
     return ("\t" if needs_tabs else separator).join(shown) + "\n"
-
-
-def surrounded(before):
-    """Lines of documents, with a blank line behind each."""
-    return [line for one in before for line in (one, "")]

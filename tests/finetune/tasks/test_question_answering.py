@@ -153,7 +153,8 @@ def test_answers_are_those_of_run_squad(tmp_path, vocab, has_impossible):
         theirs, features, results, 7, 5, True, has_impossible, 0.5
     )
     outputs = kind.joined(kind.kept(scores, dict(input_mask=np.arange(32) < lengths[:, None])))
-    found = n_best.predict(examples, rows, kind, settings.tokens, outputs)
+    known = dict(examples=examples, rows=rows, problem_type=kind, settings=settings)
+    found = n_best.predict(evaluated(**known, outputs=outputs))
     assert found.answers == dict(expected[0]) and len(set(found.answers.values())) > 12
     assert has_impossible is ("" in found.answers.values())
     for name, entries in expected[1].items():
@@ -300,11 +301,12 @@ def test_answers_do_not_depend_on_batches_padding_or_replicas(tmp_path, vocab):
     _, examples = read(tmp_path, random_data(3, False, longest=20))
     settings, found = settings_of(), []
     kind, rows = rows_for(examples, vocab, settings)
+    known = dict(examples=examples, rows=rows, problem_type=kind, settings=settings)
     for replicas, batch_size, padding in [(1, 32, "dynamic"), (2, 4, "uniform"), (1, 5, "fixed")]:
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
         predict = prediction.Predictor(devices, random_state(devices), BertEncoder(MODEL), kind)
         outputs = predict(padded(rows, padding), batch_size)
-        found.append(n_best.predict(examples, rows, kind, settings.tokens, outputs))
+        found.append(n_best.predict(evaluated(**known, outputs=outputs)))
     for other in found[1:]:
         assert other.answers == found[0].answers
         for name, entries in other.n_best.items():
