@@ -151,11 +151,6 @@ def naming_folder(parsed):
         raise
 
 
-def records_of(folder):
-    """The --output_file that an --output_dir stands for."""
-    return os.path.join(folder, "pretrain.tfrecord")
-
-
 def own_defaults(parsed):
     """{field: value} of a DataConfig that depend on where the program is and on --output_dir."""
     defaults, folder = {}, parsed.make(FolderConfig).output_dir
@@ -169,7 +164,7 @@ def own_defaults(parsed):
                 setting="output_dir",
                 value=folder,
             )
-        defaults["output_file"] = records_of(folder)
+        defaults["output_file"] = os.path.join(folder, "pretrain.tfrecord")
     return defaults
 
 

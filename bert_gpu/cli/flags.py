@@ -100,19 +100,18 @@ class Parsed:
         )
         self.sources, self.adopted = {flag.name: flag for flag in given}, {}
         self.check_given_once()
-        self.script, self.recipe_name, self.recipe, self.warned = script, None, {}, set()
-        self.phase, chosen = None, None if script is None else self.make(rules.RecipeConfig)
-        name, self.is_implied = chosen and chosen.recipe, False
-        if name is None and implied is not None:
-            name = implied(script, [*self.sources, *self.fixed])
-            self.is_implied = name is not None
-        if name is not None:
+        self.script, self.recipe, self.phase, self.warned = script, {}, None, set()
+        chosen, self.is_implied = None if script is None else self.make(rules.RecipeConfig), False
+        self.recipe_name = chosen and chosen.recipe
+        if self.recipe_name is None and implied is not None:
+            self.recipe_name = implied(script, [*self.sources, *self.fixed])
+            self.is_implied = self.recipe_name is not None
+        if self.recipe_name is not None:
             given = {
                 flag: value for kind in classes for flag, value in self.given_values(kind).items()
             }
-            self.phase = chosen.phase if rules.RECIPES[name].phases else None
-            self.recipe_name = name
-            self.recipe = rules.resolve(name, script, given, self.phase)
+            self.phase = chosen.phase if rules.RECIPES[self.recipe_name].phases else None
+            self.recipe = rules.resolve(self.recipe_name, script, given, self.phase)
 
     def check_given_once(self):
         """UserError for a flag that stands beside a settings object which has its value."""
@@ -391,9 +390,11 @@ def is_bool(field):
 def describe(parsed, settings):
     """The resolved settings, one per line, with the source of each. settings: Settings objects."""
     lines = [] if parsed.recipe_name is None else [f"# {line}" for line in recipe_lines(parsed)]
-    for config in settings:
-        for field in dataclasses.fields(config):
-            lines.append(line_of(parsed, field, getattr(config, field.name)))
+    lines += [
+        line_of(parsed, field, getattr(config, field.name))
+        for config in settings
+        for field in dataclasses.fields(config)
+    ]
     return "\n".join(lines)
 
 

@@ -357,17 +357,13 @@ def drop_duplicates(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int]:
     if not job.config.drop_duplicates:
         return plan, 0
     with ByteProgress(job.console, plan.num_text_bytes, "looking for duplicates") as progress:
-        folder = job.folder.hashes
-        try:
-            is_duplicate = clean.find_duplicates(
-                plan.blocks,
-                folder,
-                normalization=job.config.normalization,
-                workers=job.workers,
-                report=progress.add,
-            )
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        is_duplicate = clean.find_duplicates(
+            plan.blocks,
+            job.folder.hashes,
+            normalization=job.config.normalization,
+            workers=job.workers,
+            report=progress.add,
+        )
     trim_heap()
     num_dropped = int(is_duplicate.sum())
     job.console.say(text_checks.describe_copies(num_dropped, plan.num_documents))

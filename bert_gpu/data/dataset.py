@@ -12,8 +12,8 @@ from bert_gpu.data import examples
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.inputs import (
     check_equal,
-    check_evaluation,
     check_length,
+    check_pair,
     expand_globs,
     read_manifests,
 )
@@ -60,7 +60,9 @@ class Dataset:
         validation = held_out
         if config.eval_input_file is not None:
             validation = expand_globs(config.eval_input_file, "eval_input_file")
-            check_evaluation(read_manifests(validation), (self.folder, self.info))
+            for described in read_manifests(validation).items():
+                training = (self.folder, self.info)
+                check_pair(described, training, "eval_input_file", "name others")
         left_out = {os.path.realpath(path) for path in held_out + validation}
         paths = [path for path in paths if os.path.realpath(path) not in left_out]
         if not paths:

@@ -240,14 +240,9 @@ class Workers:
         ).numpy()
 
     def on_chief(self, act):
-        result = None
-
-        def keep():
-            nonlocal result
-            result = act()
-
-        self.from_chief(keep)
-        return result
+        results = []
+        self.from_chief(lambda: results.append(act()))
+        return results[0] if results else None
 
     def clock(self, watch, caught):
         return SharedClock(self, watch, caught)

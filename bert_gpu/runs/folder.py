@@ -74,15 +74,8 @@ class RunFolder:
         check_writable(self.path, "output_dir", self.path)
         path = os.path.join(self.path, RUN)
         if os.path.exists(path):
-            what = "a run's settings (--overwrite starts over)"
             self._check_kind(path, fields or {})
-            return read_json(
-                path,
-                what,
-                fields_of(RunRecord)
-                | dict(settings=fields or {}, free=fields or {}, versions={}, hashes={}),
-                ("settings", "global_batch_size", "learning_rate"),
-            )
+            return read_run(self.path, fields or {}, "a run's settings (--overwrite starts over)")
         if os.path.exists(self.path) and any(map(self._is_foreign, os.listdir(self.path))):
             raise UserError(
                 "exists, is not empty and holds no run",
@@ -303,6 +296,15 @@ class RunFolder:
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._checkpoint(step), self._hidden(step, "old"))
             shutil.rmtree(self._hidden(step, "old"), ignore_errors=True)
+
+
+def read_run(path, fields, what="a run's settings"):
+    """The content of the run.json in a folder; UserError, which says `what` it should be, when it
+    cannot be read or has an impossible value. fields: {setting: field} of the run's kind.
+    """
+    known = fields_of(RunRecord) | dict(settings=fields, free=fields, versions={}, hashes={})
+    needed = ("settings", "global_batch_size", "learning_rate")
+    return read_json(os.path.join(path, RUN), what, known, needed)
 
 
 def check_resumable(folder, stored, settings, fields=None, recipe=None):

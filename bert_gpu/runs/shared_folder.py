@@ -28,18 +28,17 @@ def open_writer(folder, keep, warn, workers=ALONE):
 
 
 class SharedFolder:
-    """Has the methods of a RunFolder; all workers call the same ones in the same order.
+    """Has what a RunFolder has; all workers call the same methods in the same order.
 
     own: the RunFolder, for worker 0 alone.
     """
 
     def __init__(self, folder, workers):
         self.own, self.workers = folder, workers
-        self.path, self.model, self.metrics = folder.path, folder.model, folder.metrics
-        self.checkpoints, self.tensorboard = folder.checkpoints, folder.tensorboard
 
     def __getattr__(self, name):
-        return functools.partial(self.workers.from_chief, getattr(self.own, name))
+        found = getattr(self.own, name)
+        return functools.partial(self.workers.from_chief, found) if callable(found) else found
 
     def newest_whole(self, warn, last=None):
         return self.workers.arrays_from_chief(self.own.newest_whole, warn, last)

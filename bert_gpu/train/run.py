@@ -16,6 +16,7 @@ import numpy as np
 
 from bert_gpu.base.console import LogConsole
 from bert_gpu.base.errors import TrainingStopped, UserError
+from bert_gpu.base.files import is_inside
 from bert_gpu.base.signals import watch_signals
 from bert_gpu.devices.devices import join_workers, set_up
 from bert_gpu.monitor import metrics_log
@@ -232,12 +233,6 @@ def open_run(settings, fields, workers, console, clock, start=None, trains=True)
             console=console,
             clock=clock,
         )
-
-
-def is_inside(path, folder):
-    """Whether a path is a folder or lies in it."""
-    path, folder = os.path.realpath(path), os.path.realpath(folder)
-    return os.path.commonpath([path, folder]) == folder
 
 
 def open_devices(run):

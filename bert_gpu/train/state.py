@@ -62,16 +62,14 @@ class TrainState:
 
     def variables(self):
         """Everything that a checkpoint holds, as {name: variable}."""
-        named = {f"weights/{name}": v for name, v in self.weights.items()} | {
-            f"slots/{name}": v for name, v in self.slots.items()
+        return {
+            **{f"weights/{name}": variable for name, variable in self.weights.items()},
+            **{f"slots/{name}": variable for name, variable in self.slots.items()},
+            "num_updates": self.num_updates,
+            "num_skipped": self.num_skipped,
+            "loss_scale": self.loss_scale,
+            "num_good": self.num_good,
         }
-        counters = dict(
-            num_updates=self.num_updates,
-            num_skipped=self.num_skipped,
-            loss_scale=self.loss_scale,
-            num_good=self.num_good,
-        )
-        return named | counters
 
     def read(self):
         """All values as {name: NumPy array}, copies that later steps do not touch."""
