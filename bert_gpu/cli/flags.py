@@ -310,7 +310,7 @@ def parse(
         raise SystemExit(0)
     for field in fields.values():
         define(field, values, defaults.get(field.name, field.default))
-    switches = {name: is_bool(field) for name, field in fields.items()}
+    switches = {name: value_type(field)[0] is bool for name, field in fields.items()}
     listing = "--helpfull" if objects is None else f"help(bert_gpu.{argv[0]})"
     reader = arguments.Reader(
         switches, foreign | own_aliases(fields), positionals is not None, script, listing
@@ -333,7 +333,7 @@ HELP = ("--help", "-h", "-help", "--helpfull")
 def own_aliases(fields):
     """{name: Alias} of the other names that flags have of their own. fields: {name: field}."""
     return {
-        alias: aliases.Alias(alias, (), (), flag=name, is_switch=is_bool(field))
+        alias: aliases.Alias(alias, (), (), flag=name, is_switch=value_type(field)[0] is bool)
         for name, field in fields.items()
         for alias in field.metadata["aliases"]
     }
@@ -381,10 +381,6 @@ def define(field, values, default):
         kind, default = str, None if default is None else str(default)
     make = makers.get(kind, absl_flags.DEFINE_list if kind is tuple else absl_flags.DEFINE_string)
     make(field.name, default, field.metadata["help"], flag_values=values)
-
-
-def is_bool(field):
-    return value_type(field)[0] is bool
 
 
 def describe(parsed, settings):
