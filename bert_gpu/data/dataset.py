@@ -94,9 +94,8 @@ class Dataset:
         """Copies of the text in the records; 1 for records from other tools."""
         if self.info is None:
             return 1
-        made = self.info.settings
-        names = [name for name in ("dupe_factor", "masking") if made.get(name) is not None]
-        return DataConfig(**{name: made[name] for name in names}).num_passes
+        made = {name: self.info.settings.get(name) for name in ("dupe_factor", "masking")}
+        return DataConfig(**{name: made[name] for name in made if made[name]}).num_passes
 
     def identity(self):
         """What decides the batches of a run, for run.json: files, their records (number, and a
@@ -143,16 +142,9 @@ class Dataset:
             padding=self.config.padding,
             skip_corrupt=self.warn if self.config.skip_corrupt_records else None,
             limits=limits,
-            needs_predictions=self.info is not None and not self._masks_words(),
+            needs_predictions=self.info is not None and not self.info.masks_words,
             order=self._order() if split == "train" else None,
         )
-
-    def _masks_words(self):
-        """Whether whole words were masked, or spans of them: where none fits, a row has no
-        prediction.
-        """
-        made = {} if self.info is None else self.info.settings
-        return bool(made.get("do_whole_word_mask")) or made.get("max_ngram_size", 1) != 1
 
     def _order(self):
         """The order of the rows for --noshuffle, if dataset.json names one; None = the order of the

@@ -67,7 +67,7 @@ def find_duplicates(blocks, folder, *, normalization="none", workers=LOCAL, repo
     is_duplicate = np.zeros(num_documents, bool)
     # so that buckets are half full on average, since they differ in length
     num_buckets = -(-2 * num_documents // ROWS_IN_MEMORY)
-    pending, num_pending = [], 0
+    pending = []
     try:
         shutil.rmtree(folder, ignore_errors=True)  # left by a killed run
         os.makedirs(folder)
@@ -78,10 +78,9 @@ def find_duplicates(blocks, folder, *, normalization="none", workers=LOCAL, repo
             report,
         ):
             pending.append(rows)
-            num_pending += len(rows)
-            if num_pending >= ROWS_IN_MEMORY:
+            if sum(map(len, pending)) >= ROWS_IN_MEMORY:
                 spill(mark_repeats(np.concatenate(pending), is_duplicate), folder, num_buckets)
-                pending, num_pending = [], 0
+                pending = []
         spill(
             mark_repeats(np.concatenate([np.zeros(0, HASHED), *pending]), is_duplicate),
             folder,

@@ -262,9 +262,8 @@ def wrapped_warnings(lines, language):
         not SENTENCE_END.search(line) and following[:1].islower()
         for line, following in zip(lines, lines[1:], strict=False)
     )
-    if len(lines) < FEW_LINES or broken <= COMMON_SHARE * len(lines):
-        return []
-    if num_several(lines, language) <= INSIDE_SHARE * len(lines):
+    most_are_whole = len(lines) < FEW_LINES or broken <= COMMON_SHARE * len(lines)
+    if most_are_whole or num_several(lines, language) <= INSIDE_SHARE * len(lines):
         return []
     return [
         f"{broken / len(lines):.0%} of the lines break off within a sentence, such as "
