@@ -90,9 +90,8 @@ def data_facts(stored):
         return facts
     made = data.get("made") or {}
     # not vocab_size, which was asked for: the vocabulary may have fewer pieces
-    for name in ("objective", "masking", "masked_lm_prob", "tokenization"):
-        if name in made:
-            facts[name] = number(made[name])
+    names = ("objective", "masking", "masked_lm_prob", "tokenization")
+    facts |= {name: number(made[name]) for name in names if name in made}
     facts["records"] = f"{num_records(data):,} of {data.get('max_seq_length')} tokens at most"
     manifest = manifest_of(free, stored.get("hashes", {}))
     if manifest is None:
@@ -139,10 +138,12 @@ def training_facts(stored, lines, step, share):
             length = data.get("max_seq_length") or 0
             facts["tokens"] = f"{seen * length:,} in {seen:,} sequences, padding included"
     facts["highest learning rate"] = f"{stored['learning_rate']:g}"
-    names = ("optimizer", "curve", "warmup_proportion", "num_warmup_steps", "weight_decay_rate")
-    for name in (*names, "clip_norm", "hidden_dropout_prob", "precision", "max_seq_length"):
-        if settings.get(name) is not None:
-            facts[name] = number(settings[name])
+    names = (
+        *("optimizer", "curve", "warmup_proportion", "num_warmup_steps", "weight_decay_rate"),
+        *("clip_norm", "hidden_dropout_prob", "precision", "max_seq_length"),
+    )
+    known = {name: settings[name] for name in names if settings.get(name) is not None}
+    facts |= {name: number(value) for name, value in known.items()}
     if settings.get("seed") is not None:
         facts["seed"] = str(settings["seed"])
     if settings.get("init_checkpoint") is not None:

@@ -76,7 +76,9 @@ class RunFolder:
         if os.path.exists(path):
             self._check_kind(path, fields or {})
             return read_run(self.path, fields or {}, "a run's settings (--overwrite starts over)")
-        if os.path.exists(self.path) and any(map(self._is_foreign, os.listdir(self.path))):
+        names = os.listdir(self.path) if os.path.exists(self.path) else []
+        # a run that ended before its run.json was written has left these two at most
+        if any(name != LOCK and not fnmatch.fnmatchcase(name, UNFINISHED_RUN) for name in names):
             raise UserError(
                 "exists, is not empty and holds no run",
                 "name another folder",
@@ -126,10 +128,6 @@ class RunFolder:
         check_writable(self.path, "output_dir", self.path)
         return os.path.exists(os.path.join(self.path, RUN)) or self.stored() is not None
 
-    def _is_foreign(self, name):
-        """Whether a run that ended before its run.json was written cannot have left a file."""
-        return name != LOCK and not fnmatch.fnmatchcase(name, UNFINISHED_RUN)
-
     def create(self, content):
         """Writes run.json, which makes the folder that of a run, and the folder of checkpoints."""
         os.makedirs(self.path, exist_ok=True)
@@ -147,8 +145,7 @@ class RunFolder:
         """
         for name in (CHECKPOINTS, TENSORBOARD, MODEL, MARKS, WANDB):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
-        names = (METRICS, MLFLOW_RUN_ID, RUN)
-        own = [os.path.join(self.path, name) for name in names]
+        own = [os.path.join(self.path, name) for name in (METRICS, MLFLOW_RUN_ID, RUN)]
         own[-1:-1] = find_results(self.path)  # run.json last: it marks the folder as a run's
         for path in own:
             if os.path.isdir(path):

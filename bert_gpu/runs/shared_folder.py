@@ -23,8 +23,7 @@ def open_writer(folder, keep, warn, workers=ALONE):
     """The CheckpointWriter of a folder of `open_folder`; arguments are those of its constructor."""
     if workers is ALONE:
         return CheckpointWriter(folder, keep, warn)
-    writer = CheckpointWriter(folder.own, keep, warn)
-    return SharedWriter(writer, workers)
+    return SharedWriter(CheckpointWriter(folder.own, keep, warn), workers)
 
 
 class SharedFolder:

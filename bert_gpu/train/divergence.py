@@ -71,11 +71,11 @@ class DivergenceMonitor:
         if health.num_bad >= (min(3, limit) if is_end else limit) or (
             is_end and health.num_bad and not health.num_good
         ):
-            reason = (
-                f"the last {health.num_bad} steps up to "
-                f"{step} were not finite, or their loss jumped"
+            raise DivergenceFound(
+                f"the last {health.num_bad} steps up to {step} were not finite, or their loss "
+                "jumped",
+                health.bad_since,
             )
-            raise DivergenceFound(reason, health.bad_since)
 
     def check_validation(self, step, loss):
         """Raises DivergenceFound when a validation loss is not finite; None passes."""

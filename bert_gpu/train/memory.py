@@ -15,9 +15,10 @@ def training_encoder(encoder, config, devices, max_seq_length=None, is_packed=Fa
     """The Encoder with the recomputation and the attention of a MemoryConfig; arguments and errors
     are those of `choose_attention`.
     """
-    attention = choose_attention(encoder, config, devices, max_seq_length, is_packed)
     return encoder.for_training(
-        recompute_every=config.layers_recomputed, attention=attention, xla=devices.xla
+        recompute_every=config.layers_recomputed,
+        attention=choose_attention(encoder, config, devices, max_seq_length, is_packed),
+        xla=devices.xla,
     )
 
 

@@ -73,10 +73,10 @@ class TrainState:
 
     def read(self):
         """All values as {name: NumPy array}, copies that later steps do not touch."""
-        return {name: first_copy(variable).numpy() for name, variable in self.variables().items()}
+        return {name: copies(variable)[0].numpy() for name, variable in self.variables().items()}
 
     def read_weights(self):
-        return {name: first_copy(variable).numpy() for name, variable in self.weights.items()}
+        return {name: copies(variable)[0].numpy() for name, variable in self.weights.items()}
 
     def assign(self, values):
         """Sets all values on all replicas; KeyError when one is missing."""
@@ -95,10 +95,6 @@ def assign_all(variables, values):
 
 def copies(variable):
     return variable.values if hasattr(variable, "values") else [variable]
-
-
-def first_copy(variable):
-    return copies(variable)[0]
 
 
 def frozen_names(weight_names, expressions):
