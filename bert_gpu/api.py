@@ -70,14 +70,18 @@ def make_call(name, command):
     call.__doc__ = f"{summary}\n{HELP}{listed.strip()}"
     call.__name__ = call.__qualname__ = name
     call.__module__ = "bert_gpu"
-    parameters = [inspect.Parameter("settings", inspect.Parameter.VAR_POSITIONAL)]
-    for field in [field for kind in command.CLASSES for field in dataclasses.fields(kind)]:
-        default = defaults.get(field.name, field.default)
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameters.append(
-            inspect.Parameter(field.name, kind, default=default, annotation=field.type)
+    flag_parameters = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=defaults.get(field.name, field.default),
+            annotation=field.type,
         )
-    call.__signature__ = inspect.Signature(parameters)
+        for kind in command.CLASSES
+        for field in dataclasses.fields(kind)
+    ]
+    positionals = inspect.Parameter("settings", inspect.Parameter.VAR_POSITIONAL)
+    call.__signature__ = inspect.Signature([positionals, *flag_parameters])
     return call
 
 
@@ -93,16 +97,14 @@ def run(name, command, positionals, arguments):
         parts = one if isinstance(one, list | tuple) else [one]
         (texts if all(isinstance(part, str) for part in parts) else objects).extend(parts)
     with console.warnings_to_log():
-        result = command.main([name, *words_of(arguments), "--", *texts], objects)
+        words = [
+            f"--{flag}={text_of(flag, value)}"
+            for flag, value in arguments.items()
+            if value is not None
+        ]
+        result = command.main([name, *words, "--", *texts], objects)
     reraise(getattr(result, "signal", None))
     return result
-
-
-def words_of(arguments: dict) -> list[str]:
-    """Keyword arguments as the words of a command line."""
-    return [
-        f"--{name}={text_of(name, value)}" for name, value in arguments.items() if value is not None
-    ]
 
 
 def text_of(name: str, value: object) -> str:

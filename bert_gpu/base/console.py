@@ -58,15 +58,11 @@ class Console:
         )
 
     def share_bar(self, what):
-        """A ShareBar on a terminal; None elsewhere, where lines with `stamp` serve."""
+        """A ShareBar on a terminal; None elsewhere, where lines serve."""
         return ShareBar(what) if self.has_bars() and not self.quiet else None
 
     def has_bars(self):
         return in_notebook() if self.in_program else is_terminal(sys.stderr)
-
-    def stamp(self):
-        """What a line about progress begins with where there is no bar: the time."""
-        return time.strftime("%Y-%m-%d %H:%M:%S  ")
 
 
 class LogConsole(Console):
@@ -82,11 +78,10 @@ class LogConsole(Console):
     def say(self, text):
         LOGGER.info(text)
 
-    def stamp(self):
-        return ""  # loggers have their own
-
 
 class NoProgress:
+    """The methods of progress, which do nothing."""
+
     def update(self, done, text=""):
         pass
 
@@ -175,7 +170,7 @@ def in_notebook() -> bool:
 LOG = LogConsole()
 
 
-class Lines:
+class Lines(NoProgress):
     """Progress as lines for logs, at most one every ten seconds, and the last."""
 
     SECONDS = 10.0
@@ -201,9 +196,6 @@ class Lines:
                 f"{self.latest}  {format_seconds(left)} left"
             )
             self.shown, self.is_done = now, is_last
-
-    def close(self):
-        pass
 
 
 def fitting(fields, room):
@@ -252,20 +244,16 @@ def columns_of(stream):
 
 def tell(stream, text):
     """Prints text to a standard stream, if anybody is there to read it. Control characters, which
-    could steer a terminal, are shown as escapes.
+    could steer a terminal, are shown as escapes. A bar on the terminal makes room for the text and
+    is drawn again below.
     """
-    with tolerate_lost_stream(stream):
-        write_line(printable(text), stream)
-
-
-def write_line(text, stream):
-    """Prints a line; a bar on the terminal makes room for it and is drawn again below."""
     tqdm = sys.modules.get("tqdm")  # without it there is no bar
-    if tqdm:
-        tqdm.tqdm.write(text, file=stream)
-    else:
-        print(text, file=stream)
-    stream.flush()
+    with tolerate_lost_stream(stream):
+        if tqdm:
+            tqdm.tqdm.write(printable(text), file=stream)
+        else:
+            print(printable(text), file=stream)
+        stream.flush()
 
 
 def warn(text):

@@ -59,9 +59,9 @@ def state_of_holder(path: str) -> str:
     if holder.host not in (None, socket.gethostname()):
         return f"on {holder.host}"
     started = start_time(holder.process_id)
-    if started is None or holder.started is None:
-        return ENDED
-    return RUNNING if abs(started - holder.started) < CLOCK_SECONDS else ENDED
+    is_known = None not in (started, holder.started)
+    is_same = is_known and abs(started - holder.started) < CLOCK_SECONDS
+    return RUNNING if is_same else ENDED
 
 
 def start_time(process_id: int) -> float | None:

@@ -57,14 +57,15 @@ def setting(
         choices=choices,
         words=tuple(words),
         aliases=tuple(aliases),
+        needs=needs,
         instead=tuple(instead),
+        role=role,
+        bert_values=bert_values,
+        none_means=none_means,
+        inside=inside or {},
+        unit=unit,
     )
-    return dataclasses.field(
-        default=default,
-        metadata=rules
-        | dict(needs=needs, role=role, bert_values=bert_values, none_means=none_means)
-        | dict(inside=inside or {}, unit=unit),
-    )
+    return dataclasses.field(default=default, metadata=rules)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -24,13 +24,9 @@ def checksum(tensors):
     for name in sorted(tensors):
         array = tensors[name]
         entry = f"{name} {array.dtype.str} {array.shape};"
-        crc = google_crc32c.extend(google_crc32c.extend(crc, entry.encode()), flat_bytes(array))
+        content = np.asarray(array, order="C").reshape(-1).view(np.uint8)  # no copy
+        crc = google_crc32c.extend(google_crc32c.extend(crc, entry.encode()), content)
     return f"{crc:08x}"
-
-
-def flat_bytes(array):
-    """The bytes of a contiguous array (uint8, not copied)."""
-    return np.asarray(array, order="C").reshape(-1).view(np.uint8)
 
 
 def check(path, tensors, metadata):

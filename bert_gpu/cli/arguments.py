@@ -130,9 +130,8 @@ class Reader:
         is_switch = self.all_switches.get(name)
         if name == "flagfile":
             is_switch = False
-        elif is_switch is None and name.startswith("no") and not equals:
-            if self.all_switches.get(name[2:]):
-                return name[2:], "false", text
+        elif is_switch is None and not equals and self.all_switches.get(name.removeprefix("no")):
+            return name[2:], "false", text
         if is_switch is None:
             if place.path is not None and " " in name:
                 raise UserError(

@@ -107,7 +107,8 @@ def main(argv, objects=None):
 
 def run(parsed):
     common, show = parsed.make(flags.CommonConfig), parsed.make(ShowConfig)
-    model = start_folder(parsed)
+    name = parsed.make(StartConfig).init_checkpoint
+    model = None if name in (None, NONE) else find_model(name, "init_checkpoint")
     values = adopted(parsed, model)
     config = parsed.make(DataConfig, **own_defaults(parsed) | values)
     if model is not None:
@@ -144,16 +145,11 @@ def naming_folder(parsed):
         yield
     except UserError as error:
         folder = parsed.make(FolderConfig).output_dir
-        if folder is not None and not parsed.given("output_file"):
-            if error.settings[:1] == ("output_file",):
-                error.settings = ("output_dir", *error.settings[1:])
-                error.value = folder
+        is_named = folder is None or parsed.given("output_file")
+        if error.settings[:1] == ("output_file",) and not is_named:
+            error.settings = ("output_dir", *error.settings[1:])
+            error.value = folder
         raise
-
-
-def records_of(folder):
-    """The --output_file that an --output_dir stands for."""
-    return os.path.join(folder, "pretrain.tfrecord")
 
 
 def own_defaults(parsed):
@@ -169,14 +165,8 @@ def own_defaults(parsed):
                 setting="output_dir",
                 value=folder,
             )
-        defaults["output_file"] = records_of(folder)
+        defaults["output_file"] = os.path.join(folder, "pretrain.tfrecord")
     return defaults
-
-
-def start_folder(parsed):
-    """The folder of the model that --init_checkpoint names, or None."""
-    name = parsed.make(StartConfig).init_checkpoint
-    return None if name in (None, NONE) else find_model(name, "init_checkpoint")
 
 
 def adopted(parsed, folder):

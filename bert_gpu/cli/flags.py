@@ -100,19 +100,18 @@ class Parsed:
         )
         self.sources, self.adopted = {flag.name: flag for flag in given}, {}
         self.check_given_once()
-        self.script, self.recipe_name, self.recipe, self.warned = script, None, {}, set()
-        self.phase, chosen = None, None if script is None else self.make(rules.RecipeConfig)
-        name, self.is_implied = chosen and chosen.recipe, False
-        if name is None and implied is not None:
-            name = implied(script, [*self.sources, *self.fixed])
-            self.is_implied = name is not None
-        if name is not None:
+        self.script, self.recipe, self.phase, self.warned = script, {}, None, set()
+        chosen, self.is_implied = None if script is None else self.make(rules.RecipeConfig), False
+        self.recipe_name = chosen and chosen.recipe
+        if self.recipe_name is None and implied is not None:
+            self.recipe_name = implied(script, [*self.sources, *self.fixed])
+            self.is_implied = self.recipe_name is not None
+        if self.recipe_name is not None:
             given = {
                 flag: value for kind in classes for flag, value in self.given_values(kind).items()
             }
-            self.phase = chosen.phase if rules.RECIPES[name].phases else None
-            self.recipe_name = name
-            self.recipe = rules.resolve(name, script, given, self.phase)
+            self.phase = chosen.phase if rules.RECIPES[self.recipe_name].phases else None
+            self.recipe = rules.resolve(self.recipe_name, script, given, self.phase)
 
     def check_given_once(self):
         """UserError for a flag that stands beside a settings object which has its value."""
@@ -311,7 +310,7 @@ def parse(
         raise SystemExit(0)
     for field in fields.values():
         define(field, values, defaults.get(field.name, field.default))
-    switches = {name: is_bool(field) for name, field in fields.items()}
+    switches = {name: value_type(field)[0] is bool for name, field in fields.items()}
     listing = "--helpfull" if objects is None else f"help(bert_gpu.{argv[0]})"
     reader = arguments.Reader(
         switches, foreign | own_aliases(fields), positionals is not None, script, listing
@@ -334,7 +333,7 @@ HELP = ("--help", "-h", "-help", "--helpfull")
 def own_aliases(fields):
     """{name: Alias} of the other names that flags have of their own. fields: {name: field}."""
     return {
-        alias: aliases.Alias(alias, (), (), flag=name, is_switch=is_bool(field))
+        alias: aliases.Alias(alias, (), (), flag=name, is_switch=value_type(field)[0] is bool)
         for name, field in fields.items()
         for alias in field.metadata["aliases"]
     }
@@ -384,16 +383,14 @@ def define(field, values, default):
     make(field.name, default, field.metadata["help"], flag_values=values)
 
 
-def is_bool(field):
-    return value_type(field)[0] is bool
-
-
 def describe(parsed, settings):
     """The resolved settings, one per line, with the source of each. settings: Settings objects."""
     lines = [] if parsed.recipe_name is None else [f"# {line}" for line in recipe_lines(parsed)]
-    for config in settings:
-        for field in dataclasses.fields(config):
-            lines.append(line_of(parsed, field, getattr(config, field.name)))
+    lines += [
+        line_of(parsed, field, getattr(config, field.name))
+        for config in settings
+        for field in dataclasses.fields(config)
+    ]
     return "\n".join(lines)
 
 

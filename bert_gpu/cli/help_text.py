@@ -12,8 +12,9 @@ import textwrap
 from bert_gpu.base.settings import TIME_UNITS, fields_of, value_type
 
 MORE = (
-    "--flagfile=FILE reads flags from a file, one --name=value a line; flags that come later win. "
+    "--flagfile=FILE reads flags from a file, one --name=value a line; flags that come later win."
 )
+SAVING = "--save_config=FILE writes such a file. --show_config prints what is set and why."
 OTHERS = (
     "Flags of Google's, Hugging Face's and NVIDIA's BERT are taken, too, such as --max_steps: "
     "docs/migration.md."
@@ -49,12 +50,9 @@ def text(program, summary, example, classes, defaults, *, positionals, main, ali
             names = names_of(field, aliases) if is_whole else ""
             lines += describe(field, defaults, names, width, None if is_whole else LINES)
         lines.append("")
-    more = "" if is_whole else "--helpfull shows all flags. "
-    more += MORE
-    if "save_config" in fields:
-        more += "--save_config=FILE writes such a file. --show_config prints what is set "
-        more += f"and why. {OTHERS}"
-    return "\n".join([*lines, textwrap.fill(more.strip(), width)])
+    more = [] if is_whole else ["--helpfull shows all flags."]
+    more += [MORE, *([SAVING, OTHERS] if "save_config" in fields else [])]
+    return "\n".join([*lines, textwrap.fill(" ".join(more), width)])
 
 
 def columns():
@@ -82,17 +80,14 @@ def describe(field, defaults, names, width, num_lines=None):
     words = "".join(f"|{word}" for word in rules["words"] if word)
     form = "TIME" if rules["unit"] else kind.__name__.upper()
     choices = f" One of: {', '.join(map(str, rules['choices']))}." if rules["choices"] else ""
-    unit = ""
-    if rules["unit"]:
-        unit = f" Such as 24h, 90m or 1h30m; a bare number: {rules['unit']}."
+    time = f" Such as 24h, 90m or 1h30m; a bare number: {rules['unit']}."
+    unit = time if rules["unit"] else ""
+    about = rules["help"] if num_lines is None else brief(rules["help"], width - 6, num_lines)
     indent = dict(initial_indent=" " * 6, subsequent_indent=" " * 6)
     head = f"  {own}{'' if kind is bool else '=' + form + words}{default}"
-    content = rules["help"] + unit + choices + names
-    if num_lines is not None:
-        content = brief(rules["help"], width - 6, num_lines) + unit + choices
     return [
         textwrap.fill(head, width, subsequent_indent=" " * 4, **WHOLE),
-        textwrap.fill(content, width, **indent),
+        textwrap.fill(about + unit + choices + names, width, **indent),
     ]
 
 

@@ -74,8 +74,11 @@ def main(argv, objects=None):
         check_model(settings)
         check_phase(parsed, settings, common)
         if common.save_config is not None:
-            kinds = [kind for kind in CLASSES if kind is not ModelConfig]  # its size may be open
-            parsed.save_config(common.save_config, [parsed.make(kind) for kind in kinds])
+            parsed.save_config(
+                common.save_config,
+                # not the model, whose size may be open
+                [parsed.make(kind) for kind in CLASSES if kind is not ModelConfig],
+            )
         if common.show_config:
             return show_config(parsed, settings)
         with parsed.imports():

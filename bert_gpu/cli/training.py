@@ -40,11 +40,10 @@ def read_settings(parsed, kind, **more):
     if kind in parsed.objects:
         return parsed.objects[kind]
     configs = {name: parsed.make(config) for name, config in kind.kinds().items()}
-    overwrite = parsed.make(CommonConfig).overwrite
     return kind(
         **configs,
         **more,
-        overwrite=overwrite,
+        overwrite=parsed.make(CommonConfig).overwrite,
         recipe=parsed.recipe_name,
         flexible=tuple(parsed.recipe),
     )

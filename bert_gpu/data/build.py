@@ -130,7 +130,9 @@ def open_job(
         status = OutputFolder(config, settings).status(overwrite)
         plan, checksums = None, {}
         if status != "finished" and not text.needs_spool:
-            plan = make_plan(config, console, text.paths, text.formats, text.names, checksums)
+            plan = make_plan(
+                config, console, text.paths, text.formats, text.names, checksums, status
+            )
         else:
             add_checksums(console, text, checksums)
         fingerprint = [
@@ -143,9 +145,6 @@ def open_job(
         ]
         folder = OutputFolder(config, settings, fingerprint)
         folder.status(overwrite)  # raises for another text
-        # gzip's ratio is not known yet; write_missing measures it on a sample
-        if plan is not None and status == "new" and not config.gzip_compress:
-            check_space(config, predict_bytes(config, plan.num_text_bytes))
     except UserError:
         if is_new:
             os.remove(standard_input)
@@ -167,14 +166,24 @@ def made_with(config: DataConfig, text_format: TextFormat, text: inputs.Inputs) 
 
 
 def make_plan(
-    config: DataConfig, console: Console, paths: list, formats: list, names: list, checksums: dict
+    config: DataConfig,
+    console: Console,
+    paths: list,
+    formats: list,
+    names: list,
+    checksums: dict,
+    status: str,
 ) -> CorpusPlan:
     """Return the plan of plain files, and add the CRC-32C of each to checksums, {path: it}, in one
-    pass over the text.
+    pass over the text. UserError when there is no room for a new data set (status, of a Job).
     """
     with reading_progress(console, paths, names, "looking for documents") as progress:
         read = functools.partial(read_file, corpus.whole_lines, checksums, progress.add)
-        return plan_corpus(config, paths, formats, names, read)
+        plan = plan_corpus(config, paths, formats, names, read)
+    # gzip's ratio is not known yet; write_missing measures it on a sample
+    if status == "new" and not config.gzip_compress:
+        check_space(config, predict_bytes(config, plan.num_text_bytes))
+    return plan
 
 
 def add_checksums(console: Console, text: inputs.Inputs, checksums: dict) -> None:
@@ -248,9 +257,9 @@ def run_job(job: Job) -> tuple[Manifest, Counts, int]:
             if plan is None:
                 # next to the output, because it may be as large
                 paths, formats = inputs.unpack(job.inputs, folder.spool, job.console)
-                plan = make_plan(config, job.console, paths, formats, job.inputs.names, {})
-                if job.status == "new" and not config.gzip_compress:
-                    check_space(config, predict_bytes(config, plan.num_text_bytes))
+                plan = make_plan(
+                    config, job.console, paths, formats, job.inputs.names, {}, job.status
+                )
                 content, tokenizer = check_text(job, plan)
             # The last that --strict may refuse; an earlier data set is removed after it.
             plan, num_duplicates = drop_duplicates(job, plan)
@@ -357,17 +366,13 @@ def drop_duplicates(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int]:
     if not job.config.drop_duplicates:
         return plan, 0
     with ByteProgress(job.console, plan.num_text_bytes, "looking for duplicates") as progress:
-        folder = job.folder.hashes
-        try:
-            is_duplicate = clean.find_duplicates(
-                plan.blocks,
-                folder,
-                normalization=job.config.normalization,
-                workers=job.workers,
-                report=progress.add,
-            )
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        is_duplicate = clean.find_duplicates(
+            plan.blocks,
+            job.folder.hashes,
+            normalization=job.config.normalization,
+            workers=job.workers,
+            report=progress.add,
+        )
     trim_heap()
     num_dropped = int(is_duplicate.sum())
     job.console.say(text_checks.describe_copies(num_dropped, plan.num_documents))

@@ -12,8 +12,8 @@ from bert_gpu.data import examples
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.inputs import (
     check_equal,
-    check_evaluation,
     check_length,
+    check_pair,
     expand_globs,
     read_manifests,
 )
@@ -60,7 +60,9 @@ class Dataset:
         validation = held_out
         if config.eval_input_file is not None:
             validation = expand_globs(config.eval_input_file, "eval_input_file")
-            check_evaluation(read_manifests(validation), (self.folder, self.info))
+            for described in read_manifests(validation).items():
+                training = (self.folder, self.info)
+                check_pair(described, training, "eval_input_file", "name others")
         left_out = {os.path.realpath(path) for path in held_out + validation}
         paths = [path for path in paths if os.path.realpath(path) not in left_out]
         if not paths:
@@ -92,9 +94,8 @@ class Dataset:
         """Copies of the text in the records; 1 for records from other tools."""
         if self.info is None:
             return 1
-        made = self.info.settings
-        names = [name for name in ("dupe_factor", "masking") if made.get(name) is not None]
-        return DataConfig(**{name: made[name] for name in names}).num_passes
+        made = {name: self.info.settings.get(name) for name in ("dupe_factor", "masking")}
+        return DataConfig(**{name: made[name] for name in made if made[name]}).num_passes
 
     def identity(self):
         """What decides the batches of a run, for run.json: files, their records (number, and a
@@ -141,16 +142,9 @@ class Dataset:
             padding=self.config.padding,
             skip_corrupt=self.warn if self.config.skip_corrupt_records else None,
             limits=limits,
-            needs_predictions=self.info is not None and not self._masks_words(),
+            needs_predictions=self.info is not None and not self.info.masks_words,
             order=self._order() if split == "train" else None,
         )
-
-    def _masks_words(self):
-        """Whether whole words were masked, or spans of them: where none fits, a row has no
-        prediction.
-        """
-        made = {} if self.info is None else self.info.settings
-        return bool(made.get("do_whole_word_mask")) or made.get("max_ngram_size", 1) != 1
 
     def _order(self):
         """The order of the rows for --noshuffle, if dataset.json names one; None = the order of the

@@ -114,16 +114,10 @@ def check_equal(infos):
         check_pair(other, first, "input_file", "train on one")
 
 
-def check_evaluation(infos, training):
-    """UserError when a data set of --eval_input_file is known to differ from the one of training,
-    (folder, Manifest). Folders without a dataset.json pass.
-    """
-    for described in infos.items():
-        check_pair(described, training, "eval_input_file", "name others")
-
-
 def check_pair(described, first, setting, remedy):
-    """UserError when two data sets, (folder, Manifest or None), were made with other settings."""
+    """UserError when two data sets, (folder, Manifest or None), are known to be made with other
+    settings: folders without a dataset.json pass.
+    """
     (folder, info), (first_folder, first) = described, first
     if info is None or first is None:
         return
@@ -135,9 +129,10 @@ def check_pair(described, first, setting, remedy):
             setting=setting,
         )
     for name, own, other in zip(COMPARED, compared(info), compared(first), strict=True):
-        if own != other:
+        if own != other:  # shown in part, because some are hashes
             raise UserError(
-                f"{folder} and {first_folder} differ in {name} ({shown(own)} and {shown(other)})",
+                f"{folder} and {first_folder} differ in {name} "
+                f"({str(own)[:12]} and {str(other)[:12]})",
                 f"build both with the same settings, or {remedy}",
                 setting=setting,
             )
@@ -150,11 +145,6 @@ def compared(info):
     values = [getattr(info, name) for name in OF_ROWS]
     is_static = info.masking == "static"
     return values + [None if is_static else info.settings[name] for name in FOR_MASKING]
-
-
-def shown(value):
-    """The value of a setting, of hashes the beginning."""
-    return str(value)[:12]
 
 
 def check_length(config, max_seq_length, path):

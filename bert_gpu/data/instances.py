@@ -116,9 +116,16 @@ class PairRows:
     def tokens(self, documents, max_seq_length, tokenizer):
         """Tokens of rows [CLS] A [SEP] B [SEP]."""
         pieces = self.instances[:, :4].reshape(-1, 2)
-        args = pieces, np.ones(len(pieces), bool), np.arange(0, len(pieces) + 1, 2), max_seq_length
-        kind = FRAME_KINDS.index(PAIR)
-        rows = make_rows(documents.ids, *args, tokenizer.cls_id, tokenizer.sep_id, kind)
+        rows = make_rows(
+            documents.ids,
+            pieces,
+            np.ones(len(pieces), bool),
+            np.arange(0, len(pieces) + 1, 2),
+            max_seq_length,
+            tokenizer.cls_id,
+            tokenizer.sep_id,
+            FRAME_KINDS.index(PAIR),
+        )
         return Tokens(*rows, self.instances[:, 4])
 
 
@@ -139,16 +146,13 @@ def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, k
       short_seq_prob: share of documents (per pass) with a random shorter target length.
       key: 64-bit key of all draws of this pass.
     """
-    args = (
+    return _pair_instances(
+        documents.sentence_splits,
+        documents.document_splits,
         np.asarray(chosen, np.int64),
         np.asarray(pool, np.int64),
         max_seq_length - 3,
         float(short_seq_prob),
-    )
-    return _pair_instances(
-        documents.sentence_splits,
-        documents.document_splits,
-        *args,
         swaps,
         np.array([key], np.uint64),
     )

@@ -78,6 +78,14 @@ class Manifest(Settings):
             f"{self.vocab_file} of {self.vocab_size:,} pieces)"
         )
 
+    @property
+    def masks_words(self):
+        """Whether whole words were masked, or spans of them: where none fits, a row has no
+        prediction.
+        """
+        has_spans = self.settings.get("max_ngram_size", 1) != 1
+        return has_spans or bool(self.settings.get("do_whole_word_mask"))
+
     def paths(self, folder, split):
         shards = self.train_shards if split == "train" else self.validation_shards
         return [os.path.join(folder, shard) for shard in shards]

@@ -218,9 +218,8 @@ class OutputFolder:
             and os.path.getsize(shard.path) == read_stats(shard).num_bytes
         ]
         known = {path for shard in complete for path in (shard.path, index_path(shard.path))}
-        for path in self._shard_files():
-            if path not in known:
-                os.remove(path)
+        for path in set(self._shard_files()) - known:
+            os.remove(path)
         return complete
 
     def _shard_files(self):

@@ -60,8 +60,7 @@ class PieceRows:
         sentences.
         """
         ends = np.isin(self.pieces[:, 1], documents.sentence_splits[documents.document_splits])
-        kind = FRAME_KINDS.index(self.frame)
-        args = (
+        rows = make_rows(
             documents.ids,
             self.pieces,
             ends,
@@ -69,9 +68,9 @@ class PieceRows:
             max_seq_length,
             tokenizer.cls_id,
             tokenizer.sep_id,
-            kind,
+            FRAME_KINDS.index(self.frame),
         )
-        return Tokens(*make_rows(*args), labels=None)
+        return Tokens(*rows, labels=None)
 
 
 def packed_rows(documents, chosen, *, max_seq_length, separator):
@@ -129,13 +128,13 @@ def full_sentence_rows(documents, chosen, *, max_seq_length):
     Pieces of different documents in one row have a [SEP] between them. A sentence longer than a row
     is cut into several rows.
     """
-    args = (
+    rows = _full_sentences(
         documents.sentence_splits,
         documents.document_splits,
         np.asarray(chosen, np.int64),
         max_seq_length - 2,
     )
-    return PieceRows(*_full_sentences(*args), ROW)
+    return PieceRows(*rows, ROW)
 
 
 @compiled

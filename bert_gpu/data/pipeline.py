@@ -89,8 +89,7 @@ class Reader:
             next_sentence_labels=2,
         ) | (limits or {})
         self.needs_predictions, self.skipped = needs_predictions, set()
-        if masking is not None:
-            self._mask = compile_masking(masking.spec)
+        self._mask = masking and compile_masking(masking.spec)
 
     def __len__(self):
         return len(self.records)

@@ -227,18 +227,17 @@ class RecordFile:
 
     def _index(self):
         sidecar = index_path(self.path)
-        if sidecar == self.path or not os.path.exists(sidecar):
+        has_index = sidecar != self.path and os.path.exists(sidecar)
+        index = read_index(sidecar) if has_index else None
+        if index is None or index[0][-1] > self.size:  # no index, or a file that is cut
             return self._scan()
-        index = read_index(sidecar)
-        if index is not None and index[0][-1] == self.size:
-            return index
-        if index is not None and index[0][-1] < self.size:
+        if index[0][-1] < self.size:
             raise UserError(
                 f"holds other records than {os.path.basename(sidecar)} says",
                 "build the data again",
                 where=self.path,
             )
-        return self._scan()
+        return index
 
     def _scan(self):
         """(offsets, crcs) of all records of a file without an index, from the length of each."""

@@ -1,5 +1,7 @@
 """Shows what a data job has written: a table of counts, and decoded instances."""
 
+import itertools
+
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.manifest import read_manifest
@@ -74,16 +76,14 @@ def decode_instances(config, num_instances):
     manifest = read_manifest(config.folder)
     tokenizer = open_tokenizer(f"{config.folder}/{manifest.vocab_file}", manifest.do_lower_case)
     data = Dataset(InputConfig(), paths=manifest.paths(config.folder, "train"))
-    num_left = min(num_instances, len(data.train))
-    for batch in evaluation_batches(
-        data.reader("train", tokenizer, config.random_seed), batch_size=min(num_instances, 64)
-    ):
-        for row in range(min(num_left, len(batch["input_ids"]))):
-            values = {name: feature[row] for name, feature in batch.items()}
-            yield decode_row(values, tokenizer, manifest.objective)
-        num_left -= len(batch["input_ids"])
-        if num_left <= 0:
-            return
+    reader = data.reader("train", tokenizer, config.random_seed)
+    rows = (
+        {name: feature[row] for name, feature in batch.items()}
+        for batch in evaluation_batches(reader, batch_size=min(num_instances, 64))
+        for row in range(len(batch["input_ids"]))
+    )
+    for row in itertools.islice(rows, min(num_instances, len(data.train))):
+        yield decode_row(row, tokenizer, manifest.objective)
 
 
 def decode_row(row, tokenizer, objective):

@@ -2,8 +2,8 @@
 processes for a long one, or the nodes of a Ray cluster.
 """
 
+import collections
 import contextlib
-import functools
 import os
 import time
 
@@ -30,17 +30,10 @@ def write_shards(builder, shards, workers, work_bytes, report):
     num_tasks = sum(shard.split == "train" for shard in shards)
     pool = workers.make_pool(num_tasks, work_bytes < THREADS_BYTES, parallel.Threads)
     # closed before the folder's lock is free, also when this fails
-    with contextlib.closing(
-        pool.run(functools.partial(write_shard, builder), shards, report)
-    ) as written:
-        for path in written:
-            wait_for_file(path)
-
-
-def write_shard(builder, shard, report):
-    """Writes a shard; returns its path."""
-    builder.write_shard(shard, report)
-    return shard.path
+    with contextlib.closing(pool.run(builder.write_shard, shards, report)) as written:
+        collections.deque(written, 0)  # until all are written
+    for shard in shards:
+        wait_for_file(shard.path)
 
 
 def wait_for_file(path):

@@ -279,13 +279,14 @@ def best_precision(gpus):
     """bfloat16 from compute capability 8.0 (Ampere), float16 from 7.0 (Volta, with matrix units),
     float32 otherwise and on CPUs.
     """
-    if not gpus:
-        return "float32"
-    capability = min(
-        tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
-        for gpu in gpus
-    )
+    capability = lowest_capability(gpus)
     return "bfloat16" if capability >= (8, 0) else "float16" if capability >= (7, 0) else "float32"
+
+
+def lowest_capability(gpus):
+    """Compute capability of the oldest of the physical GPUs, (0, 0) without one."""
+    details = map(tf.config.experimental.get_device_details, gpus)
+    return min((found.get("compute_capability", (0, 0)) for found in details), default=(0, 0))
 
 
 def names_of(gpus):

@@ -76,11 +76,7 @@ class Alone:
         """
         return contextlib.nullcontext()
 
-    watched = together
-
-    def waiting(self):
-        """A context that waits for nothing but other workers, and not for longer than allowed."""
-        return contextlib.nullcontext()
+    watched = waiting = together
 
 
 class LocalClock:
@@ -171,8 +167,9 @@ class Workers:
             time.sleep(pause)
             for index in others:
                 if not any(self._answers(index, patience) for _ in range(NUM_LOOKS)):
-                    text = f"task:{index} is down"
-                    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, text)
+                    context.context().abort_collective_ops(
+                        tf.errors.UNAVAILABLE, f"task:{index} is down"
+                    )
                     return
 
     def _answers(self, index, seconds):
@@ -240,14 +237,9 @@ class Workers:
         ).numpy()
 
     def on_chief(self, act):
-        result = None
-
-        def keep():
-            nonlocal result
-            result = act()
-
-        self.from_chief(keep)
-        return result
+        results = []
+        self.from_chief(lambda: results.append(act()))
+        return results[0] if results else None
 
     def clock(self, watch, caught):
         return SharedClock(self, watch, caught)
@@ -278,6 +270,7 @@ class Workers:
             raise lost from None
 
     def waiting(self):
+        """A context that waits for nothing but other workers, and not for longer than allowed."""
         return self.watchdog.armed(self.timeout_seconds)
 
     @contextlib.contextmanager

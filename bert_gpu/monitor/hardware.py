@@ -96,7 +96,6 @@ class HardwareSampler:
         self.ends.set()
         if self.thread is not None:
             self.thread.join()
-            self.thread = None
             self.nvml.close()
 
     def sample(self):

@@ -103,10 +103,8 @@ def open_log(
         for name, row in SINKS.items():
             try:
                 sink = row.open(folder, config, settings, **about)
-            except UserError:
-                raise
             except Exception as error:  # each library has errors of its own
-                if name == NEEDED:
+                if name == NEEDED or isinstance(error, UserError):
                     raise
                 warn(f"{name}: cannot be opened ({reason(error)}); the run goes on without it")
                 continue

@@ -182,7 +182,13 @@ def make_config(optimizers):
     return dataclasses.make_dataclass(
         "OptimizerConfig",
         [
-            (name, field.type, with_rules(field, **rules[name]))
+            (
+                name,
+                field.type,
+                dataclasses.field(
+                    default=field.default, metadata={**field.metadata, **rules[name]}
+                ),
+            )
             for name, field in (common | fields).items()
             if name in rules
         ],
@@ -195,11 +201,6 @@ def make_config(optimizers):
         frozen=True,
         kw_only=True,
     )
-
-
-def with_rules(field, **rules):
-    """A copy of a settings field with some of its rules (of settings.setting) replaced."""
-    return dataclasses.field(default=field.default, metadata=dict(field.metadata) | rules)
 
 
 OPTIMIZERS = {"adamw": adamw, "lamb": lamb, "adamw8bit": adamw8bit, "muon": muon}

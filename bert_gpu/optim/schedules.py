@@ -7,8 +7,6 @@ the time clock.
 
 import math
 
-from bert_gpu.base.errors import UserError
-
 # Geiping & Goldstein 2022 (budget-triangle2 of the released code): rises from a quarter of the
 # peak, and falls over the last quarter of the run.
 TRIANGLE_START, TRIANGLE_PEAK_AT = 0.25, 0.75
@@ -90,13 +88,11 @@ def mean_batch_share(full, config):
 
 def scale_learning_rate(learning_rate, global_batch_size, reference_batch_size, scaling):
     """Peak learning rate for a global batch when `learning_rate` is for the reference batch (Goyal
-    et al. 2017 for linear).
+    et al. 2017 for linear). scaling: "linear", "sqrt" or "none".
     """
     ratio = global_batch_size / reference_batch_size
     if scaling == "linear":
         return learning_rate * ratio
     if scaling == "sqrt":
         return learning_rate * math.sqrt(ratio)
-    if scaling == "none":
-        return learning_rate
-    raise UserError("must be one of linear, sqrt, none", setting="lr_scaling", value=scaling)
+    return learning_rate

@@ -19,6 +19,8 @@ from bert_gpu.pretrain.objectives.table import OBJECTIVES, summaries
 from bert_gpu.recipes.rules import differences
 from bert_gpu.train.config import RunSettings
 
+MODEL = fields_of(ModelConfig)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainConfig(Settings):
@@ -98,19 +100,17 @@ class PretrainSettings(RunSettings):
 
     def __post_init__(self):
         super().__post_init__()
-        fields = {field.name: field for field in dataclasses.fields(ModelConfig)}
         for name, value in self.architecture.items():
-            if name not in fields:
+            if name not in MODEL:
                 raise UserError(
                     f"unknown field {name!r}",
-                    f"known are {', '.join(fields)}",
+                    f"known are {', '.join(MODEL)}",
                     where="architecture",
                 )
-            if error := complaint(fields[name], value):
+            if error := complaint(MODEL[name], value):
                 raise error
 
 
-MODEL = fields_of(ModelConfig)
 # of the settings in a run.json
 RUN_FIELDS = fields_of(*PretrainSettings.kinds().values(), ModelConfig)
 

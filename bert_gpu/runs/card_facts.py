@@ -11,12 +11,10 @@ import os
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
 from bert_gpu.base.run_names import EVAL_RESULTS, MARKS, METRICS, MODEL, RUN
-from bert_gpu.base.settings import fields_of
 from bert_gpu.data.manifest import FILE_NAME, read_manifest
 from bert_gpu.runs import resume_changes
-from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.folder import RunFolder, read_run
 from bert_gpu.runs.metrics import read_lines
-from bert_gpu.runs.progress import RunRecord
 from bert_gpu.runs.provenance import file_hash
 
 
@@ -30,7 +28,7 @@ def facts_beside(model_path):
         return facts_of(parent, None, share=f"{name} of the run") if has_run(parent) else None
     if name != MODEL or not has_run(parent):
         return None
-    stored = read_run(parent)
+    stored = read_run(parent, {})
     step = stored.get("exported_step")
     if stored.get("free", {}).get("export_best"):
         step = RunFolder(parent).best_step() or step
@@ -52,20 +50,15 @@ def has_run(path):
     return os.path.exists(os.path.join(path, RUN))
 
 
-def read_run(path):
-    needed = ("settings", "global_batch_size", "learning_rate")
-    fields = fields_of(RunRecord) | dict(settings={}, free={}, versions={}, hashes={})
-    return read_json(os.path.join(path, RUN), "a run's settings", fields, needed)
-
-
 def facts_of(path, step, model_path=None, share=None):
     """{title: {name: text}} of the run in a folder.
 
     step: that of the model, None when it is not known; then `share` says when it was. model_path:
     of the model, whose evaluation counts if it is there.
     """
-    stored = read_run(path)
-    lines = metric_lines(path, step)
+    stored = read_run(path, {})
+    lines = [] if step is None else read_lines(os.path.join(path, METRICS))
+    lines = [values for values, _ in lines if values["step"] <= step]
     return {
         "Data": data_facts(stored),
         "Training": training_facts(stored, lines, step, share),
@@ -75,12 +68,6 @@ def facts_of(path, step, model_path=None, share=None):
         }
         | ({"commit of bert_gpu": stored["git_commit"]} if stored.get("git_commit") else {}),
     }
-
-
-def metric_lines(path, step):
-    """The lines of metrics.jsonl up to a step; none for None."""
-    lines = [] if step is None else read_lines(os.path.join(path, METRICS))
-    return [values for values, _ in lines if values["step"] <= step]
 
 
 def number(value):
@@ -103,9 +90,8 @@ def data_facts(stored):
         return facts
     made = data.get("made") or {}
     # not vocab_size, which was asked for: the vocabulary may have fewer pieces
-    for name in ("objective", "masking", "masked_lm_prob", "tokenization"):
-        if name in made:
-            facts[name] = number(made[name])
+    names = ("objective", "masking", "masked_lm_prob", "tokenization")
+    facts |= {name: number(made[name]) for name in names if name in made}
     facts["records"] = f"{num_records(data):,} of {data.get('max_seq_length')} tokens at most"
     manifest = manifest_of(free, stored.get("hashes", {}))
     if manifest is None:
@@ -152,10 +138,12 @@ def training_facts(stored, lines, step, share):
             length = data.get("max_seq_length") or 0
             facts["tokens"] = f"{seen * length:,} in {seen:,} sequences, padding included"
     facts["highest learning rate"] = f"{stored['learning_rate']:g}"
-    names = ("optimizer", "curve", "warmup_proportion", "num_warmup_steps", "weight_decay_rate")
-    for name in (*names, "clip_norm", "hidden_dropout_prob", "precision", "max_seq_length"):
-        if settings.get(name) is not None:
-            facts[name] = number(settings[name])
+    names = (
+        *("optimizer", "curve", "warmup_proportion", "num_warmup_steps", "weight_decay_rate"),
+        *("clip_norm", "hidden_dropout_prob", "precision", "max_seq_length"),
+    )
+    known = {name: settings[name] for name in names if settings.get(name) is not None}
+    facts |= {name: number(value) for name, value in known.items()}
     if settings.get("seed") is not None:
         facts["seed"] = str(settings["seed"])
     if settings.get("init_checkpoint") is not None:
@@ -166,18 +154,15 @@ def training_facts(stored, lines, step, share):
 def result_facts(lines):
     """The last training loss and the last validation."""
     facts = {}
-    for prefix in ("loss", "eval_"):
-        found = [line for line in lines if any(is_result(name, prefix) for name in line)]
-        if found:
-            values = {name: found[-1].get(name) for name in found[-1] if is_result(name, prefix)}
-            values = ", ".join(f"{name} {number(value)}" for name, value in values.items())
-            title = "validation" if prefix == "eval_" else "training"
-            facts[f"{title} at step {found[-1]['step']:,}"] = values
+    for title, is_result in (
+        ("training", lambda name: name == "loss"),
+        ("validation", lambda name: name.startswith("eval_")),
+    ):
+        last = next((line for line in reversed(lines) if any(map(is_result, line))), None)
+        if last is not None:
+            values = (f"{name} {number(last[name])}" for name in filter(is_result, last))
+            facts[f"{title} at step {last['step']:,}"] = ", ".join(values)
     return facts or {"results": "none yet"}
-
-
-def is_result(name, prefix):
-    return name == prefix or (prefix.endswith("_") and name.startswith(prefix))
 
 
 def evaluation_facts(path, step, model_path):

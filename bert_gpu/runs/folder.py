@@ -74,16 +74,11 @@ class RunFolder:
         check_writable(self.path, "output_dir", self.path)
         path = os.path.join(self.path, RUN)
         if os.path.exists(path):
-            what = "a run's settings (--overwrite starts over)"
             self._check_kind(path, fields or {})
-            return read_json(
-                path,
-                what,
-                fields_of(RunRecord)
-                | dict(settings=fields or {}, free=fields or {}, versions={}, hashes={}),
-                ("settings", "global_batch_size", "learning_rate"),
-            )
-        if os.path.exists(self.path) and any(map(self._is_foreign, os.listdir(self.path))):
+            return read_run(self.path, fields or {}, "a run's settings (--overwrite starts over)")
+        names = os.listdir(self.path) if os.path.exists(self.path) else []
+        # a run that ended before its run.json was written has left these two at most
+        if any(name != LOCK and not fnmatch.fnmatchcase(name, UNFINISHED_RUN) for name in names):
             raise UserError(
                 "exists, is not empty and holds no run",
                 "name another folder",
@@ -133,10 +128,6 @@ class RunFolder:
         check_writable(self.path, "output_dir", self.path)
         return os.path.exists(os.path.join(self.path, RUN)) or self.stored() is not None
 
-    def _is_foreign(self, name):
-        """Whether a run that ended before its run.json was written cannot have left a file."""
-        return name != LOCK and not fnmatch.fnmatchcase(name, UNFINISHED_RUN)
-
     def create(self, content):
         """Writes run.json, which makes the folder that of a run, and the folder of checkpoints."""
         os.makedirs(self.path, exist_ok=True)
@@ -154,8 +145,7 @@ class RunFolder:
         """
         for name in (CHECKPOINTS, TENSORBOARD, MODEL, MARKS, WANDB):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
-        names = (METRICS, MLFLOW_RUN_ID, RUN)
-        own = [os.path.join(self.path, name) for name in names]
+        own = [os.path.join(self.path, name) for name in (METRICS, MLFLOW_RUN_ID, RUN)]
         own[-1:-1] = find_results(self.path)  # run.json last: it marks the folder as a run's
         for path in own:
             if os.path.isdir(path):
@@ -303,6 +293,15 @@ class RunFolder:
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._checkpoint(step), self._hidden(step, "old"))
             shutil.rmtree(self._hidden(step, "old"), ignore_errors=True)
+
+
+def read_run(path, fields, what="a run's settings"):
+    """The content of the run.json in a folder; UserError, which says `what` it should be, when it
+    cannot be read or has an impossible value. fields: {setting: field} of the run's kind.
+    """
+    known = fields_of(RunRecord) | dict(settings=fields, free=fields, versions={}, hashes={})
+    needed = ("settings", "global_batch_size", "learning_rate")
+    return read_json(os.path.join(path, RUN), what, known, needed)
 
 
 def check_resumable(folder, stored, settings, fields=None, recipe=None):

@@ -18,9 +18,7 @@ class RunLength(typing.NamedTuple):
         """What a schedule is stretched over. clock: --lr_schedule, "step" or "time"; the other
         length does not count.
         """
-        if clock == "step":
-            return cls(num_steps, None)
-        return cls(None, hours and 3600 * hours)
+        return cls(num_steps, None) if clock == "step" else cls(None, hours and 3600 * hours)
 
     @property
     def is_unknown(self):

@@ -8,9 +8,9 @@ import math
 from bert_gpu.base.settings import Settings, fields_of, setting
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class HealthState(Settings):
-    """What a checkpoint keeps of a Health."""
+@dataclasses.dataclass(kw_only=True)
+class HealthState:
+    """The latest bad steps in a row, which divergence.Health counts, and what it needs for that."""
 
     mean: float = setting(0.0, "Running mean of the good steps' losses.")
     num_good: int = setting(0, "Good steps so far.", low=0)

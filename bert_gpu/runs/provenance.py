@@ -76,7 +76,7 @@ def differences(stored, settings, prefix="") -> dict[str, str]:
     differ; both are dicts (or lists inside them).
     """
     if not prefix:
-        stored, settings = json.loads(json.dumps([stored, settings]))
+        stored, settings = json.loads(json.dumps([stored, settings]))  # defaults may be tuples
     if isinstance(stored, list):
         pairs = [
             (f"{prefix}[{index}]", old, new)

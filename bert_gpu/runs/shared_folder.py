@@ -23,23 +23,21 @@ def open_writer(folder, keep, warn, workers=ALONE):
     """The CheckpointWriter of a folder of `open_folder`; arguments are those of its constructor."""
     if workers is ALONE:
         return CheckpointWriter(folder, keep, warn)
-    writer = CheckpointWriter(folder.own, keep, warn)
-    return SharedWriter(writer, workers)
+    return SharedWriter(CheckpointWriter(folder.own, keep, warn), workers)
 
 
 class SharedFolder:
-    """Has the methods of a RunFolder; all workers call the same ones in the same order.
+    """Has what a RunFolder has; all workers call the same methods in the same order.
 
     own: the RunFolder, for worker 0 alone.
     """
 
     def __init__(self, folder, workers):
         self.own, self.workers = folder, workers
-        self.path, self.model, self.metrics = folder.path, folder.model, folder.metrics
-        self.checkpoints, self.tensorboard = folder.checkpoints, folder.tensorboard
 
     def __getattr__(self, name):
-        return functools.partial(self.workers.from_chief, getattr(self.own, name))
+        found = getattr(self.own, name)
+        return functools.partial(self.workers.from_chief, found) if callable(found) else found
 
     def newest_whole(self, warn, last=None):
         return self.workers.arrays_from_chief(self.own.newest_whole, warn, last)

@@ -10,6 +10,7 @@ import functools
 import glob
 import hashlib
 import os
+import shutil
 import unicodedata
 
 import numpy as np
@@ -50,7 +51,7 @@ def find_duplicates(blocks, folder, *, normalization="none", workers=LOCAL, repo
 
     Args:
       blocks: list of Block, all of the plan.
-      folder: of temporary files, 24 bytes per document; created when it is needed.
+      folder: of temporary files, 24 bytes per document; made here and removed at the end.
       normalization: form for `normalize`, applied before documents are compared.
       workers: parallel.Workers.
       report: called with (bytes of text, tokens = 0) done since the last call.
@@ -66,10 +67,10 @@ def find_duplicates(blocks, folder, *, normalization="none", workers=LOCAL, repo
     is_duplicate = np.zeros(num_documents, bool)
     # so that buckets are half full on average, since they differ in length
     num_buckets = -(-2 * num_documents // ROWS_IN_MEMORY)
-    pending, num_pending = [], 0
+    pending = []
     try:
-        os.makedirs(folder, exist_ok=True)
-        remove_buckets(folder)  # left by a killed run
+        shutil.rmtree(folder, ignore_errors=True)  # left by a killed run
+        os.makedirs(folder)
         for rows in map_blocks(
             functools.partial(hash_documents, normalization=normalization),
             blocks,
@@ -77,16 +78,15 @@ def find_duplicates(blocks, folder, *, normalization="none", workers=LOCAL, repo
             report,
         ):
             pending.append(rows)
-            num_pending += len(rows)
-            if num_pending >= ROWS_IN_MEMORY:
+            if sum(map(len, pending)) >= ROWS_IN_MEMORY:
                 spill(mark_repeats(np.concatenate(pending), is_duplicate), folder, num_buckets)
-                pending, num_pending = [], 0
+                pending = []
         spill(
             mark_repeats(np.concatenate([np.zeros(0, HASHED), *pending]), is_duplicate),
             folder,
             num_buckets,
         )
-        for path in bucket_files(folder):
+        for path in glob.glob(os.path.join(glob.escape(folder), "*")):
             mark_repeats(np.fromfile(path, HASHED), is_duplicate)
     except OSError as error:
         raise UserError(
@@ -95,7 +95,7 @@ def find_duplicates(blocks, folder, *, normalization="none", workers=LOCAL, repo
             where=folder,
         ) from None
     finally:
-        remove_buckets(folder)
+        shutil.rmtree(folder, ignore_errors=True)
     return is_duplicate
 
 
@@ -142,12 +142,3 @@ def spill(rows, folder, num_buckets):
             if len(part):
                 with open(os.path.join(folder, f"hashes-{bucket:05d}"), "ab") as file:
                     part.tofile(file)
-
-
-def bucket_files(folder):
-    return sorted(glob.glob(os.path.join(glob.escape(folder), "hashes-*")))
-
-
-def remove_buckets(folder):
-    for path in bucket_files(folder):
-        os.remove(path)

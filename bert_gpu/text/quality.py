@@ -14,7 +14,7 @@ from bert_gpu.base.errors import UserError, shortened, shortened_path
 from bert_gpu.text import clean, corpus
 from bert_gpu.text.formats.inputs import HEAD_BYTES, HEAD_LINES, read_head, spread
 from bert_gpu.text.formats.plain import parse_documents
-from bert_gpu.text.sentences import has_rules, split_sentences
+from bert_gpu.text.sentences import WITH_RULES, split_sentences
 from bert_gpu.text.tokenizers import basic, sentence_piece
 from bert_gpu.text.tokenizers.wordpiece import (
     MAX_WORD_CHARACTERS,
@@ -138,7 +138,7 @@ def shape_warnings(blocks, documents, objective=None):
         "extract the plain text",
     )
     warnings += repetition_warnings(sentences, objective) + empty_warnings(blocks) + left_out
-    if not has_lines and not has_rules(language):
+    if not has_lines and language not in WITH_RULES:
         warnings.append(
             f"--language={language}: the splitter has no rules for it and takes those of English; "
             "give a related language that it knows, or one sentence a line"
@@ -262,9 +262,8 @@ def wrapped_warnings(lines, language):
         not SENTENCE_END.search(line) and following[:1].islower()
         for line, following in zip(lines, lines[1:], strict=False)
     )
-    if len(lines) < FEW_LINES or broken <= COMMON_SHARE * len(lines):
-        return []
-    if num_several(lines, language) <= INSIDE_SHARE * len(lines):
+    most_are_whole = len(lines) < FEW_LINES or broken <= COMMON_SHARE * len(lines)
+    if most_are_whole or num_several(lines, language) <= INSIDE_SHARE * len(lines):
         return []
     return [
         f"{broken / len(lines):.0%} of the lines break off within a sentence, such as "

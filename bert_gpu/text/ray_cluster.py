@@ -232,8 +232,7 @@ def remote_call(ray):
             ), None, None  # fmt: skip
         return ray_cluster.run_task(place, function, task)
 
-    options = dict(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")
-    return ray.remote(**options)(call)
+    return ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")(call)
 
 
 held = {}  # in a worker process: {reference: the function of the job}

@@ -18,8 +18,8 @@ LONGEST_SENTENCE = 1 << 18  # characters; a longer one is cut at a space
 LONG_QUOTATION = 200
 QUOTATION = re.compile(f'[“"«„]([^“”"«»„]{{{LONG_QUOTATION},}})')
 # Languages that the library (sentencex 1.0, src/lib.rs and languages/fallbacks.rs) has rules for,
-# and those that take the rules of one of these. Marks such as 。 end sentences in all languages,
-# which is all that Chinese needs.
+# and those that take the rules of one of these; for others it takes those of English. Marks such as
+# 。 end sentences in all languages, which is all that Chinese needs.
 OWN_RULES = (
     "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk"
 )
@@ -32,17 +32,10 @@ RULES_OF_OTHERS = (
     "srn stq sty szl tcy tet tt ty tyv udm vec vls vmf wa wo xal zea"
 )
 CHINESE = "zh zh-cn zh-hans zh-hant zh-hk zh-mo zh-sg zh-tw cdo gan hak ii lzh nan wuu yue za"
-KNOWN = frozenset(f"{OWN_RULES} {RULES_OF_OTHERS} {CHINESE}".split())
+WITH_RULES = frozenset(f"{OWN_RULES} {RULES_OF_OTHERS} {CHINESE}".split())
 # The library panics on a letter, a space of more than one byte, and a full stop ("A\u2003."), so it
 # gets plain spaces.
 WIDE_SPACES = [chr(code) for code in range(0x80, 0x10000) if chr(code).isspace()]
-
-
-def has_rules(language):
-    """Whether the splitter knows a language (ISO 639 code) or takes the rules of a related one; for
-    others it takes those of English.
-    """
-    return language in KNOWN
 
 
 def split_sentences(text, language="en"):

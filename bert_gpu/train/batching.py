@@ -172,14 +172,12 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=Fals
                 remedy,
             )
     reference = config.lr_reference_batch_size or config.train_batch_size * accumulation
-    peak = scale_learning_rate(learning_rate, held * accumulation, reference, config.lr_scaling)
-    if resumed:
-        peak = resumed["learning_rate"]
+    scaled = scale_learning_rate(learning_rate, held * accumulation, reference, config.lr_scaling)
     return BatchPlan(
         config.train_batch_size,
         accumulation,
         num_replicas,
-        peak,
+        resumed["learning_rate"] if resumed else scaled,
         config.lr_scaling,
         is_ramped and accumulation > 1,
     )

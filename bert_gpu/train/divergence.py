@@ -5,13 +5,13 @@ are still too high after --early_stop_time.
 `roll_back` responds to it as the settings say.
 """
 
-import dataclasses
 import math
 
 from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.runs.progress import HealthState
 
 MAX_ROLLBACKS = 3  # before a run gives up
+HORIZON = 100  # steps
 
 
 class DivergenceFound(Exception):
@@ -26,39 +26,28 @@ class Diverged(TrainingStopped):
     """A run has diverged and does not go back."""
 
 
-class Health:
+class Health(HealthState):
     """Counts the latest bad steps in a row: those that are not finite, and those whose loss has
     jumped.
-
-    A loss has jumped when it is more than `max_jump` nats above the running mean, over about 100
-    steps, of the good steps before it; max_jump 0 switches this off.
     """
 
-    HORIZON = 100
+    def add(self, first_step, steps, max_jump):
+        """Adds the metrics {name: (n,)} of the n steps that follow `first_step` finished ones.
 
-    def __init__(self, max_jump, state=None):
-        self.max_jump = max_jump
-        first = HealthState(**state or {})
-        self.mean, self.num_good = first.mean, first.num_good
-        self.num_bad, self.bad_since = first.num_bad, first.bad_since
-
-    def state(self):
-        """The state that a checkpoint keeps, for the constructor in a resumed run."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(HealthState)}
-
-    def add(self, first_step, steps):
-        """Adds the metrics {name: (n,)} of the n steps that follow `first_step` finished ones."""
+        A loss has jumped when it is more than `max_jump` nats above the running mean, over about
+        HORIZON steps, of the good steps before it; max_jump 0 switches this off.
+        """
         for index, (loss, skipped) in enumerate(zip(steps["loss"], steps["skipped"], strict=True)):
             if (
                 skipped
                 or not math.isfinite(loss)
-                or (self.max_jump and self.num_good and loss > self.mean + self.max_jump)
+                or (max_jump and self.num_good and loss > self.mean + max_jump)
             ):
                 self.bad_since = first_step + index if self.num_bad == 0 else self.bad_since
                 self.num_bad += 1
                 continue
             self.num_bad, self.num_good = 0, self.num_good + 1
-            self.mean += (loss - self.mean) / min(self.num_good, self.HORIZON)
+            self.mean += (loss - self.mean) / min(self.num_good, HORIZON)
 
 
 class DivergenceMonitor:
@@ -69,7 +58,7 @@ class DivergenceMonitor:
     """
 
     def __init__(self, ending, health_state=None):
-        self.ending, self.health = ending, Health(ending.max_loss_jump, health_state)
+        self.ending, self.health = ending, Health(**health_state or {})
 
     def check_steps(self, step, is_end):
         """Raises DivergenceFound when too many of the last steps were bad.
@@ -82,11 +71,11 @@ class DivergenceMonitor:
         if health.num_bad >= (min(3, limit) if is_end else limit) or (
             is_end and health.num_bad and not health.num_good
         ):
-            reason = (
-                f"the last {health.num_bad} steps up to "
-                f"{step} were not finite, or their loss jumped"
+            raise DivergenceFound(
+                f"the last {health.num_bad} steps up to {step} were not finite, or their loss "
+                "jumped",
+                health.bad_since,
             )
-            raise DivergenceFound(reason, health.bad_since)
 
     def check_validation(self, step, loss):
         """Raises DivergenceFound when a validation loss is not finite; None passes."""

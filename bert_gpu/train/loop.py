@@ -1,6 +1,7 @@
 """The loop: calls of steps, and what is due after each: log, judge, export, validate, save."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import typing
@@ -281,25 +282,19 @@ class Loop:
         return self.divergence.health.num_bad > 0 and not self.is_last
 
     def _export(self, due):
-        """Exports the model at the marks that are due, before the save: a run that resumes from it
-        will not pass them again.
+        """Exports the model to OUTPUT_DIR/marks/SHARE at the marks that are due, before the save: a
+        run that resumes from it will not pass them again. When that fails (disk full), the run goes
+        on.
         """
         for mark in due.exports if self.export else ():
-            self._export_mark(mark)
-
-    def _export_mark(self, mark):
-        """Exports the model as it is now to OUTPUT_DIR/marks/SHARE; when that fails (disk full),
-        the run goes on.
-        """
-        path = os.path.join(self.folder.path, MARKS, f"{mark:g}")
-        try:
-            with self.watch.paused("saving"):
-                self.workers.on_chief(
-                    functools.partial(self.export, path, self.step.state, self.progress.step)
-                )
-                self.console.say(f"model at {mark:g} of the run: {path}")
-        except (OSError, UserError) as error:
-            self.console.warn(f"the model at {mark:g} of the run could not be exported: {error}")
+            path, model = os.path.join(self.folder.path, MARKS, f"{mark:g}"), f"model at {mark:g}"
+            export = functools.partial(self.export, path, self.step.state, self.progress.step)
+            try:
+                with self.watch.paused("saving"):
+                    self.workers.on_chief(export)
+                    self.console.say(f"{model} of the run: {path}")
+            except (OSError, UserError) as error:
+                self.console.warn(f"the {model} of the run could not be exported: {error}")
 
     def _log(self, due):
         """Logs when due; raises DivergenceFound when too many of the last steps were bad."""
@@ -313,7 +308,7 @@ class Loop:
             return
         with self.workers.waiting():
             steps, values = self.interval.close()
-        self.divergence.health.add(self.logged_step, steps)
+        self.divergence.health.add(self.logged_step, steps, self.ending.max_loss_jump)
         self.logged_step = self.progress.step
         values |= dict(
             learning_rate=self.learning_rates[-1],
@@ -361,16 +356,15 @@ class Loop:
 
     def _write_checkpoint(self, is_together=True):
         """Saves, unless this step is saved. is_together: whether all workers are here."""
-        if self.saved_step == self.progress.step and self.progress.step:
-            return
-        if not is_together and not self.workers.is_chief:
+        is_saved = self.progress.step and self.saved_step == self.progress.step
+        if is_saved or not (is_together or self.workers.is_chief):
             return
         writer = self.writer if is_together else self.writer.own
         with self.watch.paused("saving"):
             writer.wait()
             self.progress.seconds = self.now.seconds
             self.progress.call_seconds = self.position.seconds
-            self.progress.health = self.divergence.health.state()
+            self.progress.health = dataclasses.asdict(self.divergence.health)
             writer.save(self.progress, self.step.state.read() if self.workers.is_chief else None)
         self.saved_seconds = self.now.seconds
         self.saved_step = self.progress.step

@@ -7,6 +7,7 @@ import bisect
 import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
+from bert_gpu.devices.devices import lowest_capability
 from bert_gpu.model import cudnn_attention
 
 
@@ -14,9 +15,10 @@ def training_encoder(encoder, config, devices, max_seq_length=None, is_packed=Fa
     """The Encoder with the recomputation and the attention of a MemoryConfig; arguments and errors
     are those of `choose_attention`.
     """
-    attention = choose_attention(encoder, config, devices, max_seq_length, is_packed)
     return encoder.for_training(
-        recompute_every=config.layers_recomputed, attention=attention, xla=devices.xla
+        recompute_every=config.layers_recomputed,
+        attention=choose_attention(encoder, config, devices, max_seq_length, is_packed),
+        xla=devices.xla,
     )
 
 
@@ -37,25 +39,13 @@ def choose_attention(
         kind=devices.kind,
         xla=devices.xla,
         precision=devices.precision,
-        capability=lowest_capability(),
+        capability=lowest_capability(tf.config.get_visible_devices("GPU")),
         is_packed=is_packed,
         length=max_seq_length,
     )
     if problem and config.attention == "cudnn":
         raise UserError(f"{problem}, or give --attention=plain", setting="attention", value="cudnn")
     return "plain" if problem else "cudnn"
-
-
-def lowest_capability():
-    """Compute capability of the oldest GPU in use, (0, 0) without one."""
-    gpus = tf.config.get_visible_devices("GPU")
-    return min(
-        (
-            tf.config.experimental.get_device_details(gpu).get("compute_capability", (0, 0))
-            for gpu in gpus
-        ),
-        default=(0, 0),
-    )
 
 
 FIRST_TRY = 8  # rows; fewer predict little about larger sizes

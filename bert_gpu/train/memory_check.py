@@ -126,8 +126,7 @@ def row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, store
         cadence.eval_steps or cadence.save_checkpoints_steps,
         cadence.num_train_steps or 1,
     )
-    num_rows = size * min(periods)
-    largest = max(num_rows, eval_batch_size * devices.num_replicas)
+    largest = max(size * min(periods), eval_batch_size * devices.num_replicas)
     return Need(
         f"the rows of a step or a validation ({largest:,})",
         largest * num_tokens * TOKEN_BYTES,

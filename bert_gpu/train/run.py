@@ -16,6 +16,7 @@ import numpy as np
 
 from bert_gpu.base.console import LogConsole
 from bert_gpu.base.errors import TrainingStopped, UserError
+from bert_gpu.base.files import is_inside
 from bert_gpu.base.signals import watch_signals
 from bert_gpu.devices.devices import join_workers, set_up
 from bert_gpu.monitor import metrics_log
@@ -88,8 +89,15 @@ class Run:
         self.progress = self.folder.newest_progress() if self.stored is not None else None
         if self.progress is None:
             return False
-        check_progress(self, plan)
         folder, progress, ending = self.folder, self.progress, self.settings.ending
+        if plan.num_steps is not None and progress.step > plan.num_steps:
+            raise UserError(
+                f"its run has done {progress.step} steps, more than the {plan.num_steps} asked for",
+                "raise --num_train_steps, name another folder, or --overwrite starts over",
+                setting="output_dir",
+                value=folder.path,
+            )
+        progress.compare_by(ending.best_metric)
         self.is_complete = plan.length.is_finished(
             progress.step, progress.seconds
         ) or ending.is_stale(progress.num_worse)
@@ -234,12 +242,6 @@ def open_run(settings, fields, workers, console, clock, start=None, trains=True)
         )
 
 
-def is_inside(path, folder):
-    """Whether a path is a folder or lies in it."""
-    path, folder = os.path.realpath(path), os.path.realpath(folder)
-    return os.path.commonpath([path, folder]) == folder
-
-
 def open_devices(run):
     """The Devices of a Run, whose settings get sizes that fit them."""
     devices = set_up(run.settings.devices)
@@ -252,12 +254,11 @@ def fixed_settings(settings, precision):
     """{setting: value} of RunSettings that may not change in a resumed run, such as all of the
     schedule but --lr_schedule and --total_training_time.
     """
-    schedule = settings.schedule.to_dict()
     return (
         settings.optimizer.to_dict()
         | {
             name: value
-            for name, value in schedule.items()
+            for name, value in settings.schedule.to_dict().items()
             if name not in ("lr_schedule", "total_training_time")
         }
         | dict(
@@ -315,20 +316,6 @@ def with_update(flops, step):
         return counted._replace(hardware=counted.hardware + more)
 
     return of_step
-
-
-def check_progress(run, plan):
-    """UserError when a Run has done more steps than it shall have. Makes its Progress compare
-    validations as the settings say.
-    """
-    if plan.num_steps is not None and run.progress.step > plan.num_steps:
-        raise UserError(
-            f"its run has done {run.progress.step} steps, more than the {plan.num_steps} asked for",
-            "raise --num_train_steps, name another folder, or --overwrite starts over",
-            setting="output_dir",
-            value=run.folder.path,
-        )
-    run.progress.compare_by(run.settings.ending.best_metric)
 
 
 def resume(run, step, plan):

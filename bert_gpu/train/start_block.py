@@ -148,9 +148,9 @@ def describe_memory(min_device_bytes, devices):
 
 
 def describe_first_step(devices):
-    if devices.xla:
-        return "XLA compiles it, which takes seconds to minutes; the time is logged afterwards"
-    return "TensorFlow traces it, which takes a few seconds; the time is logged afterwards"
+    compiled = "XLA compiles it, which takes seconds to minutes"
+    traced = "TensorFlow traces it, which takes a few seconds"
+    return f"{compiled if devices.xla else traced}; the time is logged afterwards"
 
 
 def peak_memory(devices):

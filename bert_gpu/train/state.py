@@ -62,23 +62,21 @@ class TrainState:
 
     def variables(self):
         """Everything that a checkpoint holds, as {name: variable}."""
-        named = {f"weights/{name}": v for name, v in self.weights.items()} | {
-            f"slots/{name}": v for name, v in self.slots.items()
+        return {
+            **{f"weights/{name}": variable for name, variable in self.weights.items()},
+            **{f"slots/{name}": variable for name, variable in self.slots.items()},
+            "num_updates": self.num_updates,
+            "num_skipped": self.num_skipped,
+            "loss_scale": self.loss_scale,
+            "num_good": self.num_good,
         }
-        counters = dict(
-            num_updates=self.num_updates,
-            num_skipped=self.num_skipped,
-            loss_scale=self.loss_scale,
-            num_good=self.num_good,
-        )
-        return named | counters
 
     def read(self):
         """All values as {name: NumPy array}, copies that later steps do not touch."""
-        return {name: first_copy(variable).numpy() for name, variable in self.variables().items()}
+        return {name: copies(variable)[0].numpy() for name, variable in self.variables().items()}
 
     def read_weights(self):
-        return {name: first_copy(variable).numpy() for name, variable in self.weights.items()}
+        return {name: copies(variable)[0].numpy() for name, variable in self.weights.items()}
 
     def assign(self, values):
         """Sets all values on all replicas; KeyError when one is missing."""
@@ -97,10 +95,6 @@ def assign_all(variables, values):
 
 def copies(variable):
     return variable.values if hasattr(variable, "values") else [variable]
-
-
-def first_copy(variable):
-    return copies(variable)[0]
 
 
 def frozen_names(weight_names, expressions):

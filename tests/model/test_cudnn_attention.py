@@ -264,7 +264,7 @@ def test_obstacles(change, problem):
 ])  # fmt: skip
 def test_choice(monkeypatch, setting, auto, has_gpu, chosen):
     monkeypatch.setattr(
-        "bert_gpu.train.memory.lowest_capability", lambda: (9, 0) if has_gpu else (0, 0)
+        "bert_gpu.train.memory.lowest_capability", lambda gpus: (9, 0) if has_gpu else (0, 0)
     )
     devices = types.SimpleNamespace(
         kind="GPU" if has_gpu else "CPU",
@@ -299,7 +299,7 @@ def test_every_refusal_fits_in_a_line():
 
 
 def test_auto_is_plain_for_now_and_the_flag_reaches_the_encoder(monkeypatch):
-    monkeypatch.setattr("bert_gpu.train.memory.lowest_capability", lambda: (9, 0))
+    monkeypatch.setattr("bert_gpu.train.memory.lowest_capability", lambda gpus: (9, 0))
     devices = types.SimpleNamespace(kind="GPU", xla=True, precision="bfloat16")
     assert training_encoder(BertEncoder(MODEL), MemoryConfig(), devices).attention == "plain"
     assert (

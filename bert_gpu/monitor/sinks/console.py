@@ -2,6 +2,8 @@
 step elsewhere, and a line for each validation.
 """
 
+import time
+
 from bert_gpu.base.console import broken, columns_of, format_metric, format_seconds, is_terminal
 from bert_gpu.monitor.sinks.interface import Sink
 from bert_gpu.monitor.sinks.tensorboard import EVAL
@@ -63,7 +65,8 @@ class ConsoleSink(Sink):
 
     def _say(self, text):
         if self.has_lines:
-            self.console.say(self.console.stamp() + text)
+            has_stamp = self.console.in_program  # that of the logger
+            self.console.say(text if has_stamp else time.strftime("%Y-%m-%d %H:%M:%S  ") + text)
         else:
             self.console.say(broken(text, columns_of(self.console.stream)))
 

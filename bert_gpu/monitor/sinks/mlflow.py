@@ -38,9 +38,8 @@ class MLflow(Sink):
 
     def write(self, step, values):
         self._raise()
-        moment = int(time.time() * 1000)
         try:
-            self.lines.put_nowait((step, moment, values))
+            self.lines.put_nowait((step, int(time.time() * 1000), values))
         except queue.Full:
             raise TimeoutError(f"{shortened(self.uri)} does not answer") from None
 
@@ -65,7 +64,8 @@ class MLflow(Sink):
 
             client = MlflowClient(tracking_uri=self.uri)
             run_id = self._open(client)
-            last_steps = last_steps_of(client.get_run(run_id))
+            stored = client.get_run(run_id).data.to_proto().metrics
+            last_steps = {metric.key: metric.step for metric in stored}
             while True:
                 step, moment, values = self.lines.get()
                 if values is self.ends:
@@ -104,11 +104,6 @@ class MLflow(Sink):
         for first in range(0, len(params), PARAMS_A_CALL):
             client.log_batch(run_id, params=params[first : first + PARAMS_A_CALL])
         return run_id
-
-
-def last_steps_of(run):
-    """{name of a metric: its highest step} of an MLflow run."""
-    return {metric.key: metric.step for metric in run.data.to_proto().metrics}
 
 
 def check_mlflow(experiment):

@@ -26,10 +26,9 @@ class TensorBoard(Sink):
     chart, so eval_loss is the run validation's "loss".
 
     step: the restored one, None for a new run; what was written after it is dropped. losses: names
-    that validation calls NAME_loss; so does TensorBoard.
+    that validation calls NAME_loss; so does TensorBoard. It does not recover, because readers stop
+    at a partly written record.
     """
-
-    recovers = False  # readers stop at a partly written record
 
     def __init__(self, folder, step=None, losses=()):
         self.folder, self.losses, self.files = folder, losses, {}
@@ -37,16 +36,14 @@ class TensorBoard(Sink):
 
     def write(self, step, values):
         """Scalars of one step; None is left out."""
-        written = set()
         for name, value in values.items():
             if value is not None:
                 run, tag = place(name, self.losses)
                 event = Event(step=step)
                 event.summary.MergeFromString(scalar_pb(tag, value).SerializeToString())
                 self._write(run, event)
-                written.add(run)
-        for run in written:
-            self.files[run].flush()
+        for file in self.files.values():
+            file.flush()
 
     def cut(self, step):
         self.close()

@@ -23,8 +23,6 @@ class WeightsAndBiases(Sink):
       path: OUTPUT_DIR. project: name of the project. settings: dict that is shown with the run.
     """
 
-    recovers = False
-
     def __init__(self, path, project, settings):
         wandb = check_wandb(project)
         folder = os.path.join(path, WANDB)

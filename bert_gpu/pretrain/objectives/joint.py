@@ -50,8 +50,7 @@ def chosen_objectives(names: Sequence[str], schema: Schema) -> tuple[str, ...]:
 
 def open_objective(names: Sequence[str], encoder: Encoder, tokenizer: Any = None):
     """The JointObjective of some names on an Encoder. tokenizer: of the data, None = not known."""
-    config = encoder.config
-    parts = tuple(OBJECTIVES[name].module.Objective(config, tokenizer) for name in names)
+    parts = tuple(OBJECTIVES[name].module.Objective(encoder.config, tokenizer) for name in names)
     return JointObjective(encoder, parts)
 
 
@@ -64,10 +63,8 @@ class JointObjective:
 
     def weights(self) -> dict:
         """{name: WeightSpec} of the encoder and of all heads."""
-        specs = self.encoder.weights()
-        for part in self.parts:
-            specs = {**specs, **part.weights()}
-        return specs
+        heads = {name: spec for part in self.parts for name, spec in part.weights().items()}
+        return {**self.encoder.weights(), **heads}
 
     @property
     def measures(self) -> dict[str, str]:
@@ -106,19 +103,21 @@ class JointObjective:
             encoders, weights = {**weights, WORDS: table}, {**weights, WORDS: kernel}
         else:
             encoders = weights
-        sums = {}
-        for part, hidden in self._read(encoders, batch, dtype, seed):
-            sums |= part.sums(weights, hidden, batch, dtype)
-        return sums
+        return {
+            name: value
+            for part, hidden in self._read(encoders, batch, dtype, seed)
+            for name, value in part.sums(weights, hidden, batch, dtype).items()
+        }
 
     def metrics(
         self, weights: Mapping, batch: Mapping, dtype: tf.DType = tf.float32
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
         """{validation metric: (sum, count)} of a batch, without dropout."""
-        metrics = {}
-        for part, hidden in self._read(weights, batch, dtype, None):
-            metrics |= part.metrics(weights, hidden, batch, dtype)
-        return metrics
+        return {
+            name: pair
+            for part, hidden in self._read(weights, batch, dtype, None)
+            for name, pair in part.metrics(weights, hidden, batch, dtype).items()
+        }
 
     def _read(
         self, weights: Mapping, batch: Mapping, dtype: tf.DType, seed: tf.Tensor | None

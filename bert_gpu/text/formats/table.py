@@ -5,7 +5,7 @@ A new format is a module with its reader and a row of FORMATS. Readers are impor
 used, because the settings, which need the names, must be quick to import.
 """
 
-import importlib
+import pkgutil
 import typing
 
 
@@ -42,8 +42,7 @@ class Format(typing.NamedTuple):
 
     def load_reader(self) -> typing.Callable:
         """The function of the reader's path."""
-        module, _, name = self.reader.rpartition(".")
-        return getattr(importlib.import_module(module), name)
+        return pkgutil.resolve_name(self.reader)
 
 
 FORMATS = {

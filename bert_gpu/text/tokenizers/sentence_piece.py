@@ -267,12 +267,13 @@ def most_frequent_words(word_counts):
     """
     words = [item for item in word_counts.items() if len(item[0].encode()) <= MAX_WORD_BYTES]
     if len(words) > MAX_WORDS:
-        words.sort(key=lambda item: (-item[1], stable_hash(item[0])))
+        words.sort(
+            key=lambda item: (
+                -item[1],
+                hashlib.blake2b(item[0].encode(), digest_size=16).digest(),
+            )
+        )
     return sorted(words[:MAX_WORDS], key=lambda item: (-item[1], item[0]))
-
-
-def stable_hash(word):
-    return hashlib.blake2b(word.encode(), digest_size=16).digest()
 
 
 def pieces_of(content):

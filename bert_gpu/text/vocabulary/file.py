@@ -5,8 +5,6 @@ A row without a piece is "" in the list of pieces: a blank line, and a line that
 repeats. The last one counts, as in the `load_vocab` of Google and of transformers.
 """
 
-import os
-
 import numpy as np
 import tensorflow as tf
 
@@ -22,7 +20,8 @@ def read_vocab(path):
     same), or in a tokenizer.json of Hugging Face's; "" for a row without a piece. Raises UserError.
     """
     if tf.io.gfile.isdir(path):
-        name = os.path.basename(vocab_in(path))
+        names = [name for name in tf.io.gfile.listdir(path) if name.endswith(".txt")]
+        name = names[0] if len(names) == 1 else "vocab.txt"
         raise UserError(
             "is a folder", f"name the vocabulary file in it, such as {shortened(name)}", where=path
         )
@@ -156,9 +155,3 @@ def warn_of_blanks(vocab_file, vocab):
             f"{vocab_file}: {blank:,} of {len(vocab):,} lines are blank or are repeated further "
             "down; they keep their ids, and no text gets them; a new model is better without them"
         )
-
-
-def vocab_in(folder):
-    """The file in a folder that is probably meant: vocab.txt, or the only .txt."""
-    names = [name for name in tf.io.gfile.listdir(folder) if name.endswith(".txt")]
-    return os.path.join(folder, names[0] if len(names) == 1 else "vocab.txt")

@@ -85,29 +85,25 @@ def learn_files(config, text_format, console, is_own=lambda path: False):
     Returns: a summary in one line. Raises UserError when the text or a file name is wrong.
     """
     check_targets(config)
-    with parallel.open_workers(config, console) as workers:
-        return learn_with(workers, config, text_format, console, is_own)
-
-
-def learn_with(workers, config, text_format, console, is_own):
     spool = f"{config.targets[0]}.unpacked"  # stays when this process is killed, for the next call
     inputs = standard_input = None
     try:
-        standard_input, _ = read_standard_input(config.input_file, spool)
-        inputs = find_inputs(config.input_file, text_format, standard_input, is_own)
-        for line in inputs.lines:
-            console.say(line)
-        for text in inputs.without_effect():
-            console.warn(text)
-        paths, formats = unpack(inputs, spool, console)
-        blocks = corpus.plan_blocks(paths, BLOCK_BYTES, formats, inputs.names)
-        for line in quality.describe_empty(blocks):
-            console.say(line)
-        warn = quality.Warner(console, config.strict)
-        sample = quality.sample(blocks, config.normalization)
-        warn(inputs.warnings + quality.shape_warnings(blocks, sample))
-        warn(letters.lower_case_warnings(sample, config))
-        learnt = learn(blocks, config, console, workers)
+        with parallel.open_workers(config, console) as workers:
+            standard_input, _ = read_standard_input(config.input_file, spool)
+            inputs = find_inputs(config.input_file, text_format, standard_input, is_own)
+            for line in inputs.lines:
+                console.say(line)
+            for text in inputs.without_effect():
+                console.warn(text)
+            paths, formats = unpack(inputs, spool, console)
+            blocks = corpus.plan_blocks(paths, BLOCK_BYTES, formats, inputs.names)
+            for line in quality.describe_empty(blocks):
+                console.say(line)
+            warn = quality.Warner(console, config.strict)
+            sample = quality.sample(blocks, config.normalization)
+            warn(inputs.warnings + quality.shape_warnings(blocks, sample))
+            warn(letters.lower_case_warnings(sample, config))
+            learnt = learn(blocks, config, console, workers)
     finally:
         if standard_input is not None or (inputs is not None and inputs.needs_spool):
             shutil.rmtree(spool, ignore_errors=True)
