@@ -44,8 +44,7 @@ PAGES = {
         "reference",
     ),
     "Mend": ("troubleshooting",),
-    "Look up": ("file-formats", "results", "gpu"),
-    "Change": ("architecture", "extending", "decisions"),
+    "Look up": ("file-formats",),
 }
 
 

@@ -30,10 +30,14 @@ COMMAND = rf"(?:python ({NAMES}) (?=.)|(?:python -m bert_gpu|bert-gpu) ([a-z][\w
 NEEDS = {"--lr_schedule=time": ["--total_training_time=1"]}
 GUIDE_NAMES = (
     *("first-day", "flags", "recipes", "running", "report", "batch-and-rate", "memory"),
-    *("time-budgets", "troubleshooting", "file-formats", "extending", "watching", "models"),
+    *("time-budgets", "troubleshooting", "file-formats", "watching", "models"),
     *("finetuning", "serving", "several-machines", "continued-pretraining", "text"),
 )
-GUIDES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDE_NAMES)]
+GUIDES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(ROOT / "docs" / f"{name}.md" for name in GUIDE_NAMES),
+]
 
 
 def commands(path):
@@ -163,7 +167,7 @@ def test_the_reference_of_all_flags_is_up_to_date():
             assert fields_of(kind).keys() <= named
 
 
-PATH = r"\b(?:bert_gpu|tests|benchmarks|examples|docs)/[\w/.-]*\.(?:py|md|json|png|tsv)\b"
+PATH = r"\b(?:bert_gpu|tests|benchmarks|examples|docs|dev)/[\w/.-]*\.(?:py|md|json|png|tsv)\b"
 
 
 def test_files_that_documents_name_exist():
@@ -176,7 +180,7 @@ def test_files_that_documents_name_exist():
 
 
 def test_what_is_said_to_be_in_a_module_is_in_it():
-    text = " ".join((ROOT / "docs" / "extending.md").read_text().split())
+    text = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
     found = re.findall(r"(\w*[A-Z_]\w*) (?:of|in) ((?:bert_gpu|tests)/[\w/]+\.py)", text)
     assert len(found) >= 6
     for name, path in found:
