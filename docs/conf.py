@@ -25,16 +25,16 @@ html_theme_options = dict(
 PAGES = {
     "Begin": (
         "first-day",
+        "how-it-works",
         "text",
         "running",
         "watching",
-        "report",
         "finetuning",
         "recipes",
         "continued-pretraining",
         "migration",
     ),
-    "Use": ("models", "serving", "python"),
+    "Use": ("models", "python"),
     "Choose": (
         "batch-and-rate",
         "memory",

@@ -111,7 +111,7 @@ def test_commands_of_a_document_run(page, world, tmp_path, monkeypatch, capsys):
     shutil.copytree(world, folder)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(checks, "examine", lambda say: [])  # tests/doctor has its trials
-    if page == "report":
+    if page == "watching":
         shutil.copytree("runs/pretrain", "runs/other")
     if page == "recipes":
         shutil.rmtree("data")  # one data set a folder

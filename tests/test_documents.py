@@ -29,9 +29,9 @@ NAMES = "|".join(map(re.escape, SCRIPTS))
 COMMAND = rf"(?:python ({NAMES}) (?=.)|(?:python -m bert_gpu|bert-gpu) ([a-z][\w-]*)(?: |$))(.*)"
 NEEDS = {"--lr_schedule=time": ["--total_training_time=1"]}
 GUIDE_NAMES = (
-    *("first-day", "flags", "recipes", "running", "report", "batch-and-rate", "memory"),
+    *("first-day", "flags", "recipes", "running", "batch-and-rate", "memory"),
     *("time-budgets", "troubleshooting", "file-formats", "watching", "models"),
-    *("finetuning", "serving", "several-machines", "continued-pretraining", "text"),
+    *("finetuning", "several-machines", "continued-pretraining", "text", "python", "how-it-works"),
 )
 GUIDES = [
     ROOT / "README.md",
@@ -233,7 +233,7 @@ def test_the_site_is_built_without_a_broken_link(tmp_path):
 @pytest.mark.long
 def test_the_walk_with_own_text_runs(tmp_path, sample_text, monkeypatch, capsys):
     """The commands of the README, in order, with flags that make them small appended, and those of
-    docs/running.md.
+    docs/running.md and docs/watching.md.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "file:mlruns")
@@ -251,7 +251,8 @@ def test_the_walk_with_own_text_runs(tmp_path, sample_text, monkeypatch, capsys)
         (tmp_path / "glue" / "MNLI" / f"{stem}.tsv").write_text("\n".join(rows) + "\n")
     running = [
         part
-        for span in flags(ROOT / "docs" / "running.md")
+        for page in ("running", "watching")
+        for span in flags(ROOT / "docs" / f"{page}.md")
         for part in span
         if "=" in part and not part.startswith("--wandb")
     ]
