@@ -179,6 +179,22 @@ def test_files_that_documents_name_exist():
             assert not [name for name in named if not (ROOT / name).exists()], path
 
 
+def test_links_of_pages_outside_the_site_lead_somewhere():
+    """The site's own are checked when it is built."""
+    pages = [path for path in DOCUMENTS if path.parent.name != "docs"]
+    assert len(pages) >= 6
+    for path in pages:
+        for name, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", path.read_text()):
+            target = path.parent / name if name else path
+            assert target.exists(), (path, name)
+            if anchor:
+                headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+                named = [
+                    re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in headings
+                ]
+                assert anchor in named, (path, name, anchor)
+
+
 def test_what_is_said_to_be_in_a_module_is_in_it():
     text = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
     found = re.findall(r"(\w*[A-Z_]\w*) (?:of|in) ((?:bert_gpu|tests)/[\w/]+\.py)", text)
