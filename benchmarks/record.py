@@ -35,7 +35,7 @@ from helpers.command import Failed, at_least_one, benchmark_parser, read_metrics
 from helpers.report import print_origin, print_table
 from helpers.rows import Rows, digest
 
-# Of the pretraining, beside --recipe=quick: what the search found (docs/results.md).
+# Of the pretraining, beside --recipe=quick: what the search found (dev/measurements.md).
 DATA = {}
 PRETRAINING = dict(num_hidden_layers=4)
 SAMPLE_MINUTES = (1, 5, 15, 45)

@@ -25,16 +25,16 @@ html_theme_options = dict(
 PAGES = {
     "Begin": (
         "first-day",
+        "how-it-works",
         "text",
         "running",
         "watching",
-        "report",
         "finetuning",
         "recipes",
         "continued-pretraining",
         "migration",
     ),
-    "Use": ("models", "serving", "python"),
+    "Use": ("models", "python"),
     "Choose": (
         "batch-and-rate",
         "memory",
@@ -44,8 +44,7 @@ PAGES = {
         "reference",
     ),
     "Mend": ("troubleshooting",),
-    "Look up": ("file-formats", "results", "gpu"),
-    "Change": ("architecture", "extending", "decisions"),
+    "Look up": ("file-formats",),
 }
 
 

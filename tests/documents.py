@@ -4,7 +4,10 @@ import re
 
 from tests.test_architecture import ROOT
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md")),
+    *(path for folder in ("docs", "dev") for path in sorted((ROOT / folder).rglob("*.md"))),
+]
 
 
 def code(text):

@@ -1,4 +1,4 @@
-"""Imports point down only, what settings need is imported in no time, and docs/architecture.md
+"""Imports point down only, what settings need is imported in no time, and dev/architecture.md
 names every package.
 """
 
@@ -132,7 +132,7 @@ def test_modules_begin_with_their_idea(path):
 
 
 def test_the_documents_name_every_room():
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    text = (ROOT / "dev" / "architecture.md").read_text()
     packages = [path.parent for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE]
     names = [f"{path.relative_to(PACKAGE)}/" for path in packages]
     assert [name for name in names if name not in text] == []

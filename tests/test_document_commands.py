@@ -2,7 +2,7 @@
 that make it small, in a folder that holds what it reads.
 
 Those of the README and docs/first-day.md run in tests/test_documents.py, and --ray_address in
-tests/data/test_ray_job.py.
+tests/data/test_ray_job.py. docs/reference.md only names the commands.
 """
 
 import os
@@ -19,11 +19,14 @@ from tests.cli.pretraining import SMALL
 from tests.data.test_wikipedia import write_dumps
 from tests.documents import DOCUMENTS
 from tests.finetune.test_glue import FORMS
+from tests.golden.files import write_files
 from tests.test_architecture import ROOT
 from tests.test_documents import SCRIPTS, commands
 
 PAGES = {
-    path.stem: commands(path) for path in DOCUMENTS if path.stem not in ("README", "first-day")
+    path.stem: commands(path)
+    for path in DOCUMENTS
+    if path.stem not in ("README", "first-day", "reference")
 }
 PLACEHOLDERS = {"FOLDER": "runs", "--flagfile=FILE": "--flagfile=flags.txt"}
 PAIRS = ("text_a", "text_b", "label"), ("question1", "question2", "is_duplicate")
@@ -45,7 +48,10 @@ def small(command, arguments):
         return ["--num_gpus=0", *shape, *sizes, "--overwrite", "--quiet"]
     if command == "classify":
         trains = [] if "--do_predict" in given else ["--num_train_epochs=1", "--overwrite"]
-        return ["--num_gpus=0", "--max_seq_length=32", *trains, "--quiet"]
+        asks = (
+            ["--max_query_length=8", "--doc_stride=8"] if "--task_name=squad" in arguments else []
+        )
+        return ["--num_gpus=0", "--max_seq_length=32", *asks, *trains, "--quiet"]
     if command == "launch":  # of what stands behind --, by two workers
         name, *more = arguments[arguments.index("--") + 1 :]
         name = SCRIPTS.get(name, name)
@@ -92,6 +98,11 @@ def world(tmp_path_factory, sample_text):
         ]
         for split in ("train", "dev", "test"):
             (folder / name / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    write_files(folder / "tasks")
+    shutil.copytree(folder / "tasks" / "ner", folder / "conll2003")
+    shutil.copytree(folder / "tasks" / "squad", folder / "squad")
+    shutil.copy(folder / "tasks" / "ner" / "test.txt", folder / "new.txt")
+    shutil.copy(folder / "tasks" / "squad" / "test-v2.0.json", folder / "questions.json")
     before = os.getcwd()
     os.chdir(folder)
     try:
@@ -99,7 +110,8 @@ def world(tmp_path_factory, sample_text):
             assert run(command, small(command, [])) == 0
     finally:
         os.chdir(before)
-    shutil.copytree(folder / "runs" / "pretrain" / "model", folder / "bert-base-uncased")
+    for copy in ("bert-base-uncased", "runs/pretrain/marks/0.5"):
+        shutil.copytree(folder / "runs" / "pretrain" / "model", folder / copy)
     return folder
 
 
@@ -111,7 +123,7 @@ def test_commands_of_a_document_run(page, world, tmp_path, monkeypatch, capsys):
     shutil.copytree(world, folder)
     monkeypatch.chdir(folder)
     monkeypatch.setattr(checks, "examine", lambda say: [])  # tests/doctor has its trials
-    if page == "report":
+    if page == "watching":
         shutil.copytree("runs/pretrain", "runs/other")
     if page == "recipes":
         shutil.rmtree("data")  # one data set a folder

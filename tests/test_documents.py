@@ -29,11 +29,15 @@ NAMES = "|".join(map(re.escape, SCRIPTS))
 COMMAND = rf"(?:python ({NAMES}) (?=.)|(?:python -m bert_gpu|bert-gpu) ([a-z][\w-]*)(?: |$))(.*)"
 NEEDS = {"--lr_schedule=time": ["--total_training_time=1"]}
 GUIDE_NAMES = (
-    *("first-day", "flags", "recipes", "running", "report", "batch-and-rate", "memory"),
-    *("time-budgets", "troubleshooting", "file-formats", "extending", "watching", "models"),
-    *("finetuning", "serving", "several-machines", "continued-pretraining", "text"),
+    *("first-day", "flags", "recipes", "running", "batch-and-rate", "memory"),
+    *("time-budgets", "troubleshooting", "file-formats", "watching", "models"),
+    *("finetuning", "several-machines", "continued-pretraining", "text", "python", "how-it-works"),
 )
-GUIDES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in GUIDE_NAMES)]
+GUIDES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *(ROOT / "docs" / f"{name}.md" for name in GUIDE_NAMES),
+]
 
 
 def commands(path):
@@ -163,7 +167,7 @@ def test_the_reference_of_all_flags_is_up_to_date():
             assert fields_of(kind).keys() <= named
 
 
-PATH = r"\b(?:bert_gpu|tests|benchmarks|examples|docs)/[\w/.-]*\.(?:py|md|json|png|tsv)\b"
+PATH = r"\b(?:bert_gpu|tests|benchmarks|examples|docs|dev)/[\w/.-]*\.(?:py|md|json|png|tsv)\b"
 
 
 def test_files_that_documents_name_exist():
@@ -175,8 +179,24 @@ def test_files_that_documents_name_exist():
             assert not [name for name in named if not (ROOT / name).exists()], path
 
 
+def test_links_of_pages_outside_the_site_lead_somewhere():
+    """The site's own are checked when it is built."""
+    pages = [path for path in DOCUMENTS if path.parent.name != "docs"]
+    assert len(pages) >= 6
+    for path in pages:
+        for name, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", path.read_text()):
+            target = path.parent / name if name else path
+            assert target.exists(), (path, name)
+            if anchor:
+                headings = re.findall(r"^#+ (.+)$", target.read_text(), re.MULTILINE)
+                named = [
+                    re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in headings
+                ]
+                assert anchor in named, (path, name, anchor)
+
+
 def test_what_is_said_to_be_in_a_module_is_in_it():
-    text = " ".join((ROOT / "docs" / "extending.md").read_text().split())
+    text = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
     found = re.findall(r"(\w*[A-Z_]\w*) (?:of|in) ((?:bert_gpu|tests)/[\w/]+\.py)", text)
     assert len(found) >= 6
     for name, path in found:
@@ -229,7 +249,7 @@ def test_the_site_is_built_without_a_broken_link(tmp_path):
 @pytest.mark.long
 def test_the_walk_with_own_text_runs(tmp_path, sample_text, monkeypatch, capsys):
     """The commands of the README, in order, with flags that make them small appended, and those of
-    docs/running.md.
+    docs/running.md and docs/watching.md.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "file:mlruns")
@@ -247,7 +267,8 @@ def test_the_walk_with_own_text_runs(tmp_path, sample_text, monkeypatch, capsys)
         (tmp_path / "glue" / "MNLI" / f"{stem}.tsv").write_text("\n".join(rows) + "\n")
     running = [
         part
-        for span in flags(ROOT / "docs" / "running.md")
+        for page in ("running", "watching")
+        for span in flags(ROOT / "docs" / f"{page}.md")
         for part in span
         if "=" in part and not part.startswith("--wandb")
     ]

@@ -59,7 +59,7 @@ def lacking(environ) -> dict[str, str]:
     """{variable: value} of what changes TensorFlow's numbers or speed and is not set."""
     values = {}
     # TensorFlow leaves oneDNN's kernels off on CPUs without AVX512, where they are faster too
-    # (docs/results.md).
+    # (dev/measurements.md).
     if "TF_ENABLE_ONEDNN_OPTS" not in environ:
         values["TF_ENABLE_ONEDNN_OPTS"] = "1"
     flags = environ.get("XLA_FLAGS", "").strip()

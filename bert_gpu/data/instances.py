@@ -25,7 +25,7 @@ from bert_gpu.data.random_bits import draw, draw_integer, draw_uniform
 # only in pairs the pieces are numbered, as segments.
 ROW, PAIR = "row", "pair"
 FRAME_KINDS = (*FRAMES, ROW, PAIR)
-PIECES_PER_ROW = 5  # of sentences longer than a row; measured in docs/results.md
+PIECES_PER_ROW = 5  # of sentences longer than a row; measured in dev/measurements.md
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,12 +8,12 @@ differently.
 import dataclasses
 
 OURS = "chosen by us"
-QUICKLY = "chosen by us: docs/results.md, The first five minutes"
+QUICKLY = "chosen by us: dev/measurements.md, The first five minutes"
 
-MUON = "chosen by us: docs/results.md, The recipes at equal compute"
+MUON = "chosen by us: dev/measurements.md, The recipes at equal compute"
 MUONS_LEARNING_RATE = (
-    "chosen by us: docs/results.md, Muon: its best learning rate is five times AdamW's, which here "
-    "is MosaicBERT's 5e-4"
+    "chosen by us: dev/measurements.md, Muon: its best learning rate is five times AdamW's, which "
+    "here is MosaicBERT's 5e-4"
 )
 
 BERT = "Devlin et al. 2018"

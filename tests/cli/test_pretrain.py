@@ -260,7 +260,7 @@ def test_show_config_refuses_what_the_run_would(data, capsys, flag):
 
 
 def test_the_fields_of_metrics_are_those_of_the_document(finished):
-    text = (ROOT / "docs" / "running.md").read_text().partition("## metrics.jsonl")[2]
+    text = (ROOT / "docs" / "watching.md").read_text().partition("## metrics.jsonl")[2]
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
     documented = {name.strip() for row in rows[1:] for name in row.split(",")}
     found = (finished / "metrics.jsonl").read_text().splitlines()
