@@ -84,7 +84,8 @@ def build(config, num_classes=None):
     """(BertPretrainerV2, {head: BertClassifier} on its encoder, {name as in `variable_names`:
     variable}) of a classic ModelConfig. Without num_classes there is no BertClassifier.
     """
-    with warnings.catch_warnings(action="ignore"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         from official.nlp.modeling import layers, models, networks
     exact = config.hidden_act == "gelu"
     settings = {} if exact else dict(inner_activation=config.hidden_act.removesuffix("_new"))

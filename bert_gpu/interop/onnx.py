@@ -98,7 +98,8 @@ def write(model, folder, options):
         return outputs(architecture, given, encoder.encode(given, batch), mask, config)
 
     signature = [tf.TensorSpec([None, None], tf.int64, name=name) for name in INPUTS]
-    with inlined(), stderr_discarded(), warnings.catch_warnings(action="ignore"):
+    with inlined(), stderr_discarded(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         function = tf.function(compute, autograph=False, input_signature=signature)
         proto, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
     # the graph computes the variants of BERT, too, so that their folder opens as a BERT
@@ -118,7 +119,8 @@ def write(model, folder, options):
 def import_tf2onnx():
     """The converter, which is not installed by default."""
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             import tf2onnx
             import tf2onnx.convert
     except ImportError:

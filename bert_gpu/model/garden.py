@@ -28,7 +28,8 @@ from bert_gpu.model.garden_settings import activation_name, read_options, transf
 from bert_gpu.model.layers import ACTIVATIONS, dropout, select
 from bert_gpu.model.weights import WeightSpec
 
-with warnings.catch_warnings(action="ignore"):
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
     import tf_keras
     from official.nlp.configs import encoders
 
@@ -352,7 +353,8 @@ def _build(encoder, dtype):
     }
     features["input_type_ids"] = tf.zeros_like(features["input_type_ids"])
     with contextlib.ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings(action="ignore"))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
         stack.callback(np.random.set_state, np.random.get_state())  # BigBird seeds it
         precision = tf_keras.mixed_precision
         stack.callback(precision.set_global_policy, precision.global_policy())
