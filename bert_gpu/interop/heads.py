@@ -140,10 +140,11 @@ SIGNS = (
 
 def architecture_of(names: Iterable[str]) -> str:
     """The class of transformers with the most of some heads and no others; BertModel, whose pooler
-    may be absent, where none has.
+    may be absent, where no other has any.
     """
     fitting = [name for name, row in ARCHITECTURES.items() if set(row.heads) <= set(names)]
-    return max(fitting, key=lambda name: len(ARCHITECTURES[name].heads), default="BertModel")
+    ranks = {name: (len(ARCHITECTURES[name].heads), name != "BertModel") for name in fitting}
+    return max(fitting, key=ranks.get, default="BertModel")
 
 
 def guess_architecture(has: Callable[[str], bool]) -> str:

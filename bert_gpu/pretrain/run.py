@@ -14,7 +14,7 @@ from bert_gpu.monitor.metrics_log import check_monitoring
 from bert_gpu.monitor.throughput import total_peak_flops
 from bert_gpu.pretrain import start
 from bert_gpu.pretrain.config import RUN_FIELDS, model_name
-from bert_gpu.pretrain.objectives.joint import default_objectives
+from bert_gpu.pretrain.objectives.joint import named_objectives
 from bert_gpu.pretrain.validation import open_validation
 from bert_gpu.runs.card_facts import facts_while_training
 from bert_gpu.train import run as engine
@@ -116,7 +116,6 @@ def write_model(run, model, path, state, step):
 def fixed_settings(settings, model, devices, dataset):
     """{name: value} of the settings that may not change in a resumed run."""
     start = settings.run.start
-    is_default = model.objectives == default_objectives(dataset.schema)
     return (
         model.config.to_dict()
         | engine.fixed_settings(settings, devices.precision)
@@ -126,8 +125,7 @@ def fixed_settings(settings, model, devices, dataset):
             init_checkpoint=start and os.path.realpath(start),
             padding=settings.inputs.padding,
             training_data=dataset.identity(),
-            # those that the records have, as of every run that named none
-            train_objective=[] if is_default else list(model.objectives),
+            train_objective=named_objectives(model.objectives, dataset.schema),
         )
     )
 
@@ -157,6 +155,7 @@ def evaluate(run, dataset, devices, model):
     eval_results.json; returns a TrainingResult. A training may go on meanwhile.
     """
     folder, console, config = run.folder, run.console, model.config.to_dict()
+    config["train_objective"] = named_objectives(model.objectives, dataset.schema)
     if run.stored is not None:
         own = {name: value for name, value in run.stored["settings"].items() if name in config}
         run.stored |= dict(settings=own)

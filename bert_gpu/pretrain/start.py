@@ -75,8 +75,10 @@ def open_model(run, dataset, devices):
             setting="encoder",
             value=config.encoder,
         )
-    objectives = chosen_objectives(settings.run.train_objective, dataset.schema)
-    return Model(encoder, vocab, objectives)
+    named = settings.run.train_objective
+    if not settings.run.trains and run.stored is not None:
+        named = named or run.stored["settings"].get("train_objective", ())
+    return Model(encoder, vocab, chosen_objectives(named, dataset.schema))
 
 
 def training_objective(run, dataset, devices, model):

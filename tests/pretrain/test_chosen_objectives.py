@@ -4,6 +4,7 @@ import pytest
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.data.examples import COMPACT, STATIC, Schema
+from bert_gpu.interop.heads import architecture_of
 from bert_gpu.pretrain.objectives.joint import chosen_objectives
 
 
@@ -16,3 +17,17 @@ def test_what_is_trained_follows_from_the_records_unless_it_is_named(kind):
     assert chosen_objectives(("nsp",), pairs) == ("nsp",)
     with pytest.raises(UserError, match="--train_objective=nsp: needs next_sentence_labels"):
         chosen_objectives(("nsp",), single)
+
+
+@pytest.mark.parametrize(
+    "heads, architecture",
+    [
+        (("mlm",), "BertForMaskedLM"),
+        (("pooler", "mlm"), "BertForMaskedLM"),
+        (("pooler", "nsp", "mlm"), "BertForPreTraining"),
+        (("pooler", "nsp"), "BertModel"),
+        (("length",), "BertModel"),
+    ],
+)
+def test_the_exported_class_has_most_of_what_is_trained(heads, architecture):
+    assert architecture_of(heads) == architecture

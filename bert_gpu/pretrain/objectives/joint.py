@@ -32,6 +32,11 @@ def default_objectives(schema: Schema) -> tuple[str, ...]:
     )
 
 
+def named_objectives(names: Sequence[str], schema: Schema) -> list[str]:
+    """What run.json has of a run's objectives: [] where they are the default ones."""
+    return [] if tuple(names) == default_objectives(schema) else list(names)
+
+
 def chosen_objectives(names: Sequence[str], schema: Schema) -> tuple[str, ...]:
     """Names of the objectives to train on records of a Schema, in the table's order; () = the
     default ones. UserError for one whose features the records lack.
