@@ -2,9 +2,16 @@
 written.
 """
 
+import functools
+
 import numba
 
 from bert_gpu.base.environment import cache_folder
+
+
+@functools.cache
+def own_folder() -> str:
+    return cache_folder("numba")
 
 
 def compiled(function):
@@ -13,7 +20,7 @@ def compiled(function):
     the folder now, and its setting is left as it was.
     """
     own = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = own or cache_folder("numba")
+    numba.config.CACHE_DIR = own or own_folder()
     try:
         return numba.njit(cache=True, nogil=True)(function)
     finally:

@@ -37,13 +37,14 @@ def prepare(environ=os.environ):
     Args:
       environ: the environment, a mapping that is changed.
     """
-    if environ is os.environ and "tensorflow" in sys.modules:
+    processes = sys.modules.get("multiprocessing.process")
+    is_worker = bool(processes and processes.parent_process())
+    if environ is os.environ and "tensorflow" in sys.modules and not is_worker:
         hint()  # too late
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     environ.setdefault("GLOG_minloglevel", "3")
     environ.update(lacking(environ))
-    processes = sys.modules.get("multiprocessing.process")
-    if processes and processes.parent_process():  # its parent has shown these
+    if is_worker:  # its parent has shown these
         warnings.filterwarnings("ignore", "Environment variable .* is defined", module="numba")
     if not any(isinstance(finder, KerasLater) for finder in sys.meta_path):
         sys.meta_path.insert(0, KerasLater())

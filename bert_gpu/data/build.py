@@ -84,7 +84,7 @@ def build(config, text_format=AUTO, overwrite=False, console=LOG):
     """Writes the data set of a DataConfig, or its missing shards; returns its Manifest. UserError
     for a setting or a text that is wrong.
 
-    overwrite: replace an earlier data set. console: console.Console, None = Python's logger
+    overwrite: replace an earlier data set. console: console.Console, by default Python's logger
       "bert_gpu".
     """
     with parallel.open_workers(config, console) as workers:

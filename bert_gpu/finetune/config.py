@@ -4,7 +4,6 @@ import dataclasses
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, setting
-from bert_gpu.base.standard_input import STANDARD_INPUT as STANDARD_INPUT
 from bert_gpu.finetune.tasks import table
 from bert_gpu.model.config import PRESETS
 from bert_gpu.optim.config import OptimizerConfig

@@ -8,12 +8,12 @@ import typing
 
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.settings import Settings, fields_of, like
+from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.devices import Devices
 from bert_gpu.finetune import results
 from bert_gpu.finetune.config import (
     DEFAULT_START,
     FILES,
-    STANDARD_INPUT,
     FinetuneConfig,
     FinetuneSettings,
     first_set,

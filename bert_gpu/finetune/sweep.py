@@ -18,10 +18,11 @@ from bert_gpu.base.console import LogConsole
 from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.base.files import check_writable, only_writer
 from bert_gpu.base.run_names import MARKS, METRICS
+from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.devices import join_workers
 from bert_gpu.devices.workers import WorkerLost
 from bert_gpu.finetune import scores
-from bert_gpu.finetune.config import DEFAULT_TASK, STANDARD_INPUT, resolve_phases
+from bert_gpu.finetune.config import DEFAULT_TASK, resolve_phases
 from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.tasks import table
 from bert_gpu.runs import metrics
