@@ -1,14 +1,16 @@
 """The calls of a program that uses the library: each does what the command of its name does.
 
 Keyword arguments become the words of that command's line, so that names, ranges, recipes and
-defaults are the same; settings objects may take their place. Messages go to Python's logger
+defaults are the same; or settings objects take their place. Messages go to Python's logger
 "bert_gpu".
 """
 
 import dataclasses
 import inspect
+import itertools
 import numbers
 import os
+import pkgutil
 
 from bert_gpu.base import console, environment
 from bert_gpu.base.errors import UserError, shortened
@@ -24,7 +26,17 @@ from bert_gpu.cli import (
     import_,
     pretrain,
 )
+from bert_gpu.data.config import DataConfig
+from bert_gpu.finetune.config import FinetuneSettings
+from bert_gpu.pretrain.config import PretrainSettings
+from bert_gpu.text.config import TextFormat
 
+# {call: what its settings objects are for, and their classes}
+OF_SETTINGS = dict(
+    create_pretraining_data=("bert_gpu.data.build.build", (DataConfig, TextFormat)),
+    run_pretraining=("bert_gpu.pretrain.run.pretrain", (PretrainSettings,)),
+    run_classifier=("bert_gpu.finetune.run.finetune", (FinetuneSettings,)),
+)
 COMMANDS = dict(
     create_pretraining_data=data,
     run_pretraining=pretrain,
@@ -36,10 +48,10 @@ COMMANDS = dict(
 )
 HELP = """
 Keyword arguments are the flags below, without dashes: learning_rate=3e-4 is --learning_rate=3e-4.
-A value is a number, a text, a path, True or False, or a list of these; None is not given. Settings
-objects may take their place.
+A value is a number, a text, a path, True or False, or a list of these; None is not given.
 
-Returns an object that says what was made; with show_config=True the settings, as text.
+Returns an object that says what was made; where show_config is a flag, with show_config=True the
+settings, as text.
 
 Raises bert_gpu.UserError for what is wrong with a setting or a file; a training also
 bert_gpu.TrainingStopped when it diverges or cannot save, and KeyboardInterrupt when it has saved
@@ -89,20 +101,37 @@ def run(name, command, positionals, arguments):
     """Do a call of a command's module; return its result.
 
     Args:
-      positionals: settings objects, and texts or lists of texts. arguments: {flag: value}.
+      positionals: settings objects alone, or texts or lists of texts. arguments: {flag: value}.
     """
     environment.hint()
-    objects, texts = [], []
-    for one in positionals:
-        parts = one if isinstance(one, list | tuple) else [one]
-        (texts if all(isinstance(part, str) for part in parts) else objects).extend(parts)
+    parts = [one if isinstance(one, list | tuple) else [one] for one in positionals]
+    texts = list(itertools.chain.from_iterable(parts))
     with console.warnings_to_log():
+        if not all(isinstance(text, str) for text in texts):
+            return run_settings(name, texts, arguments)
         words = [
             f"--{flag}={text_of(flag, value)}"
             for flag, value in arguments.items()
             if value is not None
         ]
-        result = command.main([name, *words, "--", *texts], objects)
+        ends = ["--"] if texts else []
+        return answered(command.main([name, *words, *ends, *texts], in_program=True))
+
+
+def run_settings(name, settings, arguments):
+    """Do a call with settings objects in place of arguments; return its result."""
+    function, kinds = OF_SETTINGS.get(name, (None, ()))
+    if arguments or sorted(map(type, settings), key=repr) not in (
+        sorted(kinds[:count], key=repr) for count in (1, 2)
+    ):
+        names = " and ".join(kind.__name__ for kind in kinds) or "arguments alone"
+        raise UserError("settings objects stand alone", f"this call takes {names}", where=name)
+    ordered = sorted(settings, key=lambda one: kinds.index(type(one)))
+    return answered(pkgutil.resolve_name(function)(*ordered))
+
+
+def answered(result):
+    """The result of a call. A signal that was kept until its end is answered now."""
     reraise(getattr(result, "signal", None))
     return result
 
@@ -110,7 +139,12 @@ def run(name, command, positionals, arguments):
 def text_of(name: str, value: object) -> str:
     """The value of a flag as on a command line."""
     if isinstance(value, list | tuple):
-        return ",".join(text_of(name, part) for part in value)
+        texts = [text_of(name, part) for part in value]
+        if any("," in text for text in texts):
+            raise UserError(
+                "a comma separates values", "leave it out of a list", setting=name, value=value
+            )
+        return ",".join(texts)
     if not isinstance(value, str | os.PathLike | numbers.Real):
         raise UserError(
             "must be a number, a text, a path, True, False, None or a list of these",

@@ -2,6 +2,7 @@
 are listed, its arguments are the flags, and its results say what was made.
 """
 
+import dataclasses
 import inspect
 import json
 import logging
@@ -20,6 +21,7 @@ import bert_gpu
 from bert_gpu import api
 from bert_gpu.base import console, environment
 from bert_gpu.base.settings import fields_of
+from bert_gpu.finetune import sweep
 from bert_gpu.finetune.run import Result
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.train.step import TrainStep
@@ -151,6 +153,7 @@ def test_defaults_in_the_signature_are_the_commands():
         ("run_classifier", dict(dev_share=1.0), "must be below 1"),
         ("fill_mask", {}, "a text is needed"),
         ("export", dict(source="x"), "is needed"),
+        ("run_pretraining", dict(input_file=["a,b", "c"]), "a comma separates values"),
     ],
 )
 def test_what_is_wrong_is_a_user_error(call, arguments, message):
@@ -198,22 +201,44 @@ def test_a_flag_without_effect_is_logged(caplog, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_settings_objects_take_the_place_of_arguments(small, tmp_path):
-    rates = bert_gpu.OptimizerConfig(learning_rate=0.125)
-    text = bert_gpu.run_classifier(rates, show_config=True, num_train_steps=7)
-    assert "--learning_rate=0.125" in text and "--num_train_steps=7" in text
-    settings = bert_gpu.PretrainSettings(optimizer=rates)
-    text = bert_gpu.run_pretraining(settings, show_config=True)
-    assert "--learning_rate=0.125" in text and "recipe" not in text.splitlines()[0]
-    with pytest.raises(bert_gpu.UserError, match="--learning_rate: is in the settings object"):
-        bert_gpu.run_classifier(rates, learning_rate=1e-3)
-    with pytest.raises(bert_gpu.UserError, match="--num_train_steps: is in the settings object"):
-        bert_gpu.run_pretraining(settings, num_train_steps=7)
-    for call, thing in ((bert_gpu.run_pretraining, bert_gpu.EmbedConfig()), (bert_gpu.embed, 3)):
-        with pytest.raises(bert_gpu.UserError, match="no settings of this call"):
-            call(thing)
-    with pytest.raises(bert_gpu.UserError, match="writes no settings objects"):
-        bert_gpu.run_classifier(rates, save_config=tmp_path / "x.flags", show_config=True)
+def test_settings_objects_stand_alone(small, tmp_path):
+    """What they leave open has the class's defaults, which are not always the command's; so none
+    may stand beside arguments.
+    """
+    config = bert_gpu.DataConfig(output_file=str(tmp_path / "x.tfrecord"), max_seq_length=32)
+    settings = bert_gpu.PretrainSettings()
+    for call, objects, arguments in (
+        ("run_pretraining", [settings], dict(num_train_steps=7)),
+        ("run_pretraining", [bert_gpu.OptimizerConfig()], {}),
+        ("run_pretraining", [settings, settings], {}),
+        ("run_classifier", [settings], {}),
+        ("create_pretraining_data", [bert_gpu.TextFormat()], {}),
+        ("create_pretraining_data", [config, 3], {}),
+        ("embed", [bert_gpu.EmbedConfig()], {}),
+    ):
+        with pytest.raises(bert_gpu.UserError, match=f"{call}: settings objects stand alone"):
+            getattr(bert_gpu, call)(*objects, **arguments)
+    text = tmp_path / "text.txt"
+    text.write_text("a b. c d.\n\ne f. g h.\n" * 20)
+    config = dataclasses.replace(config, input_file=str(text), vocab_size=100, num_workers=1)
+    made = bert_gpu.create_pretraining_data(bert_gpu.TextFormat(input_format="documents"), config)
+    assert made.max_seq_length == 32
+
+
+def test_a_grid_is_of_a_call_too(small, tmp_path, monkeypatch):
+    """Its cells are told apart by their settings, before anything is trained."""
+    found = []
+    monkeypatch.setattr(sweep, "run_sweep", lambda variants, *rest: found.append(variants))
+    bert_gpu.run_classifier(grid="learning_rate=1e-4,2e-4", output_dir=tmp_path / "grid")
+    [variants] = found
+    assert [one.optimizer.learning_rate for one in variants.values()] == [1e-4, 2e-4]
+    assert {one.cadence.num_train_epochs for one in variants.values()} == {3.0}
+
+
+def test_texts_are_no_flags():
+    for text in ("-h", "--help", "--top_k=3"):
+        with pytest.raises(bert_gpu.UserError, match=r"has no \[MASK\]"):
+            bert_gpu.fill_mask(text)
 
 
 def test_results_say_what_was_made(small, trained, tmp_path):

@@ -118,7 +118,7 @@ class Reader:
         if not self.takes_positionals or place is not COMMAND_LINE:
             raise UserError(
                 f"{text[:100]!r}: not a flag",
-                "flags are written --name=value (--help lists them)",
+                f"flags are written --name=value ({self.listing.removesuffix('full')} lists them)",
                 where=place.where,
             )
 

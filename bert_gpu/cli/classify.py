@@ -63,19 +63,19 @@ MAIN = {
 }
 
 
-def main(argv, objects=None):
+def main(argv, in_program=False):
     """Returns a finetune.run.Result, of several a SweepResult, or the text of --show_config;
-    objects: of flags.parse.
+    in_program: of flags.parse.
     """
-    parsed = parse(argv, objects)
+    parsed = parse(argv, in_program)
     with parsed.naming_origins():
         sweep = parsed.make(SweepConfig)
         cells = {} if sweep.grid is None else read_grid(sweep.grid)
-        variants = {cell: parse([*argv, *given], objects) for cell, given in cells.items()}
+        variants = {cell: parse([*argv, *given], in_program) for cell, given in cells.items()}
         return run(parsed, sweep, variants or {"": parsed})
 
 
-def parse(argv, objects=None):
+def parse(argv, in_program=False):
     """The flags.Parsed of a call; only a training takes the bundled data by default."""
     parsed = flags.parse(
         argv,
@@ -86,7 +86,7 @@ def parse(argv, objects=None):
         script="classify",
         main=MAIN,
         implied=implied_recipe,
-        objects=objects,
+        in_program=in_program,
     )
     with parsed.naming_origins():
         if "train" not in resolve_phases(parsed.make(FinetuneConfig)):

@@ -97,10 +97,12 @@ MAIN = {
 }
 
 
-def main(argv, objects=None):
-    """Returns a data.manifest.Manifest, or the text of --show_config; objects: of flags.parse."""
+def main(argv, in_program=False):
+    """Returns a data.manifest.Manifest, or the text of --show_config. in_program: of
+    flags.parse.
+    """
     rules = dict(script="data", main=MAIN, implied=implied_recipe)
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, **rules, objects=objects)
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, **rules, in_program=in_program)
     with parsed.naming_origins(), naming_folder(parsed):
         return run(parsed)
 

@@ -17,9 +17,9 @@ EXAMPLE = (
 CLASSES = [EmbedConfig]
 
 
-def main(argv, objects=None):
-    """Returns an inference.embeddings.Embedded; objects: of flags.parse."""
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, objects=objects)
+def main(argv, in_program=False):
+    """Returns an inference.embeddings.Embedded; in_program: of flags.parse."""
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, in_program=in_program)
     config, started = parsed.make(EmbedConfig), time.monotonic()
     with parsed.imports():
         from bert_gpu.inference.embeddings import embed_file

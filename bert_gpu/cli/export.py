@@ -12,8 +12,8 @@ EXAMPLE = ("python -m bert_gpu export --from=runs/pretrain --to=my-bert",)
 CLASSES = [ExportConfig]
 
 
-def main(argv, objects=None):
-    """Returns a line on the folder and what opens it; objects: of flags.parse."""
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, objects=objects)
+def main(argv, in_program=False):
+    """Returns a line on the folder and what opens it; in_program: of flags.parse."""
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, in_program=in_program)
     config = parsed.make(ExportConfig)
     return transfer(parsed, config, config.format)

@@ -17,12 +17,12 @@ EXAMPLE = (
 CLASSES = [FillMaskConfig]
 
 
-def main(argv, objects=None):
+def main(argv, in_program=False):
     """Returns the answers for texts, and in a program also those for a file: for each text, for
-    each [MASK] of it, [(probability, word), ...]. objects: of flags.parse.
+    each [MASK] of it, [(probability, word), ...]. in_program: of flags.parse.
     """
     parsed = flags.parse(
-        argv, SUMMARY, EXAMPLE, CLASSES, positionals='"TEXT WITH [MASK]"', objects=objects
+        argv, SUMMARY, EXAMPLE, CLASSES, positionals='"TEXT WITH [MASK]"', in_program=in_program
     )
     config, texts = parsed.make(FillMaskConfig), parsed.positionals
     if bool(texts) == (config.input is not None):
@@ -39,11 +39,11 @@ def main(argv, objects=None):
         check_masks(texts)
         answers = MaskFiller(config)(texts)
         for text, masks in zip(texts, answers, strict=True):
-            if parsed.is_command:
+            if not parsed.in_program:
                 show(text if len(texts) > 1 else None, masks)
         return answers
     shown, answers = parsed.console(config.quiet or config.output is None), []
-    say = show if parsed.is_command else lambda text, masks: answers.append(masks)
+    say = (lambda text, masks: answers.append(masks)) if parsed.in_program else show
     num_texts = fill_file(config, shown, say)
     if config.output is not None:
         shown.say(f"{config.output}: answers for {num_texts:,} texts")

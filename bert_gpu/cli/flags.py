@@ -23,7 +23,6 @@ from bert_gpu.base.signals import answer_interrupts
 from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.recipes import rules
-from bert_gpu.train.config import RunSettings
 
 PACKAGE = pathlib.Path(bert_gpu.__file__).resolve().parent
 # what stands for each script where there is only the package
@@ -72,9 +71,8 @@ def name_commands(text):
 
 
 class Parsed:
-    """The parsed flags of one call. positionals: the arguments that are not flags. objects: None on
-    the command line; in a program {class: settings object} of what stands for flags. fixed: {flag:
-    value} of these objects. is_command: whether this is a command line.
+    """The parsed flags of one call. positionals: the arguments that are not flags. in_program:
+    whether a program makes the call.
 
     script: the command's name in recipes. recipe_name: that of --recipe, or None. phase: that of
     --phase, None where the recipe has none. is_implied: whether the user has named no recipe.
@@ -84,14 +82,11 @@ class Parsed:
     """
 
     def __init__(
-        self, values, classes, defaults, positionals, script, given, implied=None, objects=None
+        self, values, classes, defaults, positionals, script, given, implied=None, in_program=False
     ):
-        self.is_command, self.objects = objects is None, by_class(objects or (), classes)
+        self.in_program = in_program
         # makes the context in which a command imports TensorFlow
-        self.imports = quick_imports if self.is_command else contextlib.nullcontext
-        self.fixed = {
-            name: value for config in self.objects.values() for name, value in vars(config).items()
-        }
+        self.imports = contextlib.nullcontext if in_program else quick_imports
         self.values, self.classes, self.defaults, self.positionals = (
             values,
             classes,
@@ -99,12 +94,11 @@ class Parsed:
             positionals,
         )
         self.sources, self.adopted = {flag.name: flag for flag in given}, {}
-        self.check_given_once()
         self.script, self.recipe, self.phase, self.warned = script, {}, None, set()
         chosen, self.is_implied = None if script is None else self.make(rules.RecipeConfig), False
         self.recipe_name = chosen and chosen.recipe
         if self.recipe_name is None and implied is not None:
-            self.recipe_name = implied(script, [*self.sources, *self.fixed])
+            self.recipe_name = implied(script, list(self.sources))
             self.is_implied = self.recipe_name is not None
         if self.recipe_name is not None:
             given = {
@@ -113,16 +107,9 @@ class Parsed:
             self.phase = chosen.phase if rules.RECIPES[self.recipe_name].phases else None
             self.recipe = rules.resolve(self.recipe_name, script, given, self.phase)
 
-    def check_given_once(self):
-        """UserError for a flag that stands beside a settings object which has its value."""
-        is_whole = any(issubclass(kind, RunSettings) for kind in self.objects)
-        for name in self.sources:
-            if name in self.fixed or (is_whole and name not in flagfile.NOT_SAVED):
-                raise UserError("is in the settings object", "set it there alone", setting=name)
-
     def given(self, name):
-        """Whether the user gave the flag, maybe by a settings object."""
-        return name in self.fixed or bool(self.values[name].present)
+        """Whether the user gave the flag."""
+        return bool(self.values[name].present)
 
     def given_values(self, kind):
         """{field: value} of the fields of a settings class that the user gave."""
@@ -145,8 +132,6 @@ class Parsed:
         """Settings of a class: each value from the user, else the recipe, else `defaults`, else the
         command's defaults, else the class.
         """
-        if kind in self.objects:
-            return self.objects[kind]
         ours = {
             field.name: self.defaults[field.name]
             for field in dataclasses.fields(kind)
@@ -200,7 +185,7 @@ class Parsed:
         """A Console, in a program a LogConsole, whose warnings that are UserErrors say where their
         setting comes from. Its first line tells of a recipe that the user has not named.
         """
-        kind = console.Console if self.is_command else console.LogConsole
+        kind = console.LogConsole if self.in_program else console.Console
         made = kind(quiet, origin_of=self.origin_of)
         if self.is_implied:
             made.say(quick.SAID)
@@ -211,8 +196,6 @@ class Parsed:
         other values it tells in comments. An implied recipe is written as a flag, because the call
         would lose it with the first flag that is added.
         """
-        if self.objects:
-            raise UserError("writes no settings objects", "give arguments", setting="save_config")
         implied = [as_flag("recipe", self.recipe_name)] if self.is_implied else []
         given = implied + [
             flag.argument for flag in self.sources.values() if flag.name not in flagfile.NOT_SAVED
@@ -228,8 +211,6 @@ class Parsed:
         flagfile.save(path, aliases.SCRIPTS[self.script], given, recipe + others)
 
     def _value(self, field):
-        if field.name in self.fixed:
-            return self.fixed[field.name]
         value = self.values[field.name].value
         if field.metadata["words"] and value not in field.metadata["words"]:
             try:
@@ -237,20 +218,6 @@ class Parsed:
             except ValueError:
                 return value  # the settings class reports the error
         return tuple(value) if value_type(field)[0] is tuple else value
-
-
-def by_class(objects, classes):
-    """{class: settings object}, with those that a RunSettings has. UserError for an object that is
-    none of the command's.
-    """
-    known = {}
-    for one in objects:
-        parts = one.configs() if isinstance(one, RunSettings) else [one]
-        if not {type(part) for part in parts} <= set(classes):
-            names = ", ".join(kind.__name__ for kind in classes)
-            raise UserError(f"no settings of this call, which takes {names}", where=repr(type(one)))
-        known |= {type(part): part for part in [one, *parts]}
-    return known
 
 
 def as_flag(name, value):
@@ -271,7 +238,7 @@ def parse(
     script=None,
     main=None,
     implied=None,
-    objects=None,
+    in_program=False,
 ):
     """Parses a command line.
 
@@ -286,15 +253,16 @@ def parse(
       main: {topic: names of the flags that --help shows}; None = it shows all.
       implied: function of (script, names of the flags given) -> the recipe of a call that names
         none, or None.
-      objects: None = this is a command line; of a call in a program its settings objects.
+      in_program: whether a program makes the call, which has other help and goes on afterwards.
 
     Returns: Parsed. Prints the help and raises SystemExit(0) for --help and --helpfull. Raises
       UserError for bad flags.
     """
     values, defaults, fields = absl_flags.FlagValues(), defaults or {}, fields_of(*classes)
     foreign = aliases.ALIASES.get(script, {})
-    wanted = next((argument for argument in argv[1:] if argument in HELP), None)
-    if wanted is not None:
+    flags_end = argv.index("--") if "--" in argv else len(argv)
+    wanted = next((argument for argument in argv[1:flags_end] if argument in HELP), None)
+    if wanted is not None and not in_program:
         text = help_text.text(
             os.path.basename(argv[0]),
             summary,
@@ -311,7 +279,7 @@ def parse(
     for field in fields.values():
         define(field, values, defaults.get(field.name, field.default))
     switches = {name: value_type(field)[0] is bool for name, field in fields.items()}
-    listing = "--helpfull" if objects is None else f"help(bert_gpu.{argv[0]})"
+    listing = f"help(bert_gpu.{argv[0]})" if in_program else "--helpfull"
     reader = arguments.Reader(
         switches, foreign | own_aliases(fields), positionals is not None, script, listing
     )
@@ -324,7 +292,7 @@ def parse(
                 f"{flag.said or flag.argument}: {form_of(fields[flag.name])}",
                 where=flag.place.where,
             ) from error
-    return Parsed(values, classes, defaults, rest, script, given, implied, objects)
+    return Parsed(values, classes, defaults, rest, script, given, implied, in_program)
 
 
 HELP = ("--help", "-h", "-help", "--helpfull")

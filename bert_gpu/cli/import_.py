@@ -17,9 +17,9 @@ EXAMPLE = (
 CLASSES = [ImportConfig]
 
 
-def main(argv, objects=None):
-    """Returns a line on the folder and what opens it; objects: of flags.parse."""
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, objects=objects)
+def main(argv, in_program=False):
+    """Returns a line on the folder and what opens it; in_program: of flags.parse."""
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, in_program=in_program)
     return transfer(parsed, parsed.make(ImportConfig))
 
 

@@ -62,10 +62,12 @@ MAIN = {
 }
 
 
-def main(argv, objects=None):
-    """Returns a train.run.TrainingResult, or the text of --show_config; objects: of flags.parse."""
+def main(argv, in_program=False):
+    """Returns a train.run.TrainingResult, or the text of --show_config. in_program: of
+    flags.parse.
+    """
     rules = dict(script="pretrain", main=MAIN, implied=implied_recipe)
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, **rules, objects=objects)
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, **rules, in_program=in_program)
     with parsed.naming_origins():
         common = parsed.make(flags.CommonConfig)
         settings = training.read_settings(

@@ -35,10 +35,8 @@ def defaults_of(kind):
 
 def read_settings(parsed, kind, **more):
     """The RunSettings subclass `kind` from a command line and its recipe. more: fields that are not
-    settings classes. In a program the user may have made all of it.
+    settings classes.
     """
-    if kind in parsed.objects:
-        return parsed.objects[kind]
     configs = {name: parsed.make(config) for name, config in kind.kinds().items()}
     return kind(
         **configs,
