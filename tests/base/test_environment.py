@@ -135,7 +135,8 @@ def test_a_cache_of_the_users_own_wins(installed, tmp_path):
         NUMBA_CACHE_DIR=str(tmp_path / "mine"),
         XDG_CACHE_HOME=str(tmp_path / "other"),
     )
-    assert compiled(tmp_path / "mine") == {"random_bits.draw"} and not (tmp_path / "other").exists()
+    assert compiled(tmp_path / "mine") == {"random_bits.draw"}
+    assert not (tmp_path / "other" / "bert-gpu").exists()  # Keras may bring other caches
 
 
 def test_worker_processes_use_the_same_cache(installed, tmp_path):
