@@ -77,7 +77,7 @@ def test_imports_point_down(path):
             assert "/".join(parts) in USE_GARDEN, f"{name}: only {USE_GARDEN} use Model Garden"
         match = re.match(r"bert_gpu\.(\w+)", name)
         if match and match[1] in BELOW and match[1] != own:
-            allowed = BELOW.get(own, {"cli", "base"})
+            allowed = BELOW.get(own, BELOW["cli"] | {"cli"})  # those on top
             assert match[1] in allowed, f"{own} may not import {name}"
 
 

@@ -130,13 +130,9 @@ def test_the_librarys_functions_may_be_called_again(trained, tmp_path):
     (tmp_path / "x.txt").write_text("a b\n")
     for turn in range(2):
         output = str(tmp_path / f"{turn}.npy")
-        config = bert_gpu.EmbedConfig(
-            model=trained[0], input=str(tmp_path / "x.txt"), output=output
-        )
-        done = bert_gpu.embed(config)
+        done = bert_gpu.embed(model=trained[0], input=tmp_path / "x.txt", output=output)
         assert done.files == (output,) and np.load(output).shape == (1, 16)
-        config = bert_gpu.FillMaskConfig(model=trained[0], top_k=2)
-        ((words,),) = bert_gpu.fill_mask(config, ["a [MASK]"])
+        ((words,),) = bert_gpu.fill_mask(["a [MASK]"], model=trained[0], top_k=2)
         assert len(words) == 2
 
 

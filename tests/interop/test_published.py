@@ -116,8 +116,7 @@ def test_fill_mask_answers_with_pieces_and_the_probabilities_of_the_whole_table(
     lines = [*SPECIAL, "a", "b", "a", "", *"cdefgh"]
     weights, has_piece = write_folder(tmp_path / "model", lines, len(lines) + 3, len(lines))
     console.warn_once.cache_clear()
-    config = bert_gpu.FillMaskConfig(model=str(tmp_path / "model"), top_k=100)
-    ((words,),) = bert_gpu.fill_mask(config, ["c [MASK] d"])
+    ((words,),) = bert_gpu.fill_mask("c [MASK] d", model=tmp_path / "model", top_k=100)
     err = caplog.text
     assert "has ids for 15 of the 18 rows" in err and "2 of 15 lines are blank" in err
     assert sorted(word for _, word in words) == sorted({*lines} - {""})

@@ -149,8 +149,7 @@ def test_a_fresh_process_gives_our_results(served, texts, tmp_path):
         )
         close(found[f"embed/{pooling}"], bert_gpu.Embedder(config)(list(texts_a)))
     asked = [index for index, text in enumerate(texts_a) if "[MASK]" in text]
-    config = bert_gpu.FillMaskConfig(model=str(tmp_path / "ours"))
-    answers = bert_gpu.fill_mask(config, [texts_a[index] for index in asked])
+    answers = bert_gpu.fill_mask([texts_a[index] for index in asked], model=tmp_path / "ours")
     rows = [index for index, masks in zip(asked, answers, strict=True) for _ in masks]
     assert found["fill_mask/text"].tolist() == rows and len(rows) > 50
     words = [mask for masks in answers for mask in masks]
