@@ -121,13 +121,10 @@ def run(name, command, positionals, arguments):
 def run_settings(name, settings, arguments):
     """Do a call with settings objects in place of arguments; return its result."""
     function, kinds = OF_SETTINGS.get(name, (None, ()))
-    if arguments or sorted(map(type, settings), key=repr) not in (
-        sorted(kinds[:count], key=repr) for count in (1, 2)
-    ):
+    if arguments or tuple(map(type, settings)) not in (kinds[:1], kinds):
         names = " and ".join(kind.__name__ for kind in kinds) or "arguments alone"
         raise UserError("settings objects stand alone", f"this call takes {names}", where=name)
-    ordered = sorted(settings, key=lambda one: kinds.index(type(one)))
-    return answered(pkgutil.resolve_name(function)(*ordered))
+    return answered(pkgutil.resolve_name(function)(*settings))
 
 
 def answered(result):

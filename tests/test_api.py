@@ -221,7 +221,7 @@ def test_settings_objects_stand_alone(small, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("a b. c d.\n\ne f. g h.\n" * 20)
     config = dataclasses.replace(config, input_file=str(text), vocab_size=100, num_workers=1)
-    made = bert_gpu.create_pretraining_data(bert_gpu.TextFormat(input_format="documents"), config)
+    made = bert_gpu.create_pretraining_data(config, bert_gpu.TextFormat(input_format="documents"))
     assert made.max_seq_length == 32
 
 

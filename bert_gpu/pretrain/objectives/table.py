@@ -10,8 +10,8 @@ from bert_gpu.base.environment import LazyModule
 class Row(typing.NamedTuple):
     """A pretraining objective.
 
-    summary: for --help. module: whose class `Objective` it is. by_default: whether it is trained
-    wherever the records have its features, without being named.
+    summary: for --help. module: the one that has its class `Objective`. by_default: whether it is
+    trained wherever the records have its features, without being named.
     """
 
     summary: str
