@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu import EmbedConfig, Embedder, FillMaskConfig, fill_mask
+from bert_gpu import EmbedConfig, Embedder, fill_mask
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop import huggingface, onnx
 from bert_gpu.interop.formats import Model, Notes
@@ -214,7 +214,7 @@ def test_transformers_js_computes_the_same(opened):
             ]
             np.testing.assert_allclose(found, scores, rtol=0, atol=1e-5)
         else:
-            (words,) = fill_mask(FillMaskConfig(model=own, top_k=3), [MASKED])[0]
+            (words,) = fill_mask(MASKED, model=own, top_k=3)[0]
             found = [(one["score"], one["token_str"]) for one in theirs["found"]]
             assert [word for _, word in found] == [word for _, word in words]
             np.testing.assert_allclose(
