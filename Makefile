@@ -6,9 +6,10 @@ OPTIMUM := .venv-optimum/bin
 EXTRAS ?= test
 TEXT ?=
 PAIRS ?=
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' bert_gpu/__init__.py)
 PIP_QUIETLY := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install oracle optimum transformers-js browser strace tmux demo test test-long check bench record faults golden docs docs-check clean
+.PHONY: install oracle optimum transformers-js browser strace tmux demo test test-long check release bench record faults golden docs docs-check clean
 
 install: .venv/.installed
 
@@ -104,6 +105,23 @@ tmux:
 check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# dist/: the source distribution and the wheel of the commit that is checked out, and a try of the wheel in an empty
+# environment. The version is in bert_gpu/__init__.py; CHANGELOG.md and CITATION.cff must name it. Nothing is uploaded.
+release: check
+	$(BIN)/python $(PIP_QUIETLY) --constraint constraints.txt --editable '.[release]'
+	@test -z "$$(git status --porcelain)" || { echo "commit your changes first: git status"; exit 1; }
+	@grep -m 1 '^## ' CHANGELOG.md | grep -qxF "## $(VERSION)" || { echo "CHANGELOG.md: must begin with ## $(VERSION)"; exit 1; }
+	@grep -qxF "version: $(VERSION)" CITATION.cff || { echo "CITATION.cff: needs the line version: $(VERSION)"; exit 1; }
+	rm -rf dist build/release build/lib
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/release
+	build/release/bin/python $(PIP_QUIETLY) --constraint constraints.txt dist/*.whl
+	cd build/release && bin/bert-gpu --version && bin/bert-gpu data --quiet && bin/bert-gpu pretrain --num_train_steps=5 --quiet && \
+		bin/bert-gpu classify --num_train_epochs=1 --quiet
+	@echo "dist/ is ready: git tag v$(VERSION), push the tag, then $(BIN)/python -m twine upload dist/*"
 
 bench: install
 	$(BIN)/python benchmarks/data.py $(if $(TEXT),--text=$(TEXT))
