@@ -1,10 +1,11 @@
-"""Docstrings and documents use one word for one thing: six words of the glossary in CONTRIBUTING.md.
+"""Docstrings and documents use one word for one thing: six words of CONTRIBUTING.md's glossary.
 
 `python -m tests.test_words SEED` draws ten docstrings, comments, messages and sentences of
 documents, to be judged by somebody who does not see the code.
 """
 
 import ast
+import itertools
 import random
 import re
 import sys
@@ -36,29 +37,23 @@ def docstrings() -> Iterator[tuple[str, str]]:
                 yield f"{path.relative_to(ROOT)}:{line}", ast.get_docstring(node) or ""
 
 
-def documents() -> Iterator[tuple[str, str]]:
-    """(where, text) of each line of the documents, which may quote code as they like."""
+def documents(code: re.Pattern[str] = CODE) -> Iterator[tuple[str, str]]:
+    """(where, text) of each line of the documents, without what matches code."""
     for path in DOCUMENTS:
-        text = CODE.sub(lambda code: "\n" * code[0].count("\n"), path.read_text(encoding="utf-8"))
+        text = code.sub(lambda found: "\n" * found[0].count("\n"), path.read_text("utf-8"))
         for number, line in enumerate(text.splitlines(), 1):
             yield f"{path.relative_to(ROOT)}:{number}", line
 
 
 def comments() -> Iterator[tuple[str, str]]:
-    """(where, text) of each comment of the package; lines that follow each other are one."""
+    """(where, text) of each comment of the package; lines of a block are one."""
     for path in sorted((ROOT / "bert_gpu").rglob("*.py")):
-        place, lines, end = "", [], 0
         with path.open("rb") as file:
-            for token in tokenize.tokenize(file.readline):
-                if token.type == tokenize.COMMENT:
-                    if token.start[0] != end + 1 and lines:
-                        yield place, " ".join(lines)
-                        lines = []
-                    end = token.start[0]
-                    place = place if lines else f"{path.relative_to(ROOT)}:{end}"
-                    lines.append(token.string.strip("# "))
-        if lines:
-            yield place, " ".join(lines)
+            tokens = [one for one in tokenize.tokenize(file.readline) if one.type != tokenize.NL]
+        blocks = itertools.groupby(tokens, lambda one: one.type == tokenize.COMMENT)
+        for block in (list(block) for is_comment, block in blocks if is_comment):
+            text = " ".join(token.string.strip("# ") for token in block)
+            yield f"{path.relative_to(ROOT)}:{block[0].start[0]}", text
 
 
 def messages() -> Iterator[tuple[str, str]]:
@@ -95,9 +90,16 @@ def test_the_pairs_are_in_the_glossary() -> None:
 
 
 def main(seed: str) -> None:
-    for kind in (docstrings, comments, messages, documents):
-        texts = [(where, text) for where, text in kind() if len(text.split()) > 3]
-        print(f"\n{kind.__name__}: 10 of {len(texts):,}")
+    code_and_tables = re.compile(r"```.*?```|(?m:^(    |\|).*$)", re.DOTALL)
+    kinds = dict(
+        docstrings=docstrings(),
+        comments=comments(),
+        messages=messages(),
+        documents=documents(code_and_tables),
+    )
+    for kind, pairs in kinds.items():
+        texts = [(where, text) for where, text in pairs if len(text.split()) > 3]
+        print(f"\n{kind}: 10 of {len(texts):,}")
         for where, text in random.Random(seed).sample(texts, 10):
             print(f"- {where}: {text}")
 
