@@ -2,7 +2,7 @@
 how to open it in each library.
 
 The card is made from the model's own configuration and from facts that the caller has read in
-run.json and dataset.json (runs/card_facts.py). Where there are no such facts, the card says that.
+run.json and dataset.json (runs/card_facts.py). Where there are none, one sentence stands for them.
 """
 
 import json

@@ -11,7 +11,7 @@ from bert_gpu.interop.formats import format_names
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransferConfig(Settings):
-    """The model that `import` or `export` reads, and the folder that it writes."""
+    """A model that `import` or `export` reads, and the folder that it writes."""
 
     source: str | None = setting(
         None,

@@ -43,7 +43,7 @@ for head in HEADS.values():
 
 
 class Family(typing.NamedTuple):
-    """The names of one architecture's classes and tensors in transformers.
+    """Names of one architecture's classes and tensors in transformers.
 
     Attributes:
       model_type: the entry of config.json.

@@ -44,7 +44,7 @@ MODEL_FILES = (
     "model.onnx",
 )
 # {file: names that belong to a model only beside that file}, because other folders may have them
-BESIDE = {
+COMPANION_FILES = {
     "saved_model.pb": ("fingerprint.pb", "variables", "assets"),
     "onnx/model.onnx": ("onnx",),  # including models derived from it, such as quantised ones
 }
@@ -156,8 +156,8 @@ def files_of_model(folder: str) -> set[str]:
     """Return the names in a folder that belong to a model in any format."""
     names = os.listdir(folder)
     matches = {name for name in names if any(fnmatch.fnmatchcase(name, p) for p in MODEL_FILES)}
-    files = [file for file in BESIDE if os.path.isfile(os.path.join(folder, file))]
-    return matches.union(*(BESIDE[file] for file in files))
+    files = [file for file in COMPANION_FILES if os.path.isfile(os.path.join(folder, file))]
+    return matches.union(*(COMPANION_FILES[file] for file in files))
 
 
 def copy_others(source: str, target: str, names: Collection[str]) -> None:

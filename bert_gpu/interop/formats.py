@@ -21,8 +21,8 @@ if typing.TYPE_CHECKING:
 
 
 class Embedding(typing.NamedTuple):
-    """How a folder of sentence-transformers makes a vector of a text; the defaults are those of any
-    other folder.
+    """The rules by which a folder of sentence-transformers makes a vector of a text; the defaults
+    are those of any other folder.
 
     Attributes:
       pooling: as --pooling.

@@ -124,9 +124,9 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
     """Write a model as Google's files; see formats.FormatModule."""
     check_classic(model.config, "google")
     tensors: dict[str, np.ndarray] = {}
-    known = specs_of(model.config)
+    specs = specs_of(model.config)
     for name, weight in model.weights.items():
-        if name in known:
+        if name in specs:
             arrays = GOOGLE.to_theirs(name, np.asarray(weight, np.float32))
             tensors |= zip(GOOGLE.names(name), arrays, strict=True)
     usage = {
@@ -138,7 +138,7 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
     write_folder(model, folder, lambda prefix: save(prefix, tensors), usage)
     return (
         f"{folder}: bert_model.ckpt, bert_config.json and the vocabulary of a Google BERT, "
-        f"{len(tensors)} variables{left_out(model.weights, known)}{gelu_warning(model.config)}"
+        f"{len(tensors)} variables{left_out(model.weights, specs)}{gelu_warning(model.config)}"
     )
 
 

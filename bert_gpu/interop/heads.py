@@ -83,7 +83,7 @@ HEADS = {
         ),
     ),
 }
-OF_PRETRAINING = ("mlm", "nsp", "pooler")
+PRETRAINING_HEADS = ("mlm", "nsp", "pooler")
 
 
 class Architecture(typing.NamedTuple):
@@ -143,7 +143,7 @@ PREFIXES = tuple(f"{head}/" for head in HEADS)
 # (weights, the class of a model that has them and lacks those of each row above). The pooler
 # distinguishes classifiers of texts from those of tokens, whose other names are the same in BERT's
 # classes.
-SIGNS = (
+ARCHITECTURES_BY_WEIGHTS = (
     (("span/kernel",), "BertForQuestionAnswering"),
     (("classifier/kernel", "pooler/kernel"), "BertForSequenceClassification"),
     (("token_classifier/kernel",), "BertForTokenClassification"),
@@ -167,7 +167,7 @@ def guess_architecture(has: Callable[[str], bool]) -> str:
     """Return the class of transformers of a model whose files name no known class. has: returns
     whether the model has one of our weights.
     """
-    return next(name for weights, name in SIGNS if all(map(has, weights)))
+    return next(name for weights, name in ARCHITECTURES_BY_WEIGHTS if all(map(has, weights)))
 
 
 def is_left_out(name: str, architecture: str) -> bool:
@@ -181,6 +181,6 @@ def specs_of(encoder: Encoder, architecture: str, num_classes: int = 1) -> dict[
     heads.
     """
     specs = encoder.weights()
-    for name in dict.fromkeys((*OF_PRETRAINING, *ARCHITECTURES[architecture].heads)):
+    for name in dict.fromkeys((*PRETRAINING_HEADS, *ARCHITECTURES[architecture].heads)):
         specs = {**specs, **HEADS[name].weights(encoder.config, num_classes)}
     return specs

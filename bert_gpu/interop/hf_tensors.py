@@ -10,7 +10,9 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.interop.families import Family
 
 
-def named_by(family: Family, tensors: dict[str, np.ndarray], folder: str) -> dict[str, np.ndarray]:
+def rename_tensors(
+    family: Family, tensors: dict[str, np.ndarray], folder: str
+) -> dict[str, np.ndarray]:
     """Return a folder's {name: tensor} under the names of a family's classes with heads, without
     tensors that repeat others or are 0. Raise UserError where such a tensor has other values.
     """

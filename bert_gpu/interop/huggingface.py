@@ -68,7 +68,7 @@ def read_model(folder: str) -> tuple[ModelConfig, dict[str, np.ndarray], Notes]:
     }
     config_path = os.path.join(folder, "config.json")
     family, config, values = read_shape(config_path)
-    tensors = hf_tensors.named_by(family, tensors, folder)
+    tensors = hf_tensors.rename_tensors(family, tensors, folder)
     with model_config.naming(config_path):
         encoder = open_encoder(config)
     if encoder.num_groups > len(tensors):  # before building a table of that many layers
@@ -147,10 +147,10 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
         write_own(model, folder, is_whole_model=True)
         name = family_of(config).class_of(architecture)
         if config.is_classic:
-            return f"{folder}: {name} of transformers; {_opened(folder, architecture)}"
+            return f"{folder}: {name} of transformers; {_open_call(folder, architecture)}"
         return (
             f"{folder}: {name}, which transformers has no class for and {CODE.name} in the folder "
-            f"computes; {_opened(folder, architecture, ', trust_remote_code=True')}"
+            f"computes; {_open_call(folder, architecture, ', trust_remote_code=True')}"
         )
     other = relative.architecture_for(architecture) or architecture
     usage = card.own_usage(other) | card.transformers_usage(other, remote=False)
@@ -160,11 +160,11 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
     difference = "" if other == architecture else ", without next sentences"
     return (
         f"{folder}: {relative.family.class_of(other)} of transformers, which computes the "
-        f"same{difference}; {_opened(folder, other)}"
+        f"same{difference}; {_open_call(folder, other)}"
     )
 
 
-def _opened(folder: str, architecture: str, more: str = "") -> str:
+def _open_call(folder: str, architecture: str, more: str = "") -> str:
     """Return the call that opens a folder in transformers."""
     return f'{auto_class(architecture)}.from_pretrained("{folder}"{more})'
 

@@ -144,7 +144,7 @@ def transfer(
         warn(f"{path}: {unused}")
     model = model._replace(card=None if describe is None else describe(path))
     if not FORMATS[format_name or OURS].holds_task and (lost := describe_lost(model)):
-        warn(f"--format={format_name}: has no room for {lost}")
+        warn(f"--format={format_name}: cannot hold {lost}")
     if lacking := model.notes.embedding.lacking:
         warn(f"{path}: its sentence vectors need {lacking}, which bert-gpu does not have")
     if format_name is None:

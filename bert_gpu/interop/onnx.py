@@ -82,7 +82,7 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
     encoder = open_encoder(config)
     if encoder.fixed_length:
         raise UserError(
-            f"the encoder ({config.encoder}) takes rows of {encoder.fixed_length} tokens alone",
+            f"the encoder ({config.encoder}) takes only rows of {encoder.fixed_length} tokens",
             "give --format=savedmodel",
             setting="format",
             value="onnx",

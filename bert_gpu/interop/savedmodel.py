@@ -125,15 +125,15 @@ class Served(tf.Module):
         likeliest, or "labels" (C,), all names, for a model of any number of labels. A regression
         returns "score" (N,).
         """
-        return self.classified(self.frame(self.ops.tokenize(text)))
+        return self.class_scores(self.frame(self.ops.tokenize(text)))
 
     def classify_pairs(self, text_a: tf.Tensor, text_b: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the same as `classify` for pairs (N,), (N,). A pair whose second text is empty is
         a single text.
         """
-        return self.classified(self.frame(self.ops.tokenize(text_a), self.ops.tokenize(text_b)))
+        return self.class_scores(self.frame(self.ops.tokenize(text_a), self.ops.tokenize(text_b)))
 
-    def classified(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def class_scores(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         weights = self.weights()
         mask = batch["input_mask"]
         vectors = heads.sentence_vector(weights, self.hidden(batch), mask, self.config)

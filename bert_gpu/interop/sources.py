@@ -47,8 +47,11 @@ LETTERS = dict(
 
 
 class Casing(typing.NamedTuple):
-    """Whether a model's text is lower-cased; guess: the evidence, where no file states it, ""
-    otherwise.
+    """The casing of a model's text.
+
+    Attributes:
+      is_lower: whether the text is lower-cased.
+      guess: the evidence, where no file states it; "" otherwise.
     """
 
     is_lower: bool
@@ -84,7 +87,7 @@ def find_model(path: str, flag: str) -> str:
     for folder in folders:
         if (old := displaced(folder)) is not None:
             raise UserError(
-                "a write of it was killed",
+                "the process that wrote it was killed",
                 f"its content is in {old}; rename that to {os.path.basename(folder)}",
                 setting=flag,
                 value=path,
@@ -194,10 +197,10 @@ def find_casing(path: str) -> Casing:
             return Casing(rules["do_lower_case"])
     vocabulary = os.path.join(folder_of(path), "vocab.txt")
     if not os.path.isfile(vocabulary):
-        return Casing(True, "no file says so")
+        return Casing(True, "no file states it")
     is_lower = not has_capitals(vocabulary)
     pieces = "no piece has" if is_lower else "pieces have"
-    return Casing(is_lower, f"no file says so; {pieces} capitals")
+    return Casing(is_lower, f"no file states it; {pieces} capitals")
 
 
 def has_capitals(path: str) -> bool:

@@ -59,7 +59,7 @@ SENTENCE_PIECE: dict[str, dict[str, Container[Any]]] = {
     "tokenizer_config.json": dict(tokenizer_class=PIECE_CLASS, auto_map=(None, {})),
 }
 # keys whose tokens are kept whole, as are those of keys that end in _token
-WHOLE = (
+WHOLE_TOKEN_KEYS = (
     *("added_tokens", "added_tokens_decoder", "additional_special_tokens"),
     *("extra_special_tokens", "never_split"),
 )
@@ -95,11 +95,11 @@ def check_whole_tokens(path: str) -> None:
     files = {name: read_beside(path, name) for name in names}
     files["added_tokens.json"] = dict(added_tokens=list(read_beside(path, "added_tokens.json")))
     for name, content in files.items():
-        for key in (key for key in content if key in WHOLE or key.endswith("_token")):
-            if odd := [text for text in texts_of(content[key]) if text not in plain]:
+        for key in (key for key in content if key in WHOLE_TOKEN_KEYS or key.endswith("_token")):
+            if others := [text for text in texts_of(content[key]) if text not in plain]:
                 raise UserError(
                     f"{folder_of(path)}/{name}: {key}: the added tokens "
-                    f"{', '.join(map(repr, odd))[:60]} are kept whole by the model's "
+                    f"{', '.join(map(repr, others))[:60]} are kept whole by the model's "
                     "tokenizer and would be split here",
                     "remove them if no text has them, or use transformers",
                 )
@@ -123,16 +123,16 @@ def check_letters(path: str) -> None:
     """
     is_lower = find_casing(path).is_lower
     expected = dict(do_lower_case=is_lower, strip_accents=is_lower, tokenize_chinese_chars=True)
-    odd = [
+    differences = [
         f"{f'{LETTERS[field]} of {file}' if file == 'tokenizer.json' else field}={value}".lower()
         for file, rules in letter_rules(path).items()
         for field, value in rules.items()
         if value != expected[field]
     ]
-    if odd:
+    if differences:
         raise UserError(
-            f"its tokenizer has {' and '.join(odd)} with do_lower_case={str(is_lower).lower()}, "
-            "unlike Google's rules, the only ones here",
+            f"its tokenizer has {' and '.join(differences)} with "
+            f"do_lower_case={str(is_lower).lower()}, unlike Google's rules, the only ones here",
             f"to use it anyway, give --{'' if is_lower else 'no'}do_lower_case",
             where=path,
         )

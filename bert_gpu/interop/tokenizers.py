@@ -70,11 +70,11 @@ def warn_of_other_ids(vocab_file: str, tokenizer: Tokenizer) -> None:
     if name != "vocab.txt" or not isinstance(theirs, dict):
         return
     ours = {piece: index for index, piece in enumerate(tokenizer.vocab) if piece}
-    odd = [piece for piece in ours | theirs if piece and ours.get(piece) != theirs.get(piece)]
-    if odd:
+    pieces = [piece for piece in ours | theirs if piece and ours.get(piece) != theirs.get(piece)]
+    if pieces:
         console.warn_once(
-            f"{folder}/tokenizer.json: gives other ids than vocab.txt to {len(odd):,} pieces, such "
-            f"as {odd[0]!r:.40}; those of vocab.txt are taken"
+            f"{folder}/tokenizer.json: gives other ids than vocab.txt to {len(pieces):,} pieces, "
+            f"such as {pieces[0]!r:.40}; those of vocab.txt are used"
         )
 
 

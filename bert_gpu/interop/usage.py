@@ -2,7 +2,7 @@
 record.
 
 task.json is ours, modules.json and the files that it names are those of sentence-transformers, and
-config.json says what the scores of a classifier mean. Commands and formats read all of it here.
+config.json gives the meaning of a classifier's scores. Commands and formats read all of it here.
 Imports no TensorFlow.
 """
 
@@ -99,7 +99,7 @@ def read_modules(file: str) -> dict[str, str]:
 
 def read_embedding(files: dict[str, str], modules: dict[str, str]) -> Embedding:
     """Return the settings that the `usage_files` describe. Of the modes of a Pooling, the mean is
-    on unless its config.json says otherwise.
+    on unless its config.json turns it off.
     """
     config = _read(files, f"{modules.get('Pooling')}/config.json")
     sentences = _read(files, SENTENCES)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_gpu.watch.run_data import Run, known
+from bert_gpu.watch.run_data import Run, finite_values
 from bert_gpu.watch.style import slugs
 
 GIB = 1 << 30
@@ -63,7 +63,7 @@ class Chart:
     def values(self, run: Run) -> np.ndarray:
         """Return all known values of a run, in the metric's own unit."""
         tables = ((run.train, self.train), (run.valid, self.valid))
-        return np.concatenate([known(table.get(name or "", ())) for table, name in tables])
+        return np.concatenate([finite_values(table.get(name or "", ())) for table, name in tables])
 
     def opens_with_log(self, runs: Sequence[Run]) -> bool:
         """Return whether a logarithmic axis shows more of the values."""

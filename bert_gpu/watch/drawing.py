@@ -22,7 +22,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 
 from bert_gpu.watch.charts import Chart
 from bert_gpu.watch.curves import finite, smoothed, thinned
-from bert_gpu.watch.run_data import Run, known
+from bert_gpu.watch.run_data import Run, finite_values
 from bert_gpu.watch.style import (
     ACTIVITIES,
     GRID,
@@ -91,7 +91,7 @@ def draw(chart: Chart, runs: Sequence[tuple[int, Run]], axis: str, is_log: bool)
     """
     with matplotlib.rc_context(STYLE):
         figure, axes = new_figure()
-        title, factor = horizontal(runs, axis)
+        title, factor = horizontal_axis(runs, axis)
         has_points = [
             draw_run(axes, chart, run, index, axis, factor, is_log) for index, run in runs
         ]
@@ -106,12 +106,12 @@ def draw(chart: Chart, runs: Sequence[tuple[int, Run]], axis: str, is_log: bool)
         return figure
 
 
-def horizontal(runs: Sequence[tuple[int, Run]], axis: str) -> tuple[str, float]:
+def horizontal_axis(runs: Sequence[tuple[int, Run]], axis: str) -> tuple[str, float]:
     """Return (title, factor to the unit in the title) of the horizontal axis of runs, as for
     `draw`.
     """
     tables = [table for _, run in runs for table in (run.train, run.valid)]
-    longest = max((known(table[axis]).max(initial=0.0) for table in tables), default=0.0)
+    longest = max((finite_values(table[axis]).max(initial=0.0) for table in tables), default=0.0)
     if axis == "hours" and longest < MINUTES_BELOW:
         return "minutes", 60.0
     return AXIS_TITLES[axis], 1.0
@@ -248,9 +248,7 @@ def short_name(name: str) -> str:
 
 
 def as_svg(figure: Figure, key: str) -> str:
-    """Return a figure as an SVG element, for inlining. key: tells its ids apart from others on the
-    page.
-    """
+    """Return a figure as an SVG element, for inlining. key: makes its ids unique on the page."""
     buffer = io.StringIO()
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": key}), any_script():
         none = dict.fromkeys(("Creator", "Date", "Format", "Type"))

@@ -82,7 +82,7 @@ class Run:
 
     def last(self, name: str, table: str = "train") -> float | None:
         """Return the last known value of a metric in a table, None without one."""
-        values = known(getattr(self, table).get(name, ()))
+        values = finite_values(getattr(self, table).get(name, ()))
         return float(values[-1]) if len(values) else None
 
     @property
@@ -91,7 +91,7 @@ class Run:
         return int(max(steps)) if steps else 0
 
 
-def known(values: ArrayLike) -> np.ndarray:
+def finite_values(values: ArrayLike) -> np.ndarray:
     """Return the finite values of an array."""
     array = np.asarray(values, np.float64)
     return array[np.isfinite(array)]

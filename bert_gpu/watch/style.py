@@ -11,7 +11,7 @@ INK = "#1b2430"
 MUTED = "#5b6776"
 GRID = "#e2e6eb"
 PAPER = "#ffffff"
-# Okabe & Ito (2008), which colour-blind readers tell apart; their yellow is too faint on white
+# Okabe & Ito (2008): colour-blind readers can distinguish them. Their yellow is too faint on white.
 SERIES = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#6b6b6b",
 )  # fmt: skip
