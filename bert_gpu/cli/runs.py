@@ -27,7 +27,7 @@ def main(argv):
     from bert_gpu.watch import runs
 
     folder = parsed.positionals[0] if parsed.positionals else "runs"
-    found = [runs.look(path) for path in runs.find(folder)]
+    found = [runs.run_status(path) for path in runs.find(folder)]
     if config.json:
         console.answer(json.dumps(found, indent=1, allow_nan=False))
     elif found:

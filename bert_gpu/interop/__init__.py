@@ -1,1 +1,1 @@
-"""Weights to and from other projects' formats."""
+"""Reads and writes models in our own format and in those of other projects."""

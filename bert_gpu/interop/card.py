@@ -1,31 +1,33 @@
-"""The model card, README.md in a model's folder: what the model is, what it was trained on and how,
-and how each world opens it.
+"""Writes the model card, README.md in a model's folder: what the model is, how it was trained, and
+how to open it in each library.
 
-It is made from the model's own configuration and from facts that the caller has read in run.json
-and dataset.json (runs/card_facts.py), so it says nothing that they do not; where there are none, it
-says so.
+The card is made from the model's own configuration and from facts that the caller has read in
+run.json and dataset.json (runs/card_facts.py). Where there are none, one sentence stands for them.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 import bert_gpu
 from bert_gpu.interop.families import auto_class
-from bert_gpu.interop.formats import OURS, format_names
+from bert_gpu.interop.formats import OURS, Model, format_names
 from bert_gpu.interop.heads import ARCHITECTURES, is_left_out
 from bert_gpu.text.vocabulary.file import num_pieces
 
 
-def readme(model, usage, library=None):
-    """The bytes of README.md.
+def readme(model: Model, usage: Mapping[str, Sequence[str]], library: str | None = None) -> bytes:
+    """Return the bytes of README.md.
 
     Args:
-      model: formats.Model. usage: {world: lines of code that open the folder there}. library: that
-        of Hugging Face's which opens the folder, for its index; None = none.
+      usage: {place: lines of code that open the folder there}.
+      library: Hugging Face's name of the library that opens the folder, for its index; None = none.
     """
-    sections = {"The model": architecture(model)}
-    sections |= model.card or {"Training": "Nothing beside the model says how it was trained."}
+    sections: Mapping[str, str | Mapping[str, str]] = {
+        "The model": architecture(model),
+        **(model.card or {"Training": "Nothing beside the model says how it was trained."}),
+    }
     parts = [
         front_matter(model, library),
         f"# {ARCHITECTURES[model.notes.architecture].title}",
@@ -34,13 +36,13 @@ def readme(model, usage, library=None):
     for title, content in sections.items():
         parts += [f"## {title}", content if isinstance(content, str) else table(content)]
     parts.append("## How to open it")
-    for world, code in usage.items():
-        parts += [f"{world}:", "\n".join(f"    {line}" for line in code)]
+    for place, code in usage.items():
+        parts += [f"{place}:", "\n".join(f"    {line}" for line in code)]
     return ("\n\n".join(parts) + "\n").encode()
 
 
-def front_matter(model, library):
-    """What Hugging Face's index reads."""
+def front_matter(model: Model, library: str | None) -> str:
+    """Return the lines that Hugging Face's index reads."""
     lines = [f"library_name: {library}"] if library else []
     lines += [
         f"pipeline_tag: {ARCHITECTURES[model.notes.architecture].task}",
@@ -51,18 +53,18 @@ def front_matter(model, library):
     return "\n".join(["---", *lines, "---"])
 
 
-def table(facts):
-    """A Markdown table of {name: text}."""
+def table(facts: Mapping[str, str]) -> str:
+    """Return a Markdown table of {name: text}."""
 
-    def cell(text):
+    def cell(text: str) -> str:
         return " ".join(str(text).split()).replace("|", "\\|")
 
     rows = [f"| {cell(name)} | {cell(text)} |" for name, text in facts.items()]
     return "\n".join(["| | |", "|---|---|", *rows])
 
 
-def architecture(model):
-    """{name: text} of what the configuration and the tokenizer say."""
+def architecture(model: Model) -> dict[str, str]:
+    """Return {name: text} of the facts in the configuration and the tokenizer."""
     config = model.config
     num_weights = sum(
         np.size(value)
@@ -94,11 +96,12 @@ def architecture(model):
     return facts
 
 
-def transformers_usage(architecture, remote):
-    """{world: lines of Python} that open a folder of an architecture in transformers. remote:
-    whether with the code in it.
+def transformers_usage(architecture: str, remote: bool) -> dict[str, tuple[str, ...]]:
+    """Return {place: lines of Python} that open a folder of an architecture in transformers.
+    remote: whether the folder's own code computes the model.
     """
-    auto, more = auto_class(architecture), ", trust_remote_code=True" if remote else ""
+    auto = auto_class(architecture)
+    more = ", trust_remote_code=True" if remote else ""
     lines = (
         f"from transformers import {auto}, AutoTokenizer",
         f'model = {auto}.from_pretrained("FOLDER"{more})',
@@ -107,8 +110,8 @@ def transformers_usage(architecture, remote):
     return {"In Hugging Face's transformers": lines}
 
 
-def own_usage(architecture):
-    """{world: lines of a shell} that use a folder of ours or write it in another format."""
+def own_usage(architecture: str) -> dict[str, tuple[str, ...]]:
+    """Return {place: lines of a shell} that use a folder of ours or write it in another format."""
     train = "python run_classifier.py --init_checkpoint=FOLDER --data_dir=DATA"
     mask = 'python -m bert_gpu fill-mask --model=FOLDER "the capital of france is [MASK] ."'
     export = "python -m bert_gpu export --from=FOLDER --to=NEW --format"

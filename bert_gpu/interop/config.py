@@ -11,7 +11,7 @@ from bert_gpu.interop.formats import format_names
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransferConfig(Settings):
-    """From where to where a model goes."""
+    """A model that `import` or `export` reads, and the folder that it writes."""
 
     source: str | None = setting(
         None,
@@ -31,11 +31,11 @@ class TransferConfig(Settings):
         False, "Write to a folder that is not empty: replaces the model in it; other files stay."
     )
 
-    def check_paths(self):
-        """UserError unless --from and --to are given and --to may be written to."""
-        for flag, value in (("from", self.source), ("to", self.to)):
-            if value is None:
-                raise UserError("is needed", "give --from=MODEL --to=FOLDER", setting=flag)
+    def check_paths(self) -> None:
+        """Raise UserError unless --from and --to are given and --to can be written to."""
+        if self.source is None or self.to is None:
+            flag = "from" if self.source is None else "to"
+            raise UserError("is needed", "give --from=MODEL --to=FOLDER", setting=flag)
         check_local(self.to, "to")
         check_writable(self.to, "to", self.to)
         if not self.overwrite and os.path.isdir(self.to) and os.listdir(self.to):
@@ -49,12 +49,12 @@ class TransferConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImportConfig(TransferConfig):
-    """A model in any format -> a model's folder here."""
+    """A model of any format, written as a model folder of bert-gpu."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportConfig(TransferConfig):
-    """A model here, or in any format -> another format."""
+    """A model of any format, written in another format."""
 
     format: str = setting(
         "huggingface",

@@ -1,19 +1,20 @@
-"""What a model is called in Hugging Face's folders: the names of classes, and their tensor for each
-of our weights.
+"""Names of a model's classes and tensors in Hugging Face's folders.
 
-A family (BERT, our own, and those in relatives.py) is a table of names. Two differences matter:
-torch keeps a linear layer's weight as (out, in), and our query, key and value projections are one
-matrix (H, 3H), in this order. Imports no TensorFlow.
+A family (BERT, our own, and those in relatives.py) is a table of names: their tensors for each of
+our weights. Layouts differ in two ways: torch stores the weight of a linear layer as (out, in), and
+our query, key and value projections are one matrix (H, 3H), in this order. Imports no TensorFlow.
 """
 
 import typing
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from bert_gpu.interop.heads import ARCHITECTURES, HEADS
-from bert_gpu.model.config import OWN_TYPE
+from bert_gpu.model.config import OWN_TYPE, ModelConfig
+from bert_gpu.model.weights import WeightSpec
 
-# {end of our names: end of theirs}; norm/ stands before those of a layer norm
+# {end of our names: end of theirs}; the keys of a layer norm begin with norm/
 TORCH_LEAVES = {
     "kernel": ".weight",
     "bias": ".bias",
@@ -42,50 +43,54 @@ for head in HEADS.values():
 
 
 class Family(typing.NamedTuple):
-    """The classes of one architecture in transformers.
+    """Names of one architecture's classes and tensors in transformers.
 
     Attributes:
-      model_type: in config.json. class_name: how the names of its classes begin. prefix: of the
-        encoder's tensors in a class with heads; "" where they have none.
-      parts: {stem of our names: stems of theirs, separated by spaces}; {} stands for the layer. A
-        whole name stands for a table. None: their names are ours, and so are their layouts.
-      decoder: stem of the scores of masked words, whose weight repeats the word embeddings.
-      architectures: those of ARCHITECTURES that it has classes for.
-      unused_positions: rows of the table of positions before that of the first token.
-      zeros: {their name: function of the config -> shape} of tensors that are 0 in our models; in
-        classes with a masked-word head.
-      differing: {architecture: parts} that only that class calls so.
-      leaves: as TORCH_LEAVES. transposed: ends of our names whose weights have their axes reversed.
+      model_type: the entry of config.json.
+      class_name: beginning of the names of its classes.
+      prefix: beginning of the names of the encoder's tensors in a class with heads; "" where they
+        have none.
+      parts: {stem of our names: stems of their names, separated by spaces}; {} stands for the
+        layer's index. A key that is the whole name of a weight maps to whole names. None: their
+        names and layouts are ours.
+      decoder: stem of the layer that scores masked words; its weight repeats the word embeddings.
+      architectures: the keys of ARCHITECTURES that the family has classes for.
+      unused_positions: rows of the table of positions before the row of the first token.
+      zeros: {their name: function of the config that returns the shape} of tensors that are 0 in
+        our models; in classes with a masked-word head.
+      differing: {architecture: parts} of names that only that class uses.
+      leaves: {end of our names: end of their names}, as TORCH_LEAVES.
+      transposed: ends of our names whose weights have their axes reversed.
     """
 
-    def of(self, architecture):
-        """The family with the names of one class."""
+    def of(self, architecture: str) -> "Family":
+        """Return the family with the names of one class."""
         changed = self.differing.get(architecture, {})
-        return self._replace(parts=self.parts | changed) if changed else self
+        return self._replace(parts=(self.parts or {}) | changed) if changed else self
 
     model_type: str
     class_name: str
     prefix: str
-    parts: dict | None
+    parts: dict[str, str] | None
     decoder: str = "cls.predictions.decoder"
-    architectures: tuple = tuple(ARCHITECTURES)
+    architectures: tuple[str, ...] = tuple(ARCHITECTURES)
     unused_positions: int = 0
-    zeros: dict = {}
-    differing: dict = {}
-    leaves: dict = TORCH_LEAVES
-    transposed: tuple = ("/kernel",)
+    zeros: Mapping[str, Callable[[ModelConfig], tuple[int, ...]]] = {}
+    differing: Mapping[str, dict[str, str]] = {}
+    leaves: Mapping[str, str] = TORCH_LEAVES
+    transposed: tuple[str, ...] = ("/kernel",)
 
-    def class_of(self, architecture):
-        """The name of its class, such as BertForMaskedLM."""
+    def class_of(self, architecture: str) -> str:
+        """Return the name of the family's class for an architecture, such as BertForMaskedLM."""
         return architecture.replace("Bert", self.class_name, 1)
 
-    def architecture_of(self, class_name):
-        """The key of ARCHITECTURES of a class; None for one that we do not know."""
-        found = (name for name in ARCHITECTURES if self.class_of(name) == class_name)
-        return next(found, None)
+    def architecture_of(self, class_name: str | None) -> str | None:
+        """Return the key of ARCHITECTURES for a class; None where the class is not the family's."""
+        architectures = (name for name in ARCHITECTURES if self.class_of(name) == class_name)
+        return next(architectures, None)
 
-    def names(self, name):
-        """Their names of the tensors that make up one of our weights."""
+    def names(self, name: str) -> list[str]:
+        """Return their names of the tensors that make up one of our weights."""
         if self.parts is None:
             return [name]
         if name in self.parts:
@@ -98,31 +103,33 @@ class Family(typing.NamedTuple):
         end = self.leaves[f"norm/{leaf}" if stem.endswith("norm") else leaf]
         return [f"{part.format(layer)}{end}" for part in self.parts[stem].split()]
 
-    def with_prefix(self, name):
-        """A tensor's name in a class with heads, from that in the bare encoder, or itself."""
-        if not self.prefix or name.startswith(self.prefix):
+    def with_prefix(self, name: str) -> str:
+        """Return a tensor's name in a class with heads; `name` may lack the prefix, as in the bare
+        encoder.
+        """
+        if not self.prefix or self.parts is None or name.startswith(self.prefix):
             return name
         start = f"{self.prefix}{name.partition('.')[0]}."
         stems = " ".join(self.parts.values()).split()
-        inner = any(f"{stem}.".startswith(start) for stem in stems)
-        return f"{self.prefix}{name}" if inner else name
+        is_encoders = any(f"{stem}.".startswith(start) for stem in stems)
+        return f"{self.prefix}{name}" if is_encoders else name
 
-    def layer_prefix(self, index):
-        """How the names of a layer's tensors begin, with those of the classes with heads."""
+    def layer_prefix(self, index: int) -> str:
+        """Return the beginning of the names of a layer's tensors in the classes with heads."""
         if self.parts is None:
             return f"layer_{index}/"
         start = self.parts["layer/attention/qkv"].partition("{}")[0]
         return f"{start}{index}{self.leaves['bias'][0]}"
 
-    def to_theirs(self, name, array):
-        """Our weight -> their tensors, in the order of `names`."""
+    def to_theirs(self, name: str, array: np.ndarray) -> list[np.ndarray]:
+        """Return the tensors of one of our weights in their layout, in the order of `names`."""
         if name == "embeddings/position" and self.unused_positions:
             array = np.pad(array, [(self.unused_positions, 0), (0, 0)])
         parts = np.split(array, len(self.names(name)), axis=-1)
         return [np.ascontiguousarray(p.T if self._is_transposed(name) else p) for p in parts]
 
-    def to_ours(self, name, tensors):
-        """Their tensors of one weight -> ours."""
+    def to_ours(self, name: str, tensors: Sequence[np.ndarray]) -> np.ndarray:
+        """Return one of our weights from their tensors, which are in the order of `names`."""
         if self._is_transposed(name):
             tensors = [tensor.T for tensor in tensors]
         array = np.concatenate(tensors, axis=-1) if len(tensors) > 1 else tensors[0]
@@ -130,30 +137,41 @@ class Family(typing.NamedTuple):
             array = array[self.unused_positions :]
         return np.ascontiguousarray(array)
 
-    def shape(self, name, shape):
-        """Shape of each of their tensors of one weight, from that of ours."""
+    def shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of each of their tensors of one of our weights, which has the shape
+        `shape`.
+        """
         shape = (*shape[:-1], shape[-1] // len(self.names(name)))
         if name == "embeddings/position":
             shape = (shape[0] + self.unused_positions, *shape[1:])
         return shape[::-1] if self._is_transposed(name) else shape
 
-    def _is_transposed(self, name):
+    def _is_transposed(self, name: str) -> bool:
         return name.endswith(self.transposed)
 
-    def read_weights(self, specs, stored, read, is_expected):
-        """Read our weights from tensors under a family's names.
+    def read_weights(
+        self,
+        specs: Mapping[str, WeightSpec],
+        their_names: set[str],
+        read: Callable[[str, tuple[int, ...]], np.ndarray],
+        is_expected: Callable[[str], bool],
+    ) -> tuple[dict[str, np.ndarray], list[str]]:
+        """Return our weights, read from tensors under the family's names.
 
         Args:
-          specs: {our name: WeightSpec} of all that there may be. stored: set of their names that
-            there are. read: function of (their name, its expected shape) -> array; may raise
-            UserError. is_expected: function of our name -> whether a model should have it.
+          specs: {our name: WeightSpec} of all weights that the model may have.
+          their_names: names of the tensors in the file.
+          read: returns the array of one of their names, given its expected shape; may raise
+            UserError.
+          is_expected: returns whether the model should have one of our weights.
 
         Returns:
-          ({our name: array}, [our names that are expected and lacking]).
+          ({our name: array}, [our names that are expected and missing]).
         """
-        weights, missing = {}, []
+        weights = {}
+        missing = []
         for name, spec in specs.items():
-            if stored.issuperset(theirs := self.names(name)):
+            if their_names.issuperset(theirs := self.names(name)):
                 shape = self.shape(name, spec.shape)
                 weights[name] = self.to_ours(name, [read(their, shape) for their in theirs])
             elif is_expected(name):
@@ -165,13 +183,15 @@ BERT = Family("bert", "Bert", "bert.", BERT_PARTS)
 OWN = Family(OWN_TYPE, "BertGpu", "", None, transposed=())
 
 
-def family_of(config):
-    """The family of our own folders: BERT's for a BERT, else ours."""
+def family_of(config: ModelConfig) -> Family:
+    """Return the family in which our own folders are written: BERT for a classic BERT, else
+    ours.
+    """
     return BERT if config.is_classic else OWN
 
 
-def auto_class(architecture):
-    """The class of transformers that opens a folder of an architecture, such as
+def auto_class(architecture: str) -> str:
+    """Return the class of transformers that opens a folder of an architecture, such as
     AutoModelForMaskedLM.
     """
     return architecture.replace("Bert", "AutoModel" if "For" in architecture else "Auto", 1)

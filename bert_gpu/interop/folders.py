@@ -1,9 +1,10 @@
-"""Replaces a model's folder as a whole: after any failure it is the old one or the new one, never a
-mixture.
+"""Replaces a model's folder as a whole: after any failure it is the old folder or the new one,
+never a mixture.
 
 The new folder is written under a hidden name, .NAME.PID.partial; then the old one is renamed to
 .NAME.PID.old and the new one to NAME. A process killed between these two renames leaves no NAME:
-the next write first puts the old one back, and readers are told where it is (displaced).
+the next write first restores the old folder, and `displaced` returns its path for the messages of
+readers.
 """
 
 import fnmatch
@@ -12,13 +13,13 @@ import pathlib
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import atomic_file, check_local
 
-# Names of what the formats write and read, in whose company a model would be another one. README.md
-# is not among them: every format writes it.
+# Patterns of all files that the formats read or write. A file that stayed from an older model would
+# change the new one. README.md is not listed, because every format replaces it.
 MODEL_FILES = (
     "config.json",
     "model.safetensors*",
@@ -42,25 +43,28 @@ MODEL_FILES = (
     "saved_model.pb",
     "model.onnx",
 )
-# {file: what goes with it}: beside that file alone, because other folders may have these names
-BESIDE = {
+# {file: names that belong to a model only beside that file}, because other folders may have them
+COMPANION_FILES = {
     "saved_model.pb": ("fingerprint.pb", "variables", "assets"),
-    "onnx/model.onnx": ("onnx",),  # with what others have made of it, such as quantised ones
+    "onnx/model.onnx": ("onnx",),  # including models derived from it, such as quantised ones
 }
 
 
-def replace_folder(folder, contents, is_whole_model=False):
-    """Writes the files `contents` {name: bytes} to `folder`; files of other names stay. A name may
-    be in a folder: variables/variables.index.
+def replace_folder(
+    folder: str, contents: Mapping[str, bytes], is_whole_model: bool = False
+) -> None:
+    """Write the files `contents` {name: bytes} to `folder`; files of other names stay. A name may
+    contain a folder, as in variables/variables.index.
 
-    is_whole_model: the contents are all that makes a model, so files of another one do not stay.
+    is_whole_model: whether the contents are a complete model, so that the files of another model
+    are removed.
 
     Raises:
       UserError: `folder` is a file or the current folder, or writing failed; then nothing has
         changed.
     """
     check_local(folder, "output_dir")
-    folder = os.path.realpath(folder)  # a link stays; its target is replaced
+    folder = os.path.realpath(folder)  # so that a link stays and its target is replaced
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise UserError("is a file", "name a folder", where=folder)
     if os.path.commonpath([folder, os.path.realpath(os.curdir)]) == folder:
@@ -70,7 +74,8 @@ def replace_folder(folder, contents, is_whole_model=False):
             where=folder,
         )
     hidden = os.path.join(os.path.dirname(folder), f".{os.path.basename(folder)}.{os.getpid()}")
-    new, old = f"{hidden}.partial", f"{hidden}.old"
+    new = f"{hidden}.partial"
+    old = f"{hidden}.old"
     try:
         recover(folder)
         os.makedirs(new)
@@ -91,9 +96,9 @@ def replace_folder(folder, contents, is_whole_model=False):
         recover(folder)
 
 
-def recover(folder):
-    """Cleans up after a write, ended or killed: restores the old folder if there is no new one, and
-    removes temporary folders.
+def recover(folder: str) -> None:
+    """Clean up after a write that ended or was killed: restore the old folder if there is no new
+    one, and remove temporary folders.
     """
     parent, name = os.path.split(folder)
     if not os.path.isdir(parent):
@@ -101,25 +106,27 @@ def recover(folder):
     old = displaced(folder)
     if old is not None and not os.path.lexists(folder):
         os.rename(old, folder)
-    for left in os.listdir(parent):
-        if re.fullmatch(rf"\.{re.escape(name)}\.\d+\.(old|partial)", left):
-            shutil.rmtree(os.path.join(parent, left), ignore_errors=True)
+    for entry in os.listdir(parent):
+        if re.fullmatch(rf"\.{re.escape(name)}\.\d+\.(old|partial)", entry):
+            shutil.rmtree(os.path.join(parent, entry), ignore_errors=True)
 
 
-def displaced(folder):
-    """The path of the old folder when a write was killed between its two renames, else None."""
+def displaced(folder: str) -> str | None:
+    """Return the path of the old folder if a write was killed between its two renames, else
+    None.
+    """
     parent, name = os.path.split(os.path.realpath(folder))
     if os.path.lexists(folder) or not os.path.isdir(parent):
         return None
-    found = [
+    paths = [
         os.path.join(parent, other)
         for other in os.listdir(parent)
         if re.fullmatch(rf"\.{re.escape(name)}\.\d+\.old", other)
     ]
-    return max(found, key=os.path.getmtime, default=None)
+    return max(paths, key=os.path.getmtime, default=None)
 
 
-def write_files(folder, contents):
+def write_files(folder: str, contents: Mapping[str, bytes]) -> None:
     for name, data in contents.items():
         path = os.path.join(folder, name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -129,7 +136,7 @@ def write_files(folder, contents):
 
 def saved_files(save: Callable[[str], object]) -> dict[str, bytes]:
     """Return {name: bytes} of the files that TensorFlow writes when `save` gets the path of a
-    temporary folder. UserError when it cannot.
+    temporary folder. Raise UserError when they cannot be written.
     """
     import tensorflow as tf
 
@@ -145,17 +152,17 @@ def saved_files(save: Callable[[str], object]) -> dict[str, bytes]:
         return {str(path.relative_to(temporary)): path.read_bytes() for path in paths}
 
 
-def files_of_model(folder):
-    """Names in a folder that are of a model in any format."""
+def files_of_model(folder: str) -> set[str]:
+    """Return the names in a folder that belong to a model in any format."""
     names = os.listdir(folder)
-    found = {name for name in names if any(fnmatch.fnmatchcase(name, of) for of in MODEL_FILES)}
-    files = [file for file in BESIDE if os.path.isfile(os.path.join(folder, file))]
-    return found.union(*(BESIDE[file] for file in files))
+    matches = {name for name in names if any(fnmatch.fnmatchcase(name, p) for p in MODEL_FILES)}
+    files = [file for file in COMPANION_FILES if os.path.isfile(os.path.join(folder, file))]
+    return matches.union(*(COMPANION_FILES[file] for file in files))
 
 
-def copy_others(source, target, names):
-    """Copies the files of `source` that are not in `names`; links stay links. A folder with new
-    files is replaced as a whole.
+def copy_others(source: str, target: str, names: Collection[str]) -> None:
+    """Copy the files of `source` that are not in `names`; links stay links. Nothing is copied from
+    a subfolder that has new files.
     """
     replaced = {name.split("/")[0] for name in names}
     for entry in os.scandir(source):

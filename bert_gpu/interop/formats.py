@@ -1,24 +1,35 @@
-"""The formats that models come in and leave in: a row each, and what a format's module provides.
+"""Table of the formats of models that are read and written, and the functions that a format
+provides.
 
-A format is a module of this room with the functions of `FormatModule`. It is imported when it is
-needed, so what only it needs (another framework, an optional package) costs nobody else anything.
-Adding one takes its module and its row in FORMATS.
+The module of a format lies in this package and has the functions of `FormatModule`. It is imported
+when it is needed, so that the packages that only it needs are not loaded for other formats. A new
+format takes its module and its row in FORMATS.
 """
 
 import importlib
 import os
 import typing
+from collections.abc import Mapping
+
+import numpy as np
 
 from bert_gpu.model.config import ModelConfig
 
+if typing.TYPE_CHECKING:
+    from bert_gpu.interop.config import ExportConfig
+    from bert_gpu.text.tokenizers.wordpiece import Tokenizer
+
 
 class Embedding(typing.NamedTuple):
-    """How a folder of sentence-transformers makes a vector of a text; the defaults are those of
-    another folder.
+    """The rules by which a folder of sentence-transformers makes a vector of a text; the defaults
+    are those of any other folder.
 
-    pooling: as --pooling. is_normalized: whether vectors have the length 1. prefix: stands before
-    each text. lowers: whether texts are lower-cased before they are tokenized. lacking: what of it
-    we do not have, "" for nothing.
+    Attributes:
+      pooling: as --pooling.
+      is_normalized: whether vectors have the length 1.
+      prefix: stands before each text.
+      lowers: whether texts are lower-cased before they are tokenized.
+      lacking: the parts of it that bert-gpu does not compute, as text; "" for none.
     """
 
     pooling: str | None = None
@@ -31,12 +42,16 @@ class Embedding(typing.NamedTuple):
 class Notes(typing.NamedTuple):
     """Facts about a model's files, beside its config and weights.
 
-    missing: our weights that they lack. unused: their tensors that we do not use. architecture: a
-    class of `transformers` such as BertForMaskedLM, which says what heads there are. labels: the
-    names of a classifier's classes. problem_type: what its scores mean, in the words of
-    `transformers` (None = one of the classes). foreign: the class that config.json names, where its
-    head is none of ours. max_seq_length: tokens at which texts were cut in training. embedding: of
-    sentence-transformers.
+    Attributes:
+      missing: names of our weights that the files lack.
+      unused: names of their tensors that are not used here.
+      architecture: a class of `transformers` such as BertForMaskedLM, which determines the heads.
+      labels: names of a classifier's classes.
+      problem_type: meaning of its scores, in the words of `transformers`; None = one of the
+        classes.
+      foreign: the class that config.json names, where its head is none of ours.
+      max_seq_length: tokens at which texts were cut in training.
+      embedding: settings of sentence-transformers.
     """
 
     missing: list[str]
@@ -50,51 +65,57 @@ class Notes(typing.NamedTuple):
 
 
 class Model(typing.NamedTuple):
-    """A model in memory: config, weights, notes, tokenizer, card and task.
+    """A model in memory.
 
-    weights: {our name: float32 array}. tokenizer: text.tokenizers.wordpiece.Tokenizer, None
-    without a vocabulary. card: what its model card says of its training, {title: {name: text}},
-    None where that is not known. task: {name: bytes} of the files that say how it is used
-    (usage.usage_files).
+    Attributes:
+      weights: {our name: float32 array}.
+      tokenizer: None without a vocabulary.
+      card: facts of its model card on its training, {title: {name: text}}; None where they are not
+        known.
+      task: {name: bytes} of the files that describe its use (usage.usage_files).
     """
 
     config: ModelConfig
-    weights: dict
+    weights: dict[str, np.ndarray]
     notes: Notes
-    tokenizer: typing.Any = None
-    card: dict | None = None
-    task: dict | None = None
+    tokenizer: "Tokenizer | None" = None
+    card: Mapping[str, Mapping[str, str]] | None = None
+    task: Mapping[str, bytes] | None = None
 
 
 class FormatModule(typing.Protocol):
-    """What the module of a format provides; the first three functions only where it reads. Then
-    importing it must not import TensorFlow or what else is slow, because paths are looked at first;
-    only our own format is recognised without its module.
+    """The functions that the module of a format provides; the first three only where the format is
+    read. Importing such a module must import neither TensorFlow nor anything else that is slow,
+    because a path is tried with each of them; only our own format is recognised without its module.
     """
 
     def recognises(self, path: str) -> bool:
-        """Whether a path (a folder, a file, or the prefix of a checkpoint's files) is a model in
-        this format; looks at names of files, and at most at their first bytes.
+        """Return whether a path (a folder, a file, or the prefix of a checkpoint's files) is a
+        model in this format, from the names of files and at most their first bytes.
         """
 
     def read_config(self, path: str) -> ModelConfig:
-        """The shape of a model in this format. Raises UserError."""
+        """Return the shape of a model in this format. Raise UserError when it cannot be read."""
 
     def read(self, path: str) -> Model:
-        """The whole model but its tokenizer, which lies beside it in the same files everywhere
-        (models.open_model). Raises UserError for files that are damaged or contradict each other.
+        """Return the model without its tokenizer, whose files are the same in every format
+        (models.open_model reads them). Raise UserError for files that are damaged or contradict
+        each other.
         """
 
-    def write(self, model: Model, folder: str, options) -> str:
-        """Writes a model's folder, whole or not at all; `options` is an ExportConfig. Returns the
-        line that the command prints last. Raises UserError, before anything is written, when the
-        format cannot hold the model.
+    def write(self, model: Model, folder: str, options: "ExportConfig") -> str:
+        """Write a model's folder, as a whole or not at all. Return the line that the command prints
+        last. Raise UserError, before anything is written, when the format cannot hold the model.
         """
 
 
 class Format(typing.NamedTuple):
-    """A row of the table. reads: whether it can be read; all can be written. holds_task: whether it
-    writes Model.task. file: of a format that is not read, the file that its folders are known by.
+    """A row of the table.
+
+    Attributes:
+      reads: whether the format can be read; all can be written.
+      holds_task: whether it writes Model.task.
+      file: of a format that is not read, the file by which its folders are recognised.
     """
 
     reads: bool = True
@@ -102,8 +123,8 @@ class Format(typing.NamedTuple):
     file: str | None = None
 
 
-OURS = "huggingface"  # what trainings write; has_model recognises it
-FORMATS = {  # {name: Format}; the names are those of the modules, too
+OURS = "huggingface"  # the format that trainings write; has_model recognises it
+FORMATS = {  # {name: Format}; the names are also those of the modules
     OURS: Format(holds_task=True),
     "google": Format(),
     "garden": Format(),
@@ -112,14 +133,15 @@ FORMATS = {  # {name: Format}; the names are those of the modules, too
 }
 
 
-def format_names(*, writes):
-    """Names of the formats that can be written, or read."""
+def format_names(*, writes: bool) -> tuple[str, ...]:
+    """Return the names of the formats that can be written, or of those that can be read."""
     return tuple(name for name, row in FORMATS.items() if writes or row.reads)
 
 
-def formats_holding(config):
-    """What to give for a model that one of the formats cannot hold: a format or two, for messages.
-    All of our own encoder's leave as OURS, those of Model Garden as graphs alone.
+def formats_holding(config: ModelConfig) -> str:
+    """Return the flags, for messages, that select a format that can hold a model which another
+    format cannot. Any model with our own encoder can be written as OURS, an encoder of Model Garden
+    only as a graph.
     """
     if config.has_own_encoder:
         return f"--format={OURS}"
@@ -129,18 +151,18 @@ def formats_holding(config):
     return "--format=savedmodel" + (" or --format=onnx" if has_free_length else "")
 
 
-def open_format(name) -> FormatModule:
-    """The module of a format."""
+def open_format(name: str) -> FormatModule:
+    """Import and return the module of a format."""
     return importlib.import_module(f"{__package__}.{name}")
 
 
-def has_model(path):
-    """Whether a folder holds a model in our own format, which is that of Hugging Face."""
+def has_model(path: str) -> bool:
+    """Return whether a folder holds a model in our own format, which is that of Hugging Face."""
     return os.path.exists(os.path.join(path, "config.json"))
 
 
-def recognise(path):
-    """The name of the format of a model, None for what is no model."""
+def recognise(path: str) -> str | None:
+    """Return the name of the format of the model at a path; None where there is no model."""
     if has_model(path):
         return OURS
     others = (name for name in format_names(writes=False) if name != OURS)
@@ -150,12 +172,12 @@ def recognise(path):
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
-def write_only_format(folder):
-    """The name of the format of a folder whose model cannot be read, because that format is only
-    written here; None for others.
+def write_only_format(folder: str) -> str | None:
+    """Return the name of the format of a folder whose model cannot be read, because bert-gpu only
+    writes that format; None for other folders.
     """
     files = {name: row.file for name, row in FORMATS.items() if row.file}
-    found = [name for name, file in files.items() if os.path.exists(f"{folder}/{file}")]
-    if not found or any(os.path.exists(f"{folder}/{name}") for name in WEIGHTS):
+    formats = [name for name, file in files.items() if os.path.exists(f"{folder}/{file}")]
+    if not formats or any(os.path.exists(f"{folder}/{name}") for name in WEIGHTS):
         return None
-    return found[0] if recognise(folder) in (None, OURS) else None
+    return formats[0] if recognise(folder) in (None, OURS) else None

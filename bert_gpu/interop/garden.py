@@ -1,18 +1,22 @@
-"""TF Model Garden's BERT: weights into and out of its BertEncoderV2, BertPretrainerV2 and
+"""Reads and writes TF Model Garden's BERT: weights of its BertEncoderV2, BertPretrainerV2 and
 BertClassifier.
 
-A checkpoint of theirs is a graph of objects. So we build the objects, set or read their variables,
-and let tf.train.Checkpoint do the rest, with the items that their tasks save and load: `model`,
-`encoder`, `masked_lm`, `next_sentence.pooler_dense` and `sentence_prediction.pooler_dense`. Their
-attention keeps a head apart: kernels are (H, N, D), ours (H, N x D).
+A checkpoint of Model Garden is a graph of objects. So this module builds the objects, sets or reads
+their variables, and lets tf.train.Checkpoint do the rest, with the items that Model Garden's tasks
+save and load: `model`, `encoder`, `masked_lm`, `next_sentence.pooler_dense` and
+`sentence_prediction.pooler_dense`. Model Garden's attention keeps the heads apart: its kernels are
+(H, N, D), ours (H, N x D).
 """
 
 import warnings
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError
+from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.google import GOOGLE, specs_of
 from bert_gpu.interop.heads import guess_architecture
@@ -28,10 +32,14 @@ from bert_gpu.interop.tf_checkpoints import (
     reading,
     write_folder,
 )
+from bert_gpu.model.config import ModelConfig
 
 tf = LazyModule("tensorflow")
 
-MASKED_LM, NEXT_SENTENCE, CLASSES = "masked_lm", "next_sentence", "sentence_prediction"  # heads
+# names of Model Garden's heads
+MASKED_LM = "masked_lm"
+NEXT_SENTENCE = "next_sentence"
+CLASSES = "sentence_prediction"
 POOLED_CLASSES = "pooled_prediction"  # our name of a head of classes on the encoder's own pooler
 POOLER = "encoder/pooler_transform"
 OUR_HEADS = {
@@ -41,7 +49,7 @@ OUR_HEADS = {
     POOLED_CLASSES: "classifier/",
 }
 _LAYER = "encoder/transformer/layer_{}"
-PARTS = {  # as families.BERT_PARTS; those that depend on the heads are added
+PARTS = {  # as families.BERT_PARTS; variable_names adds those that depend on the heads
     "embeddings/word": "encoder/word_embeddings/embeddings",
     "embeddings/position": "encoder/position_embedding/embeddings",
     "embeddings/segment": "encoder/type_embeddings/embeddings",
@@ -62,15 +70,15 @@ PARTS = {  # as families.BERT_PARTS; those that depend on the heads are added
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # the end of a variable's name in a checkpoint
 
 
-def recognises(path):
-    """Whether a path names a checkpoint of objects."""
+def recognises(path: str) -> bool:
+    """Return whether a path names an object-based checkpoint."""
     prefix = find_checkpoint(path)
     return prefix is not None and has_objects(prefix)
 
 
-def variable_names(config, heads):
-    """{our name: [their names]}: "encoder/" and the names in BertEncoderV2, then those of a set of
-    heads. The pooler is that of a head, where one has its own.
+def variable_names(config: ModelConfig, heads: Collection[str]) -> dict[str, list[str]]:
+    """Return {our name: [their names]}: names in BertEncoderV2 with "encoder/" before them, and
+    those of a set of heads. The pooler is that of a head, where a head has its own.
     """
     poolers = [f"{head}/pooler_dense" for head in (NEXT_SENTENCE, CLASSES) if head in heads]
     classes = CLASSES if CLASSES in heads else POOLED_CLASSES
@@ -80,9 +88,15 @@ def variable_names(config, heads):
     return {name: family.names(name) for name in specs_of(config) if not name.startswith(absent)}
 
 
-def build(config, num_classes=None):
-    """(BertPretrainerV2, {head: BertClassifier} on its encoder, {name as in `variable_names`:
-    variable}) of a classic ModelConfig. Without num_classes there is no BertClassifier.
+def build(
+    config: ModelConfig, num_classes: int | None = None
+) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """Build Model Garden's objects with the shape of a classic ModelConfig. Without num_classes
+    there is no BertClassifier.
+
+    Returns:
+      (BertPretrainerV2, {head: BertClassifier} on its encoder, {name as in `variable_names`:
+        tf.Variable}).
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -127,14 +141,17 @@ def build(config, num_classes=None):
     return pretrainer, classifiers, names
 
 
-def items(model):
-    """{name: object} that their trainer saves of a BertPretrainerV2 or a BertClassifier."""
+def items(model: Any) -> dict[str, Any]:
+    """Return {name: object} that Model Garden's trainer saves of a BertPretrainerV2 or a
+    BertClassifier.
+    """
     return dict(model.checkpoint_items, model=model)
 
 
-def read(path):
-    """The formats.Model of a checkpoint; see formats.FormatModule."""
-    prefix, config = find_checkpoint(path), read_config(path)
+def read(path: str) -> Model:
+    """Return the model of a checkpoint; see formats.FormatModule."""
+    prefix = find_checkpoint(path) or path
+    config = read_config(path)
     check_classic(config, "garden")
     with reading(prefix):
         shapes = dict(tf.train.list_variables(prefix))
@@ -155,19 +172,20 @@ def read(path):
     return Model(config, weights, Notes([], [], guess_architecture(weights.__contains__), ()))
 
 
-def restore(path, prefix, pretrainer, classifiers):
-    """Fills the variables of the encoder and of the heads that a checkpoint has, whose names it
-    returns. UserError when it does not have the whole encoder.
+def restore(path: str, prefix: str, pretrainer: Any, classifiers: Mapping[str, Any]) -> set[str]:
+    """Read a checkpoint into the variables of the encoder and of the heads that it has, and return
+    the names of these heads. Raise UserError when the checkpoint does not have the whole encoder.
     """
-    encoder, masked_lm = pretrainer.encoder_network, pretrainer.masked_lm
+    encoder = pretrainer.encoder_network
+    masked_lm = pretrainer.masked_lm
     both = tf.train.Checkpoint(encoder_network=encoder, masked_lm=masked_lm)
-    attempts = (
+    attempts: tuple[tuple[dict[str, Any], set[str]], ...] = (
         (items(pretrainer), {MASKED_LM, NEXT_SENTENCE}),
         (dict(model=pretrainer), {MASKED_LM, NEXT_SENTENCE}),
         *((dict(model=model), {head}) for head, model in classifiers.items()),
         (dict(encoder=encoder, masked_lm=masked_lm), {MASKED_LM}),
         (dict(model=both), {MASKED_LM}),
-        (dict(encoder=both), {MASKED_LM}),  # of their converter
+        (dict(encoder=both), {MASKED_LM}),  # written by Model Garden's converter
         (dict(encoder=encoder), set()),
         (dict(model=encoder), set()),
     )
@@ -191,8 +209,10 @@ def restore(path, prefix, pretrainer, classifiers):
     )
 
 
-def flat(config, name, array):
-    """One of their variables in our shape: heads side by side."""
+def flat(config: ModelConfig, name: str, array: np.ndarray) -> np.ndarray:
+    """Return one of their variables in the shape of our weight `name`, with the attention heads
+    side by side.
+    """
     if name.startswith("layer_") and "/attention/" in name and "norm" not in name:
         if name.endswith("output/kernel"):
             return array.reshape(-1, config.hidden_size)  # (N, D, H)
@@ -201,11 +221,14 @@ def flat(config, name, array):
     return array
 
 
-def saved_objects(weights, pretrainer, classifiers):
-    """({name: object} to save, set of its heads) for {our name: array}. Their classifier has no
-    heads of pretraining beside its own.
+def saved_objects(
+    weights: Mapping[str, np.ndarray], pretrainer: Any, classifiers: Mapping[str, Any]
+) -> tuple[dict[str, Any], set[str]]:
+    """Return ({name: object} to save, set of its heads) for {our name: array}. Model Garden's
+    classifier has no pretraining heads beside its own.
     """
-    encoder, masked_lm = pretrainer.encoder_network, pretrainer.masked_lm
+    encoder = pretrainer.encoder_network
+    masked_lm = pretrainer.masked_lm
     if CLASSES in classifiers:
         return items(classifiers[CLASSES]), {CLASSES}
     if "mlm/bias" not in weights:
@@ -215,13 +238,13 @@ def saved_objects(weights, pretrainer, classifiers):
     return items(pretrainer), {MASKED_LM, NEXT_SENTENCE}
 
 
-def write(model, folder, options):
-    """Writes a Model as a checkpoint of theirs; see formats.FormatModule."""
+def write(model: Model, folder: str, options: ExportConfig) -> str:
+    """Write a model as a checkpoint of Model Garden; see formats.FormatModule."""
     check_classic(model.config, "garden")
     pretrainer, classifiers, variables = build(
         model.config, len(model.weights.get("classifier/bias", ()))
     )
-    saved, heads = saved_objects(model.weights, pretrainer, classifiers)
+    objects, heads = saved_objects(model.weights, pretrainer, classifiers)
     names = variable_names(model.config, heads)
     for name, theirs in names.items():
         if name in model.weights:
@@ -234,15 +257,15 @@ def write(model, folder, options):
     write_folder(
         model,
         folder,
-        lambda path: tf.train.Checkpoint(**saved).write(path),
+        lambda path: tf.train.Checkpoint(**objects).write(path),
         {
             "In Model Garden, as a task's init_checkpoint, or by its objects": (
-                f'tf.train.Checkpoint({", ".join(sorted(saved))}).read("FOLDER/{PREFIX}")',
+                f'tf.train.Checkpoint({", ".join(sorted(objects))}).read("FOLDER/{PREFIX}")',
             )
         },
         dict(checkpoint=pointer),
     )
     return (
-        f"{folder}: {PREFIX} of Model Garden's BertEncoderV2, with {', '.join(sorted(saved))}"
+        f"{folder}: {PREFIX} of Model Garden's BertEncoderV2, with {', '.join(sorted(objects))}"
         f"{left_out(model.weights, names)}{gelu_warning(model.config)}"
     )

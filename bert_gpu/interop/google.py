@@ -1,17 +1,21 @@
-"""TensorFlow 1 checkpoints of Google's BERT: bert_model.ckpt, bert_config.json and vocab.txt.
+"""Reads and writes TensorFlow 1 checkpoints of Google's BERT: bert_model.ckpt, bert_config.json and
+vocab.txt.
 
-Their variables are ours under other names: query, key and value are one matrix here, and the
-scores of next sentences and of classes are stored transposed. What an optimizer adds is ignored.
+Their variables are our weights under other names: query, key and value are one matrix here, and the
+scores of next sentences and of classes are stored transposed. The variables of an optimizer are
+ignored.
 """
 
 import dataclasses
 import re
+from collections.abc import Mapping
 
 import numpy as np
 
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop import heads, tf_checkpoints
+from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.families import BERT_PARTS, Family
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.tf_checkpoints import (
@@ -24,6 +28,8 @@ from bert_gpu.interop.tf_checkpoints import (
     reading,
     write_folder,
 )
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.weights import WeightSpec
 
 tf = LazyModule("tensorflow")
 encoders = LazyModule("bert_gpu.model.encoders")
@@ -49,36 +55,39 @@ GOOGLE = Family(
 )
 
 
-def recognises(path):
-    """Whether a path names a checkpoint of named variables."""
+def recognises(path: str) -> bool:
+    """Return whether a path names a checkpoint of named variables."""
     prefix = find_checkpoint(path)
     return prefix is not None and not has_objects(prefix)
 
 
-def specs_of(config, num_classes=1):
-    """{our name: WeightSpec} of all that a checkpoint may have."""
+def specs_of(config: ModelConfig, num_classes: int = 1) -> dict[str, WeightSpec]:
+    """Return {our name: WeightSpec} of all weights that a checkpoint may have."""
     encoder = encoders.open_encoder(config)
     return heads.specs_of(encoder, "BertForSequenceClassification", num_classes)
 
 
-def read_config(path):
-    """The ModelConfig of a checkpoint; see formats.FormatModule. Its vocab_size is that of the word
-    embeddings, whose table NVIDIA pads beyond that of bert_config.json.
+def read_config(path: str) -> ModelConfig:
+    """Return the ModelConfig of a checkpoint; see formats.FormatModule. Its vocab_size is the
+    number of rows of the word embeddings, which NVIDIA pads beyond the vocab_size of
+    bert_config.json.
     """
-    config, prefix = tf_checkpoints.read_config(path), find_checkpoint(path)
+    config = tf_checkpoints.read_config(path)
+    prefix = find_checkpoint(path) or path
     with reading(prefix):
         shapes = dict(tf.train.list_variables(prefix))
     sizes = (config.vocab_size, *shapes.get("bert/embeddings/word_embeddings", ())[:1])
     return dataclasses.replace(config, vocab_size=max(sizes))
 
 
-def read(path):
-    """The formats.Model of a checkpoint; see formats.FormatModule."""
-    prefix, config = find_checkpoint(path), read_config(path)
+def read(path: str) -> Model:
+    """Return the model of a checkpoint; see formats.FormatModule."""
+    prefix = find_checkpoint(path) or path
+    config = read_config(path)
     with reading(prefix):
         reader = tf.train.load_checkpoint(prefix)
-        found = reader.get_variable_to_shape_map()
-    shapes = {name: tuple(size) for name, size in found.items() if not OPTIMIZER.search(name)}
+        stored = reader.get_variable_to_shape_map()
+    shapes = {name: tuple(size) for name, size in stored.items() if not OPTIMIZER.search(name)}
     if config.num_hidden_layers > len(shapes):  # before building a table of that many layers
         raise UserError(
             f"bert_config.json says num_hidden_layers={config.num_hidden_layers}, "
@@ -86,10 +95,10 @@ def read(path):
             where=path,
         )
 
-    def read_variable(name, shape):
+    def read_variable(name: str, shape: tuple[int, ...]) -> np.ndarray:
         if shapes[name] != shape:
             raise UserError(
-                f"{name} has shape {shapes[name]}, bert_config.json asks for {shape}", where=path
+                f"{name} has shape {shapes[name]}, bert_config.json gives {shape}", where=path
             )
         with reading(prefix):
             array = np.asarray(reader.get_tensor(name), np.float32)
@@ -111,12 +120,13 @@ def read(path):
     return Model(config, weights, Notes(missing, unused, architecture, ()))
 
 
-def write(model, folder, options):
-    """Writes a Model as Google's files; see formats.FormatModule."""
+def write(model: Model, folder: str, options: ExportConfig) -> str:
+    """Write a model as Google's files; see formats.FormatModule."""
     check_classic(model.config, "google")
-    tensors, known = {}, specs_of(model.config)
+    tensors: dict[str, np.ndarray] = {}
+    specs = specs_of(model.config)
     for name, weight in model.weights.items():
-        if name in known:
+        if name in specs:
             arrays = GOOGLE.to_theirs(name, np.asarray(weight, np.float32))
             tensors |= zip(GOOGLE.names(name), arrays, strict=True)
     usage = {
@@ -128,12 +138,12 @@ def write(model, folder, options):
     write_folder(model, folder, lambda prefix: save(prefix, tensors), usage)
     return (
         f"{folder}: bert_model.ckpt, bert_config.json and the vocabulary of a Google BERT, "
-        f"{len(tensors)} variables{left_out(model.weights, known)}{gelu_warning(model.config)}"
+        f"{len(tensors)} variables{left_out(model.weights, specs)}{gelu_warning(model.config)}"
     )
 
 
-def save(prefix, tensors):
-    """Writes {name: array} as a checkpoint, which tf.train.Saver of TensorFlow 1 reads."""
+def save(prefix: str, tensors: Mapping[str, np.ndarray]) -> None:
+    """Write {name: array} as a checkpoint that tf.train.Saver of TensorFlow 1 can read."""
     names = sorted(tensors)
     arrays = [tf.constant(np.ascontiguousarray(tensors[name])) for name in names]
     with tf.device("CPU:0"):

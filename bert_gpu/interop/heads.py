@@ -1,28 +1,40 @@
-"""The heads that a model may have on its encoder, and the classes of transformers with them. A new
-head is a row of HEADS, and a row of ARCHITECTURES where it makes a class. Imports no TensorFlow.
+"""Tables of the heads that a model may have on its encoder, and of the classes of transformers with
+them. A new head is a row of HEADS, and a row of ARCHITECTURES where it makes a class. Imports no
+TensorFlow.
 """
+
+from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterable, Mapping
 
 from bert_gpu.base.environment import LazyModule
 
+if typing.TYPE_CHECKING:
+    import tensorflow as tf
+
+    from bert_gpu.model.config import ModelConfig
+    from bert_gpu.model.encoders import Encoder
+    from bert_gpu.model.weights import WeightSpec
 heads = LazyModule("bert_gpu.model.heads")
 
 
 class Head(typing.NamedTuple):
     """A head; the names of its weights begin with its key in HEADS.
 
-    weights: function of (ModelConfig, number of classes) -> {name: WeightSpec}, with those of other
-    heads that it computes through.
-    parts: {stem of our names: stem of theirs in BERT's classes of transformers}.
-    outputs: function of (weights, hidden (B, S, H), mask (B, S), ModelConfig) -> {name in
-    transformers: tensor}.
+    Attributes:
+      weights: function of (ModelConfig, number of classes) that returns {name: WeightSpec},
+        including the weights of other heads that it computes through.
+      parts: {stem of our names: stem of theirs in BERT's classes of transformers}.
+      outputs: function of (weights, hidden (B, S, H), mask (B, S), ModelConfig) that returns {name
+        in transformers: tensor}.
     """
 
-    weights: Callable
+    weights: Callable[[ModelConfig, int], dict[str, WeightSpec]]
     parts: Mapping[str, str]
-    outputs: Callable
+    outputs: Callable[
+        [Mapping[str, tf.Tensor], tf.Tensor, tf.Tensor, ModelConfig], dict[str, tf.Tensor]
+    ]
 
 
 HEADS = {
@@ -71,15 +83,18 @@ HEADS = {
         ),
     ),
 }
-OF_PRETRAINING = ("mlm", "nsp", "pooler")
+PRETRAINING_HEADS = ("mlm", "nsp", "pooler")
 
 
 class Architecture(typing.NamedTuple):
     """A class of transformers.
 
-    heads: keys of HEADS. title, task: of its model card, in words and for Hugging Face's index.
-    own: the head of its task, None for pretraining. has_labels: whether that has a row for each
-    class.
+    Attributes:
+      heads: keys of HEADS.
+      title: description of the model, for its model card.
+      task: name of its task in Hugging Face's index.
+      own: the head of its task, None for pretraining.
+      has_labels: whether that head has an output for each class.
     """
 
     heads: tuple[str, ...]
@@ -90,7 +105,7 @@ class Architecture(typing.NamedTuple):
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """How the names of the weights of its heads begin."""
+        """Return the beginnings of the names of its heads' weights."""
         return tuple(f"{head}/" for head in self.heads)
 
 
@@ -122,12 +137,13 @@ ARCHITECTURES = {
         ("span",), "A model that finds answers in texts", "question-answering", own="span"
     ),
 }
-# {class: its head} of those with a row for each class of a task
+# {class: its head} of the classes whose head has an output for each class of a task
 LABELLED = {name: row.own for name, row in ARCHITECTURES.items() if row.has_labels}
 PREFIXES = tuple(f"{head}/" for head in HEADS)
-# (weights, the class that they make of a model that has none of those above them). The pooler tells
-# classifiers of texts and of tokens apart, whose other names are the same in BERT's classes
-SIGNS = (
+# (weights, the class of a model that has them and lacks those of each row above). The pooler
+# distinguishes classifiers of texts from those of tokens, whose other names are the same in BERT's
+# classes.
+ARCHITECTURES_BY_WEIGHTS = (
     (("span/kernel",), "BertForQuestionAnswering"),
     (("classifier/kernel", "pooler/kernel"), "BertForSequenceClassification"),
     (("token_classifier/kernel",), "BertForTokenClassification"),
@@ -139,31 +155,32 @@ SIGNS = (
 
 
 def architecture_of(names: Iterable[str]) -> str:
-    """The class of transformers with the most of some heads and no others; BertModel, whose pooler
-    may be absent, where no other has any.
+    """Return the class of transformers that has the most of some heads and no others; BertModel,
+    whose pooler may be absent, where no other class fits.
     """
     fitting = [name for name, row in ARCHITECTURES.items() if set(row.heads) <= set(names)]
     ranks = {name: (len(ARCHITECTURES[name].heads), name != "BertModel") for name in fitting}
-    return max(fitting, key=ranks.get, default="BertModel")
+    return max(fitting, key=ranks.__getitem__, default="BertModel")
 
 
 def guess_architecture(has: Callable[[str], bool]) -> str:
-    """The class of transformers of a model that names none that we know. has: function of our name
-    of a weight -> whether the model has it.
+    """Return the class of transformers of a model whose files name no known class. has: returns
+    whether the model has one of our weights.
     """
-    return next(name for weights, name in SIGNS if all(map(has, weights)))
+    return next(name for weights, name in ARCHITECTURES_BY_WEIGHTS if all(map(has, weights)))
 
 
 def is_left_out(name: str, architecture: str) -> bool:
-    """Whether a weight belongs to a head that an architecture does not have."""
+    """Return whether a weight belongs to a head that an architecture does not have."""
     return name.startswith(PREFIXES) and not name.startswith(ARCHITECTURES[architecture].prefixes)
 
 
-def specs_of(encoder, architecture: str, num_classes: int = 1) -> dict:
-    """{name: WeightSpec} of every weight that a model of an Encoder and an architecture may have:
-    the heads of pretraining, and its own.
+def specs_of(encoder: Encoder, architecture: str, num_classes: int = 1) -> dict[str, WeightSpec]:
+    """Return {name: WeightSpec} of every weight that a model with an encoder and an architecture
+    may have: the encoder's, those of the pretraining heads, and those of the architecture's own
+    heads.
     """
     specs = encoder.weights()
-    for name in dict.fromkeys((*OF_PRETRAINING, *ARCHITECTURES[architecture].heads)):
+    for name in dict.fromkeys((*PRETRAINING_HEADS, *ARCHITECTURES[architecture].heads)):
         specs = {**specs, **HEADS[name].weights(encoder.config, num_classes)}
     return specs

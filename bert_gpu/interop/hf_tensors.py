@@ -1,5 +1,5 @@
-"""Normalises tensors read from a folder of transformers: canonical names, nothing that is stored
-twice, shapes checked.
+"""Normalises tensors read from a folder of transformers: canonical names, no duplicates, shapes
+checked.
 """
 
 import re
@@ -7,11 +7,14 @@ import re
 import numpy as np
 
 from bert_gpu.base.errors import UserError
+from bert_gpu.interop.families import Family
 
 
-def named_by(family, tensors, folder):
-    """A folder's {name: tensor} under the names of a family's classes with heads, without what
-    repeats other tensors or is 0. UserError where it does not repeat them.
+def rename_tensors(
+    family: Family, tensors: dict[str, np.ndarray], folder: str
+) -> dict[str, np.ndarray]:
+    """Return a folder's {name: tensor} under the names of a family's classes with heads, without
+    tensors that repeat others or are 0. Raise UserError where such a tensor has other values.
     """
     if family.parts is None:
         return tensors
@@ -23,11 +26,12 @@ def named_by(family, tensors, folder):
     return tensors
 
 
-def pop_decoder(folder, family, tensors):
-    """Removes the MLM decoder, which repeats the word embeddings and the output bias; keeps its
-    bias if that is the only copy.
+def pop_decoder(folder: str, family: Family, tensors: dict[str, np.ndarray]) -> None:
+    """Remove the decoder of masked words, which repeats the word embeddings and the output bias;
+    keep its bias if that is the only copy.
     """
-    words_name, (bias_name,) = family.names("embeddings/word")[0], family.names("mlm/bias")
+    (words_name,) = family.names("embeddings/word")
+    (bias_name,) = family.names("mlm/bias")
     decoder = tensors.pop(f"{family.decoder}.weight", None)
     bias = tensors.pop(f"{family.decoder}.bias", None)
     if bias is not None:
@@ -41,20 +45,18 @@ def pop_decoder(folder, family, tensors):
         )
 
 
-def canonical(name, family):
-    """Their name as in the family's table: old norms have gamma and beta, and names of a bare
-    encoder lack the prefix.
+def canonical(name: str, family: Family) -> str:
+    """Return a tensor's name as in the family's table: old files call the weights of a norm gamma
+    and beta, and names of a bare encoder lack the prefix.
     """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     return family.with_prefix(re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
 
 
-def check_tensor(folder, name, tensor, shape):
-    """UserError for a tensor of another shape, or with values that are no numbers."""
+def check_tensor(folder: str, name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Raise UserError for a tensor of another shape, or with values that are not finite."""
     if tensor.shape != shape:
-        raise UserError(
-            f"{name} has shape {tensor.shape}, config.json asks for {shape}", where=folder
-        )
+        raise UserError(f"{name} has shape {tensor.shape}, config.json gives {shape}", where=folder)
     if not np.isfinite(tensor).all():
         raise UserError(
             f"{name} has values that are not finite",

@@ -1,21 +1,24 @@
 """Reads and writes model folders of Hugging Face: config.json and model.safetensors.
 
-This is also the project's own format, so that trained models open in `transformers` directly; for
+This is also the project's own format, so that trained models open in `transformers` directly. For
 other architectures than BERT's (not config.is_classic), such as a pre-LN model, the folder has a
-model_type of our own, our names for tensors and, in modeling_bert_gpu.py, the code that computes it
-there. `export` writes the class of a relative (relatives.py) instead, where one computes the same.
-families.py has the names of tensors, heads.py those of classes.
+model_type of our own, our names of tensors and, in modeling_bert_gpu.py, the code that computes the
+model in `transformers`. `export` writes the class of a relative (relatives.py) instead, where one
+computes the same. families.py has the names of tensors, heads.py those of classes.
 """
 
 import os
 import pathlib
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from bert_gpu.base import tensor_files
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop import card, hf_tensors
-from bert_gpu.interop.families import OWN, auto_class, family_of
+from bert_gpu.interop.config import ExportConfig
+from bert_gpu.interop.families import OWN, Family, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.formats import Model, Notes, formats_holding
 from bert_gpu.interop.heads import (
@@ -29,27 +32,31 @@ from bert_gpu.interop.relatives import Relative, read_shape, relative_of
 from bert_gpu.interop.tensors import read_tensors
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
+from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 
-# what transformers computes a model of ours with, copied into its folder
+# the code that computes a model of ours in transformers, copied into its folder
 CODE = pathlib.Path(__file__).with_name("modeling_bert_gpu.py")
 
 
-def _num_classes(family, architecture, tensors):
-    """Rows of the classifier among tensors with a family's names; 1 without one."""
+def _num_classes(family: Family, architecture: str, tensors: Mapping[str, np.ndarray]) -> int:
+    """Return the number of classes of the classifier among tensors with a family's names; 1 without
+    one.
+    """
     (name,) = family.names(f"{LABELLED.get(architecture, 'classifier')}/kernel")
     kernel = tensors.get(name)
-    return 1 if np.ndim(kernel) != 2 else kernel.shape[-1 if family.parts is None else 0]
+    axis = -1 if family.parts is None else 0
+    return 1 if kernel is None or np.ndim(kernel) != 2 else kernel.shape[axis]
 
 
-def read_model(folder):
-    """Reads a folder of a class of Hugging Face's BERT (heads.ARCHITECTURES) or of a relative.
+def read_model(folder: str) -> tuple[ModelConfig, dict[str, np.ndarray], Notes]:
+    """Read a folder of a class of Hugging Face's BERT (heads.ARCHITECTURES) or of a relative.
 
     Returns:
-      (config, weights, notes): ModelConfig; {our name: float32 array} of the weights in the
-        folder; Notes. `notes.missing` names weights of the folder's architecture that the file
-        lacks; of a relative's classes, `notes.architecture` names BERT's with the same heads.
-        A task's head is not read where config.json names another class than ours.
+      (config, weights, notes): ModelConfig; {our name: float32 array} of the weights in the folder;
+        Notes. `notes.missing` names weights of the folder's architecture that the file lacks; for a
+        relative's classes, `notes.architecture` names BERT's class with the same heads. The head of
+        a task is not read where config.json names a class that is not ours.
 
     Raises:
       UserError: no such folder or file, a damaged file, a shape that contradicts config.json, an
@@ -61,7 +68,7 @@ def read_model(folder):
     }
     config_path = os.path.join(folder, "config.json")
     family, config, values = read_shape(config_path)
-    tensors = hf_tensors.named_by(family, tensors, folder)
+    tensors = hf_tensors.rename_tensors(family, tensors, folder)
     with model_config.naming(config_path):
         encoder = open_encoder(config)
     if encoder.num_groups > len(tensors):  # before building a table of that many layers
@@ -70,17 +77,17 @@ def read_model(folder):
             f"file has {len(tensors)} tensors",
             where=folder,
         )
-    every = set(tensors)
-    stated = (values.get("architectures") or [None])[0]
+    all_names = set(tensors)
+    class_name = (values.get("architectures") or [None])[0]
     foreign = None
 
-    def has(weight):
+    def has(weight: str) -> bool:
         return tensors.keys() >= set(family.names(weight))
 
-    architecture = family.architecture_of(stated) or guess_architecture(has)
+    architecture = family.architecture_of(class_name) or guess_architecture(has)
     head = ARCHITECTURES[architecture].own
-    if stated != family.class_of(architecture) and stated and head:
-        foreign = stated  # whose scores may mean anything
+    if class_name != family.class_of(architecture) and class_name and head:
+        foreign = class_name  # the meaning of its scores is not known
         for part in ("kernel", "bias"):
             tensors.pop(family.of(architecture).names(f"{head}/{part}")[0], None)
         architecture = guess_architecture(has)
@@ -88,14 +95,14 @@ def read_model(folder):
     with model_config.naming(config_path):
         specs = specs_of(encoder, architecture, _num_classes(family, architecture, tensors))
 
-    def read_tensor(their, shape):
+    def read_tensor(their: str, shape: tuple[int, ...]) -> np.ndarray:
         hf_tensors.check_tensor(folder, their, tensors[their], shape)
         return tensors[their]
 
     weights, missing = family.read_weights(
         specs, set(tensors), read_tensor, lambda name: not is_left_out(name, architecture)
     )
-    unused = sorted(every - {their for name in weights for their in family.names(name)})
+    unused = sorted(all_names - {their for name in weights for their in family.names(name)})
     beyond = (family.layer_prefix(config.num_groups), "encoder/")
     if any(name.startswith(beyond) for name in unused):
         raise UserError(
@@ -105,23 +112,28 @@ def read_model(folder):
         )
     has_labels = any(f"{head}/kernel" in weights for head in LABELLED.values())
     labels = model_config.labels_of(config_path, values) if has_labels else ()
-    means = values.get("problem_type") if has_labels else None
-    return config, weights, Notes(missing, unused + left_out, architecture, labels, means, foreign)
+    problem_type = values.get("problem_type") if has_labels else None
+    return (
+        config,
+        weights,
+        Notes(missing, unused + left_out, architecture, labels, problem_type, foreign),
+    )
 
 
-def read(path):
-    """The formats.Model of a folder."""
+def read(path: str) -> Model:
+    """Return the model of a folder."""
     return Model(*read_model(path))
 
 
-def write(model, folder, options):
-    """Writes a Model's folder for transformers: as a BERT, as a relative that computes the same, or
-    with our code. Returns the line for the log, which says which.
+def write(model: Model, folder: str, options: ExportConfig) -> str:
+    """Write a model's folder for transformers: as a BERT, as a relative that computes the same, or
+    with our code. Return the line for the log, which names the class.
     """
-    config, architecture = model.config, model.notes.architecture
+    config = model.config
+    architecture = model.notes.architecture
     if not config.has_own_encoder:
         raise UserError(
-            f"{config.encoder[:80]} is an encoder of Model Garden, which "
+            f"{config.encoder!s:.80} is an encoder of Model Garden, which "
             "transformers has no class for",
             f"give {formats_holding(config)} (--init_checkpoint and fill-mask "
             "take the folder as it is)",
@@ -135,33 +147,36 @@ def write(model, folder, options):
         write_own(model, folder, is_whole_model=True)
         name = family_of(config).class_of(architecture)
         if config.is_classic:
-            return f"{folder}: {name} of transformers; {_opened(folder, architecture)}"
+            return f"{folder}: {name} of transformers; {_open_call(folder, architecture)}"
         return (
             f"{folder}: {name}, which transformers has no class for and {CODE.name} in the folder "
-            f"computes; {_opened(folder, architecture, ', trust_remote_code=True')}"
+            f"computes; {_open_call(folder, architecture, ', trust_remote_code=True')}"
         )
-    held = relative.architecture_for(architecture)
-    usage = card.own_usage(held) | card.transformers_usage(held, remote=False)
-    copy = model._replace(notes=model.notes._replace(architecture=held))
+    other = relative.architecture_for(architecture) or architecture
+    usage = card.own_usage(other) | card.transformers_usage(other, remote=False)
+    copy = model._replace(notes=model.notes._replace(architecture=other))
     files |= {**(model.task or {}), "README.md": card.readme(copy, usage, library="transformers")}
     _write_folder(copy, folder, files, relative, is_whole_model=True)
-    lost = "" if held == architecture else ", without next sentences"
+    difference = "" if other == architecture else ", without next sentences"
     return (
-        f"{folder}: {relative.family.class_of(held)} of transformers, which computes the "
-        f"same{lost}; {_opened(folder, held)}"
+        f"{folder}: {relative.family.class_of(other)} of transformers, which computes the "
+        f"same{difference}; {_open_call(folder, other)}"
     )
 
 
-def _opened(folder, architecture, more=""):
-    """The call that opens a folder there."""
+def _open_call(folder: str, architecture: str, more: str = "") -> str:
+    """Return the call that opens a folder in transformers."""
     return f'{auto_class(architecture)}.from_pretrained("{folder}"{more})'
 
 
-def write_own(model, folder, more=None, is_whole_model=False):
-    """Writes a Model as a folder of ours, with its tokenizer, its card, its task and further files
-    {name: bytes}; returns the line for the log. is_whole_model: of folders.replace_folder.
+def write_own(
+    model: Model, folder: str, more: Mapping[str, bytes] | None = None, is_whole_model: bool = False
+) -> str:
+    """Write a model as a folder of ours, with its tokenizer, its card, its task and further files
+    {name: bytes}; return the line for the log. is_whole_model: as in folders.replace_folder.
     """
-    config, notes = model.config, model.notes
+    config = model.config
+    notes = model.notes
     files = tokenizer_files(model.tokenizer, config, max_seq_length=notes.max_seq_length)
     files |= {**(model.task or {}), **(more or {})}
     usage = card.own_usage(notes.architecture)
@@ -172,9 +187,16 @@ def write_own(model, folder, more=None, is_whole_model=False):
     return f"{folder}: {family_of(config).class_of(notes.architecture)}"
 
 
-def write_model(folder, config, weights, architecture="BertForPreTraining", labels=(), files=None):
-    """Writes a model folder of ours without a card, which `read_model` reads back and
-    `transformers` opens with `architecture`.from_pretrained; arguments as for `_write_folder`.
+def write_model(
+    folder: str | os.PathLike[str],
+    config: ModelConfig,
+    weights: dict[str, np.ndarray],
+    architecture: str = "BertForPreTraining",
+    labels: tuple[str, ...] = (),
+    files: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write a model folder of ours without a card, which `read_model` reads back and `transformers`
+    opens with `architecture`.from_pretrained; arguments as for `_write_folder`.
     """
     if architecture not in ARCHITECTURES:
         raise UserError(
@@ -185,8 +207,8 @@ def write_model(folder, config, weights, architecture="BertForPreTraining", labe
 
 def _write_folder(
     model: Model,
-    folder: str,
-    files: dict[str, bytes],
+    folder: str | os.PathLike[str],
+    files: Mapping[str, bytes],
     relative: Relative | None = None,
     is_whole_model: bool = False,
 ) -> None:
@@ -197,14 +219,15 @@ def _write_folder(
 
     Args:
       model: its weights that the architecture does not have (a pretraining head in a classifier)
-        are left out; without labels, the classes are LABEL_0, LABEL_1 and so on.
+        are left out; without labels, the classes are named LABEL_0, LABEL_1 and so on.
       files: {name: bytes} of further files, such as vocab.txt.
-      is_whole_model: of folders.replace_folder.
+      is_whole_model: as in folders.replace_folder.
 
     Raises:
       UserError: a weight of the architecture is missing.
     """
-    config, notes = model.config, model.notes
+    config = model.config
+    notes = model.notes
     family = relative.family if relative else family_of(config)
     code, more = ({}, {}) if relative else _code_for(config)
     more |= score_meaning(notes.architecture, notes.problem_type)
@@ -220,10 +243,10 @@ def _write_folder(
     replace_folder(str(folder).rstrip("/"), contents, is_whole_model)
 
 
-def _code_for(config):
-    """({name: bytes} of the code that computes a model in transformers, the entries of its
-    config.json that name it); nothing where transformers has a class, or where ours does not
-    compute it: an encoder of Model Garden.
+def _code_for(config: ModelConfig) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """Return {name: bytes} of the code that computes a model in transformers, and the entries of
+    its config.json that name the code. Both are empty where transformers has a class, and for an
+    encoder of Model Garden, which our code does not compute.
     """
     if config.is_classic or not config.has_own_encoder:
         return {}, {}
@@ -233,14 +256,20 @@ def _code_for(config):
     return {CODE.name: CODE.read_bytes()}, {"auto_map": auto_map}
 
 
-def score_meaning(architecture, problem_type):
-    """The entry of a config.json for what a classifier's scores mean."""
-    said = architecture in LABELLED and problem_type is not None
-    return {"problem_type": problem_type} if said else {}
+def score_meaning(architecture: str, problem_type: str | None) -> dict[str, str]:
+    """Return the entry of a config.json for the meaning of a classifier's scores."""
+    if architecture not in LABELLED or problem_type is None:
+        return {}
+    return {"problem_type": problem_type}
 
 
-def _checked_labels(folder, weights, architecture, labels):
-    """Names of all classes of an architecture's head, () for one without classes."""
+def _checked_labels(
+    folder: str | os.PathLike[str],
+    weights: Mapping[str, np.ndarray],
+    architecture: str,
+    labels: tuple[str, ...],
+) -> tuple[str, ...]:
+    """Return the names of all classes of an architecture's head, () for a head without classes."""
     if architecture not in LABELLED:
         return ()
     num_classes = _num_classes(OWN, architecture, weights)
@@ -250,9 +279,18 @@ def _checked_labels(folder, weights, architecture, labels):
     return labels
 
 
-def _their_tensors(folder, family, config, weights, architecture):
-    """{name: tensor} of a family's class. UserError when it has a weight that we lack."""
-    family, tensors = family.of(architecture), {}
+def _their_tensors(
+    folder: str | os.PathLike[str],
+    family: Family,
+    config: ModelConfig,
+    weights: Mapping[str, np.ndarray],
+    architecture: str,
+) -> dict[str, np.ndarray]:
+    """Return {name: tensor} of a family's class. Raise UserError when the model lacks one of its
+    weights.
+    """
+    family = family.of(architecture)
+    tensors: dict[str, np.ndarray] = {}
     specs = specs_of(open_encoder(config), architecture, _num_classes(OWN, architecture, weights))
     for name, spec in specs.items():
         if is_left_out(name, architecture):

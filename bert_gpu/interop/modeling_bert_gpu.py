@@ -1,12 +1,15 @@
 """BERT with bert-gpu's switches, for Hugging Face's transformers: pre-LN, RMSNorm, gates, rotary or
 sinusoidal positions, no biases, factorised embeddings, layers that share weights.
 
-This one file is copied beside a model's weights, which config.json names it for; it needs torch
-and transformers 5 alone. AutoModel and its relatives open the folder with trust_remote_code=True.
+This file is copied beside a model's weights, where config.json names it; it needs only torch and
+transformers 5. AutoModel and its relatives open the folder with trust_remote_code=True.
 
-Weights are one flat table of parameters under the names of the file, with kernels as (in, out).
-Legend: B batch, S sequence, H hidden, N heads, D per head, E embedding width, V vocabulary.
+Weights are one flat table of parameters under the names of the weights file, with kernels as (in,
+out). Legend: B batch, S sequence, H hidden, N heads, D per head, E embedding width, V vocabulary.
 """
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import transformers
@@ -21,6 +24,7 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 from transformers.models.bert.modeling_bert import BertForPreTrainingOutput
+from transformers.utils import ModelOutput
 
 if int(transformers.__version__.partition(".")[0]) < 5:
     raise ImportError(f"needs transformers 5, not {transformers.__version__}: upgrade it with pip")
@@ -35,39 +39,39 @@ ACTIVATIONS = {
 
 
 class BertGpuConfig(PretrainedConfig):
-    """The fields of bert-gpu's model; those that BERT lacks have BERT's meaning by default."""
+    """The fields of bert-gpu's model; the defaults of those that BERT lacks mean BERT."""
 
     model_type = "bert_gpu"
 
     def __init__(
         self,
-        vocab_size=30522,
-        hidden_size=768,
-        num_hidden_layers=12,
-        num_attention_heads=12,
-        intermediate_size=3072,
-        hidden_act="gelu",
-        hidden_dropout_prob=0.1,
-        attention_probs_dropout_prob=0.1,
-        max_position_embeddings=512,
-        type_vocab_size=2,
-        initializer_range=0.02,
-        layer_norm_eps=1e-12,
-        norm_type="layer_norm",
-        norm_first=False,
-        embedding_norm=True,
-        position_embedding_type="absolute",
-        use_bias=True,
-        embedding_size=None,
-        num_hidden_groups=None,
-        mlm_transform=True,
-        decoder_bias=True,
-        pooling="first",
-        pooler_size=None,
-        encoder=None,
-        pad_token_id=0,
-        **more,
-    ):
+        vocab_size: int = 30522,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        hidden_act: str = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        max_position_embeddings: int = 512,
+        type_vocab_size: int = 2,
+        initializer_range: float = 0.02,
+        layer_norm_eps: float = 1e-12,
+        norm_type: str = "layer_norm",
+        norm_first: bool = False,
+        embedding_norm: bool = True,
+        position_embedding_type: str = "absolute",
+        use_bias: bool = True,
+        embedding_size: int | None = None,
+        num_hidden_groups: int | None = None,
+        mlm_transform: bool = True,
+        decoder_bias: bool = True,
+        pooling: str = "first",
+        pooler_size: int | None = None,
+        encoder: str | None = None,
+        pad_token_id: int = 0,
+        **more: Any,
+    ) -> None:
         if encoder is not None:
             raise ValueError(f"encoder={encoder}: is not one that this file computes")
         self.vocab_size = vocab_size
@@ -97,20 +101,23 @@ class BertGpuConfig(PretrainedConfig):
         super().__init__(pad_token_id=pad_token_id, **more)
 
 
-def dense_shapes(name, num_inputs, num_outputs, use_bias=True):
+def dense_shapes(
+    name: str, num_inputs: int, num_outputs: int, use_bias: bool = True
+) -> dict[str, tuple[int, ...]]:
     bias = {f"{name}/bias": (num_outputs,)} if use_bias else {}
-    return {f"{name}/kernel": (num_inputs, num_outputs)} | bias
+    return {f"{name}/kernel": (num_inputs, num_outputs), **bias}
 
 
-def norm_shapes(config, name, size):
+def norm_shapes(config: BertGpuConfig, name: str, size: int) -> dict[str, tuple[int, ...]]:
     bias = {} if config.norm_type == "rms_norm" else {f"{name}/bias": (size,)}
-    return {f"{name}/scale": (size,)} | bias
+    return {f"{name}/scale": (size,), **bias}
 
 
-def encoder_shapes(config):
-    """{name: shape} of embeddings and layers."""
-    hidden, width = config.hidden_size, config.embedding_size or config.hidden_size
-    shapes = {"embeddings/word": (config.vocab_size, width)}
+def encoder_shapes(config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
+    """Return {name: shape} of the weights of embeddings and layers."""
+    hidden = config.hidden_size
+    width = config.embedding_size or config.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {"embeddings/word": (config.vocab_size, width)}
     if config.position_embedding_type == "absolute":
         shapes["embeddings/position"] = (config.max_position_embeddings, width)
     if config.position_embedding_type == "scaled_sinusoidal":
@@ -121,51 +128,60 @@ def encoder_shapes(config):
         shapes |= norm_shapes(config, "embeddings/norm", width)
     if width != hidden:
         shapes |= dense_shapes("embeddings/projection", width, hidden, config.use_bias)
-    inner, gated = config.intermediate_size, config.hidden_act in GATES
+    inner = config.intermediate_size
+    outer = inner // 2 if config.hidden_act in GATES else inner
     for group in range(config.num_hidden_groups or config.num_hidden_layers):
-        attention, feed_forward = f"layer_{group}/attention", f"layer_{group}/feed_forward"
+        attention = f"layer_{group}/attention"
+        feed_forward = f"layer_{group}/feed_forward"
         shapes |= dense_shapes(f"{attention}/qkv", hidden, 3 * hidden, config.use_bias)
         shapes |= dense_shapes(f"{attention}/output", hidden, hidden, config.use_bias)
         shapes |= norm_shapes(config, f"{attention}/norm", hidden)
         shapes |= dense_shapes(f"{feed_forward}/in", hidden, inner, config.use_bias)
-        outer = inner // 2 if gated else inner
         shapes |= dense_shapes(f"{feed_forward}/output", outer, hidden, config.use_bias)
         shapes |= norm_shapes(config, f"{feed_forward}/norm", hidden)
     return shapes | (norm_shapes(config, "final_norm", hidden) if config.norm_first else {})
 
 
-def mlm_shapes(config):
-    hidden, width = config.hidden_size, config.embedding_size or config.hidden_size
-    shapes = {}
+def mlm_shapes(config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
+
+    hidden = config.hidden_size
+    width = config.embedding_size or config.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {}
     if config.mlm_transform:
         shapes |= dense_shapes("mlm/transform", hidden, width, config.use_bias)
         shapes |= norm_shapes(config, "mlm/norm", width)
     return shapes | ({"mlm/bias": (config.vocab_size,)} if config.decoder_bias else {})
 
 
-def activate(name, x):
-    """A gate multiplies the first half of x by the activation of the second."""
+def activate(name: str, x: torch.Tensor) -> torch.Tensor:
+    """Return the activation of x. A gate multiplies the first half of x by the activation of the
+    second.
+    """
     if name in GATES:
         values, gates = x.chunk(2, -1)
         return values * ACTIVATIONS[GATES[name]](gates)
     return ACTIVATIONS[name](x)
 
 
-def sinusoids(num_positions, width, device):
-    """Sines (even columns) and cosines (odd columns) of position / 10000^(2 i / width)."""
+def sinusoids(num_positions: int, width: int, device: torch.device) -> torch.Tensor:
+    """Return sines (even columns) and cosines (odd columns) of position / 10000^(2 i / width)."""
     return torch.stack(angles(num_positions, width, device), -1).reshape(num_positions, width)
 
 
-def angles(num_positions, size, device):
-    """(sines, cosines) of position / 10000^(2 i / size): float32 (num_positions, size / 2) each."""
+def angles(
+    num_positions: int, size: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return (sines, cosines) of position / 10000^(2 i / size): float32 (num_positions, size / 2)
+    each.
+    """
     positions = torch.arange(num_positions, dtype=torch.float64, device=device)
     steps = torch.arange(0, size, 2, dtype=torch.float64, device=device)
-    turned = positions[:, None] / 10000.0 ** (steps / size)
-    return turned.sin().float(), turned.cos().float()
+    turns = positions[:, None] / 10000.0 ** (steps / size)
+    return turns.sin().float(), turns.cos().float()
 
 
-def rotate(x, sines, cosines):
-    """Turns dimensions i and i + D / 2 of (B, N, S, D) by the angle of their position."""
+def rotate(x: torch.Tensor, sines: torch.Tensor, cosines: torch.Tensor) -> torch.Tensor:
+    """Turn dimensions i and i + D / 2 of (B, N, S, D) by the angle of their position."""
     first, second = x.chunk(2, -1)
     return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1)
 
@@ -176,21 +192,21 @@ class BertGpuPreTrainedModel(PreTrainedModel):
     config_class = BertGpuConfig
     base_model_prefix = ""
     _supports_sdpa = True
-    # heads of other classes
+    # weights of the heads of other classes
     _keys_to_ignore_on_load_unexpected = [r"^(mlm|nsp|pooler|classifier|token_classifier|span)/"]
 
-    def __init__(self, config):
+    def __init__(self, config: BertGpuConfig) -> None:
         super().__init__(config)
         for name, shape in (encoder_shapes(config) | self.head_shapes(config)).items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape)))
         self.post_init()
 
-    def head_shapes(self, config):
+    def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
         return {}
 
     @torch.no_grad()
-    def _init_weights(self, module):
-        """First values of the parameters that were not loaded."""
+    def _init_weights(self, module: nn.Module) -> None:
+        """Set the first values of the parameters that were not loaded."""
         for name, parameter in module.named_parameters(recurse=False):
             if getattr(parameter, "_is_hf_initialized", False):
                 continue
@@ -203,15 +219,15 @@ class BertGpuPreTrainedModel(PreTrainedModel):
             else:
                 parameter.normal_(std=self.config.initializer_range)
 
-    def get_input_embeddings(self):
+    def get_input_embeddings(self) -> nn.Module:
         raise NotImplementedError("the word embeddings are a parameter here, not a module")
 
-    def _dense(self, name, x):
+    def _dense(self, name: str, x: torch.Tensor) -> torch.Tensor:
         bias = getattr(self, f"{name}/bias", None)
         x = x @ getattr(self, f"{name}/kernel")
         return x if bias is None else x + bias
 
-    def _norm(self, name, x):
+    def _norm(self, name: str, x: torch.Tensor) -> torch.Tensor:
         scale = getattr(self, f"{name}/scale")
         if self.config.norm_type == "layer_norm":
             bias = getattr(self, f"{name}/bias")
@@ -220,14 +236,20 @@ class BertGpuPreTrainedModel(PreTrainedModel):
         wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.config.layer_norm_eps)
         return (wide * scale.float()).to(x.dtype)
 
-    def _drop(self, x):
+    def _drop(self, x: torch.Tensor) -> torch.Tensor:
         return functional.dropout(x, self.config.hidden_dropout_prob, self.training)
 
-    def _embed(self, input_ids, token_type_ids, inputs_embeds):
+    def _embed(
+        self,
+        input_ids: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+    ) -> torch.Tensor:
         config = self.config
         if inputs_embeds is None:
             inputs_embeds = functional.embedding(input_ids, getattr(self, "embeddings/word"))
-        x, (batch_size, length) = inputs_embeds, inputs_embeds.shape[:2]
+        x = inputs_embeds
+        batch_size, length = x.shape[:2]
         if config.type_vocab_size:
             if token_type_ids is None:
                 token_type_ids = x.new_zeros((batch_size, length), dtype=torch.long)
@@ -243,8 +265,19 @@ class BertGpuPreTrainedModel(PreTrainedModel):
         has_projection = hasattr(self, "embeddings/projection/kernel")
         return self._dense("embeddings/projection", x) if has_projection else x
 
-    def _attend(self, name, x, mask, turns, attentions):
-        config, (batch_size, length, hidden) = self.config, x.shape
+    def _attend(
+        self,
+        name: str,
+        x: torch.Tensor,
+        mask: torch.Tensor,
+        turns: list[torch.Tensor] | None,
+        attentions: list[torch.Tensor] | None,
+    ) -> torch.Tensor:
+        """Return the self-attention of x. turns: sines and cosines of rotary positions. attentions:
+        list to which the weights (B, N, S, S) are added.
+        """
+        config = self.config
+        batch_size, length, hidden = x.shape
         heads = (batch_size, length, 3, config.num_attention_heads, -1)
         q, k, v = self._dense(f"{name}/qkv", x).reshape(heads).permute(2, 0, 3, 1, 4)
         if turns is not None:
@@ -259,28 +292,41 @@ class BertGpuPreTrainedModel(PreTrainedModel):
         mixed = mixed.transpose(1, 2).reshape(batch_size, length, hidden)
         return self._dense(f"{name}/output", mixed)
 
-    def _feed_forward(self, name, x):
+    def _feed_forward(self, name: str, x: torch.Tensor) -> torch.Tensor:
         inner = activate(self.config.hidden_act, self._dense(f"{name}/in", x))
         return self._dense(f"{name}/output", inner)
 
-    def _add(self, name, x, block):
-        """One block around its residual connection."""
+    def _add(self, name: str, x: torch.Tensor, block: Callable[..., torch.Tensor]) -> torch.Tensor:
+        """Return x with the output of one block added, normalised before the block or after the
+        sum.
+        """
         if self.config.norm_first:
             return x + self._drop(block(self._norm(f"{name}/norm", x)))
         return self._norm(f"{name}/norm", x + self._drop(block(x)))
 
     def encode(
-        self, input_ids, attention_mask, token_type_ids, inputs_embeds, attends=False, keeps=False
-    ):
-        """(hidden states (B, S, H), mask (B, S), those of all layers, all attentions); the last two
-        None unless kept.
+        self,
+        input_ids: torch.Tensor | None,
+        attention_mask: torch.Tensor | None,
+        token_type_ids: torch.Tensor | None,
+        inputs_embeds: torch.Tensor | None,
+        attends: bool = False,
+        keeps: bool = False,
+    ) -> tuple[
+        torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...] | None, tuple[torch.Tensor, ...] | None
+    ]:
+        """Return (hidden states (B, S, H), mask (B, S), those of all layers, all attentions).
+        attends: return the attentions; keeps: return the hidden states of all layers; they are None
+        otherwise.
         """
         config = self.config
         x = self._embed(input_ids, token_type_ids, inputs_embeds)
         length = x.shape[1]
         if length > config.max_position_embeddings:
-            positions = config.max_position_embeddings
-            raise ValueError(f"a row of {length} tokens; the model has {positions} positions")
+            raise ValueError(
+                f"a row of {length} tokens; "
+                f"the model has {config.max_position_embeddings} positions"
+            )
         if attention_mask is None:
             attention_mask = x.new_ones(x.shape[:2])
         lowest = torch.finfo(x.dtype).min
@@ -289,7 +335,8 @@ class BertGpuPreTrainedModel(PreTrainedModel):
         if config.position_embedding_type == "rotary":
             size = config.hidden_size // config.num_attention_heads
             turns = [part.to(x.dtype) for part in angles(length, size, x.device)]
-        layers, attentions = [x] if keeps else None, [] if attends else None
+        layers: list[torch.Tensor] | None = [x] if keeps else None
+        attentions: list[torch.Tensor] | None = [] if attends else None
         num_groups = config.num_hidden_groups or config.num_hidden_layers
         for index in range(config.num_hidden_layers):
             group = f"layer_{index * num_groups // config.num_hidden_layers}"
@@ -299,40 +346,47 @@ class BertGpuPreTrainedModel(PreTrainedModel):
             )
             name = f"{group}/feed_forward"
             x = self._add(name, x, lambda x, name=name: self._feed_forward(name, x))
-            if keeps:
+            if layers is not None:
                 layers.append(x)
         if config.norm_first:
             x = self._norm("final_norm", x)
         return (
             x,
             attention_mask,
-            *(part if part is None else tuple(part) for part in (layers, attentions)),
+            None if layers is None else tuple(layers),
+            None if attentions is None else tuple(attentions),
         )
 
     def forward(
         self,
-        input_ids=None,
-        attention_mask=None,
-        token_type_ids=None,
-        inputs_embeds=None,
-        output_attentions=None,
-        output_hidden_states=None,
-        return_dict=None,
-        **labels,
-    ):
-        keeps = self.config.output_hidden_states
-        keeps = keeps if output_hidden_states is None else output_hidden_states
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        token_type_ids: torch.Tensor | None = None,
+        inputs_embeds: torch.Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **labels: torch.Tensor | None,
+    ) -> ModelOutput | tuple[torch.Tensor, ...]:
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         hidden, mask, layers, attentions = self.encode(
-            input_ids, attention_mask, token_type_ids, inputs_embeds, bool(output_attentions), keeps
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            inputs_embeds,
+            attends=bool(output_attentions),
+            keeps=bool(output_hidden_states),
         )
         outputs = self.head(hidden, mask, **labels)
-        outputs["hidden_states"], outputs["attentions"] = layers, attentions
+        outputs["hidden_states"] = layers
+        outputs["attentions"] = attentions
         return outputs if return_dict in (None, True) else outputs.to_tuple()
 
-    def _pool(self, vectors):
+    def _pool(self, vectors: torch.Tensor) -> torch.Tensor:
         return torch.tanh(self._dense("pooler", vectors))
 
-    def _word_scores(self, hidden):
+    def _word_scores(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.config.mlm_transform:
             act = GATES.get(self.config.hidden_act, self.config.hidden_act)
             hidden = ACTIVATIONS[act](self._dense("mlm/transform", hidden))
@@ -341,37 +395,43 @@ class BertGpuPreTrainedModel(PreTrainedModel):
         return scores + getattr(self, "mlm/bias") if self.config.decoder_bias else scores
 
 
-def cross_entropy(logits, labels):
-    """Mean over labels that are not -100; None without labels."""
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the mean over labels that are not -100; None without labels."""
     if labels is None:
         return None
     return functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
 
 class BertGpuModel(BertGpuPreTrainedModel):
-    """The bare encoder; pooler_output is the sentence vector of next-sentence prediction, of the
-    first token.
+    """The bare encoder; pooler_output is the sentence vector of the first token, as for
+    next-sentence prediction.
     """
 
-    def head_shapes(self, config):
+    def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
         return dense_shapes("pooler", config.hidden_size, config.hidden_size)
 
-    def head(self, hidden, mask):
+    def head(self, hidden: torch.Tensor, mask: torch.Tensor) -> ModelOutput:
         return BaseModelOutputWithPooling(
             last_hidden_state=hidden, pooler_output=self._pool(hidden[:, 0])
         )
 
 
 class BertGpuForPreTraining(BertGpuPreTrainedModel):
-    def head_shapes(self, config):
+    def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
         pooler = dense_shapes("pooler", config.hidden_size, config.hidden_size)
         return mlm_shapes(config) | pooler | dense_shapes("nsp", config.hidden_size, 2)
 
-    def head(self, hidden, mask, labels=None, next_sentence_label=None):
+    def head(
+        self,
+        hidden: torch.Tensor,
+        mask: torch.Tensor,
+        labels: torch.Tensor | None = None,
+        next_sentence_label: torch.Tensor | None = None,
+    ) -> ModelOutput:
         words = self._word_scores(hidden)
         sentences = self._dense("nsp", self._pool(hidden[:, 0]))
-        losses = [cross_entropy(words, labels), cross_entropy(sentences, next_sentence_label)]
-        losses = [loss for loss in losses if loss is not None]
+        both = (cross_entropy(words, labels), cross_entropy(sentences, next_sentence_label))
+        losses = [loss for loss in both if loss is not None]
         return BertForPreTrainingOutput(
             loss=sum(losses) if losses else None,
             prediction_logits=words,
@@ -380,23 +440,29 @@ class BertGpuForPreTraining(BertGpuPreTrainedModel):
 
 
 class BertGpuForMaskedLM(BertGpuPreTrainedModel):
-    def head_shapes(self, config):
+    def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
         return mlm_shapes(config)
 
-    def head(self, hidden, mask, labels=None):
+    def head(
+        self, hidden: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> ModelOutput:
         logits = self._word_scores(hidden)
         return MaskedLMOutput(loss=cross_entropy(logits, labels), logits=logits)
 
 
 class BertGpuForSequenceClassification(BertGpuPreTrainedModel):
-    """Classes of texts; of pooling="mean", the vector is that of all tokens."""
+    """A classifier of texts; with pooling="mean", the vector of a text is the mean over all
+    tokens.
+    """
 
-    def head_shapes(self, config):
+    def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
         size = config.pooler_size or config.hidden_size
         pooler = dense_shapes("pooler", config.hidden_size, size)
         return pooler | dense_shapes("classifier", size, config.num_labels)
 
-    def head(self, hidden, mask, labels=None):
+    def head(
+        self, hidden: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> ModelOutput:
         vectors = hidden[:, 0]
         if self.config.pooling == "mean":
             share = mask.float() / mask.sum(-1, keepdim=True).clamp(min=1)
@@ -415,21 +481,30 @@ class BertGpuForSequenceClassification(BertGpuPreTrainedModel):
 
 
 class BertGpuForTokenClassification(BertGpuPreTrainedModel):
-    def head_shapes(self, config):
+    def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
         return dense_shapes("token_classifier", config.hidden_size, config.num_labels)
 
-    def head(self, hidden, mask, labels=None):
+    def head(
+        self, hidden: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor | None = None
+    ) -> ModelOutput:
         logits = self._dense("token_classifier", self._drop(hidden))
         return TokenClassifierOutput(loss=cross_entropy(logits, labels), logits=logits)
 
 
 class BertGpuForQuestionAnswering(BertGpuPreTrainedModel):
-    def head_shapes(self, config):
+    def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
         return dense_shapes("span", config.hidden_size, 2)
 
-    def head(self, hidden, mask, start_positions=None, end_positions=None):
+    def head(
+        self,
+        hidden: torch.Tensor,
+        mask: torch.Tensor,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+    ) -> ModelOutput:
         starts, ends = self._dense("span", hidden).unbind(-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            loss = (cross_entropy(starts, start_positions) + cross_entropy(ends, end_positions)) / 2
+            losses = (cross_entropy(starts, start_positions), cross_entropy(ends, end_positions))
+            loss = (losses[0] + losses[1]) / 2  # type: ignore[operator]
         return QuestionAnsweringModelOutput(loss=loss, start_logits=starts, end_logits=ends)

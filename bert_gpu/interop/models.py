@@ -1,13 +1,15 @@
-"""Models in any format: reads one with its tokenizer, and writes one.
+"""Reads a model in any format with its tokenizer, and writes one.
 
-Our own format is that of Hugging Face (config.json, model.safetensors, vocab.txt), the one that
-trainings write. formats.py has the others, sources.py finds a model.
+Our own format is that of Hugging Face (config.json, model.safetensors, vocab.txt); trainings write
+it. formats.py lists the other formats, and sources.py finds a model.
 """
 
 import os
+from collections.abc import Callable, Mapping
 
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import is_inside
+from bert_gpu.interop.config import TransferConfig
 from bert_gpu.interop.formats import (  # noqa: F401
     FORMATS,
     OURS,
@@ -35,19 +37,19 @@ from bert_gpu.interop.usage import KINDS, class_names, with_usage
 from bert_gpu.model.encoders import open_encoder
 
 
-def read_model(path):
-    """The formats.Model at a path that `find_model` has found, in any format, with all that its
-    files say of its use, without its tokenizer.
+def read_model(path: str) -> Model:
+    """Return the model, in any format, at a path that `find_model` returned: with all facts on its
+    use in its files, without its tokenizer.
     """
     return with_usage(path, open_format(recognise(path) or OURS).read(path))
 
 
-def read_start(path, flag="init_checkpoint"):
-    """(path, Model) of the model that a flag names, without its tokenizer. UserError when it lacks
-    weights of the encoder.
+def read_start(path: str, flag: str = "init_checkpoint") -> tuple[str, Model]:
+    """Return (path, model) of the model that a flag names, without its tokenizer. Raise UserError
+    when it lacks weights of the encoder.
     """
-    found = find_model(path, flag)
-    model = read_model(found)
+    model_path = find_model(path, flag)
+    model = read_model(model_path)
     lacking = [name for name in open_encoder(model.config).weights() if name not in model.weights]
     if lacking:
         raise UserError(
@@ -56,35 +58,43 @@ def read_start(path, flag="init_checkpoint"):
             setting=flag,
             value=path,
         )
-    return found, model
+    return model_path, model
 
 
-def open_model(path, flag, vocab_file=None, do_lower_case=None):
-    """(path, Model) of the model that a flag names, with its tokenizer if it has a vocabulary;
-    vocab_file, do_lower_case as for `load_tokenizer`.
+def open_model(
+    path: str, flag: str, vocab_file: str | None = None, do_lower_case: bool | None = None
+) -> tuple[str, Model]:
+    """Return (path, model) of the model that a flag names, with its tokenizer if it has a
+    vocabulary; vocab_file, do_lower_case as for `load_tokenizer`.
     """
-    found, model = read_start(path, flag)
-    if vocab_file is None and find_vocabulary(found) is None:
-        return found, model
-    tokenizer = load_tokenizer(found, vocab_file, do_lower_case)
-    check_vocabulary(tokenizer, model.config, vocab_file or find_vocabulary(found), found)
-    return found, model._replace(tokenizer=tokenizer)
+    model_path, model = read_start(path, flag)
+    vocabulary = find_vocabulary(model_path) if vocab_file is None else vocab_file
+    if vocabulary is None:
+        return model_path, model
+    tokenizer = load_tokenizer(model_path, vocab_file, do_lower_case)
+    check_vocabulary(tokenizer, model.config, vocabulary, model_path)
+    return model_path, model._replace(tokenizer=tokenizer)
 
 
-def describe_unused(notes):
-    """What a model's files have and no model here, for the log; "" for nothing."""
+def describe_unused(notes: Notes) -> str:
+    """Return a text for the log on the tensors of a model's files that no model here has; "" for
+    none.
+    """
     names = notes.unused
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     if not names:
         return ""
-    why = "ignored, because bert-gpu's models have no such weights"
-    return f"{why}: {', '.join(names[:3])}{more}"
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"ignored, because bert-gpu's models have no such weights: {', '.join(names[:3])}{more}"
 
 
 def describe_lost(model: Model) -> str:
-    """What a format that holds weights alone loses of a Model, for a warning; "" for nothing."""
-    means, labels, files = model.notes.problem_type, model.notes.labels, ", ".join(model.task)
-    lost = {
+    """Return a text for a warning on the parts of a model that a format of weights alone cannot
+    hold; "" for none.
+    """
+    means = model.notes.problem_type
+    labels = model.notes.labels
+    files = ", ".join(model.task or {})
+    losses = {
         f"the names of its classes ({shortened(', '.join(labels))}), numbers in the copy": (
             means != "regression"
             and () != labels == class_names(model, LABELLED.get(model.notes.architecture))
@@ -92,16 +102,22 @@ def describe_lost(model: Model) -> str:
         "that several of them may apply": means == KINDS["multilabel"],
         f"{files} (columns and length of its task, or its pooling)": files,
     }
-    return "; ".join(name for name, is_lost in lost.items() if is_lost)
+    return "; ".join(name for name, is_lost in losses.items() if is_lost)
 
 
-def transfer(config, warn, format_name=None, describe=None):
-    """Reads a model in any format and writes it in another.
+def transfer(
+    config: TransferConfig,
+    warn: Callable[[str], None],
+    format_name: str | None = None,
+    describe: Callable[[str], Mapping[str, Mapping[str, str]] | None] | None = None,
+) -> str:
+    """Read a model in any format and write it in another.
 
     Args:
-      config: ImportConfig or ExportConfig, after its check_paths. warn: called with missing and
-        unused weights, as texts. format_name: of formats.FORMATS; None = a folder of ours.
-        describe: function of the model's path -> Model.card.
+      config: settings whose check_paths has passed; an ExportConfig where there is a format_name.
+      warn: called with texts on missing and unused weights.
+      format_name: a key of formats.FORMATS; None = a folder of ours.
+      describe: returns the Model.card of the model at a path.
 
     Returns:
       The last line for the log.
@@ -110,7 +126,8 @@ def transfer(config, warn, format_name=None, describe=None):
       UserError: there is no such model, it is damaged, or the format cannot hold it; then nothing
         has been written.
     """
-    if is_run(config.to):  # its training holds its lock, and would lose what it writes
+    assert config.source is not None and config.to is not None  # by check_paths
+    if is_run(config.to):  # a training in it would lose the files that it writes
         raise UserError(
             "is the folder of a run", "name another folder", setting="to", value=config.to
         )
@@ -127,9 +144,9 @@ def transfer(config, warn, format_name=None, describe=None):
         warn(f"{path}: {unused}")
     model = model._replace(card=None if describe is None else describe(path))
     if not FORMATS[format_name or OURS].holds_task and (lost := describe_lost(model)):
-        warn(f"--format={format_name}: has no room for {lost}")
+        warn(f"--format={format_name}: cannot hold {lost}")
     if lacking := model.notes.embedding.lacking:
         warn(f"{path}: its sentence vectors need {lacking}, which bert-gpu does not have")
     if format_name is None:
         return write_own(model, config.to, is_whole_model=True)
-    return open_format(format_name).write(model, config.to, config)
+    return open_format(format_name).write(model, config.to, config)  # type: ignore[arg-type]

@@ -1,15 +1,18 @@
-"""ONNX for CPUs and other runtimes: token ids in, onnx/model.onnx, where transformers.js and
-sentence-transformers look for it; the names are those of Hugging Face's optimum.
+"""Writes ONNX for CPUs and other runtimes: a graph that takes token ids, in onnx/model.onnx, where
+transformers.js and sentence-transformers look for it; the names are those of Hugging Face's
+optimum.
 
-tf2onnx translates our own graph, so every switch of the encoder leaves. Batch and length are free.
-The inputs are int64 (B, S); the tokenizer's files lie beside the model.
+tf2onnx translates our own graph, so every variant of the encoder can be exported. Batch and length
+are free. The inputs are int64 (B, S); the tokenizer's files lie beside the model.
 
 Legend: B batch, S sequence, H hidden, V vocabulary, C classes.
 """
 
 import logging
 import os
+import types
 import warnings
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -17,11 +20,14 @@ import tensorflow as tf
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.fused import inlined, stderr_discarded
 from bert_gpu.interop import card
+from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.folders import replace_folder
+from bert_gpu.interop.formats import Model
 from bert_gpu.interop.heads import ARCHITECTURES, HEADS
 from bert_gpu.interop.huggingface import score_meaning
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
+from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 
 OPSET = 17
@@ -45,30 +51,38 @@ USAGE = {
         "const outputs = await model(tokenizer(texts, { padding: true, truncation: true }));",
     ),
 }
-MOST_BYTES = 2_000_000_000  # of weights: an ONNX file is one message of at most 2 GiB
+MAX_WEIGHT_BYTES = 2_000_000_000  # an ONNX file is one message of at most 2 GiB
 
 
-def outputs(architecture, weights, hidden, mask, config):
-    """{name: tensor} of a class of transformers: last_hidden_state and what its heads compute; of
-    a task's class the task's alone, and of a head that lacks weights nothing. The scores of words
-    are called logits also where there is a next-sentence head, because who fills masks reads that
-    name.
+def outputs(
+    architecture: str,
+    weights: Mapping[str, tf.Tensor],
+    hidden: tf.Tensor,
+    mask: tf.Tensor,
+    config: ModelConfig,
+) -> dict[str, tf.Tensor]:
+    """Return {name: tensor} of a class of transformers: last_hidden_state and the outputs of its
+    heads. A task's class has the outputs of the task's head alone; a head that lacks weights has
+    none. The scores of words are called logits also where there is a next-sentence head, because
+    programs that fill masks read that name.
     """
-    found, row = dict(last_hidden_state=hidden), ARCHITECTURES[architecture]
+    tensors = dict(last_hidden_state=hidden)
+    row = ARCHITECTURES[architecture]
     for name in (row.own,) if row.own else row.heads:
         if weights.keys() >= HEADS[name].weights(config, 1).keys():
-            found |= HEADS[name].outputs(weights, hidden, mask, config)
-    return found
+            tensors |= HEADS[name].outputs(weights, hidden, mask, config)
+    return tensors
 
 
-def write(model, folder, options):
-    """Writes a Model as ONNX; see formats.FormatModule."""
+def write(model: Model, folder: str, options: ExportConfig) -> str:
+    """Write a model as ONNX; see formats.FormatModule."""
     tf2onnx = import_tf2onnx()
-    config, architecture = model.config, model.notes.architecture
+    config = model.config
+    architecture = model.notes.architecture
     encoder = open_encoder(config)
     if encoder.fixed_length:
         raise UserError(
-            f"the encoder ({config.encoder}) takes rows of {encoder.fixed_length} tokens alone",
+            f"the encoder ({config.encoder}) takes only rows of {encoder.fixed_length} tokens",
             "give --format=savedmodel",
             setting="format",
             value="onnx",
@@ -81,28 +95,28 @@ def write(model, folder, options):
             value="onnx",
         )
     num_bytes = sum(np.size(value) for value in model.weights.values()) * 4
-    if num_bytes > MOST_BYTES:
+    if num_bytes > MAX_WEIGHT_BYTES:
         raise UserError(
             f"{num_bytes / 1000000000.0:.1f} GB of weights, but one file of ONNX holds 2 GB",
             "give --format=savedmodel",
             setting="format",
             value="onnx",
         )
-    # As constants they would be taken for inputs.
+    # As constants, tf2onnx would make them inputs of the graph.
     weights = {name: tf.Variable(value) for name, value in model.weights.items()}
 
-    def compute(*values):
+    def compute(*values: tf.Tensor) -> dict[str, tf.Tensor]:
         ids, mask, segments = (tf.cast(value, tf.int32) for value in values)
-        given = {name: tf.convert_to_tensor(weight) for name, weight in weights.items()}
+        tensors = {name: tf.convert_to_tensor(weight) for name, weight in weights.items()}
         batch = dict(input_ids=ids, input_mask=mask, segment_ids=segments)
-        return outputs(architecture, given, encoder.encode(given, batch), mask, config)
+        return outputs(architecture, tensors, encoder.encode(tensors, batch), mask, config)
 
     signature = [tf.TensorSpec([None, None], tf.int64, name=name) for name in INPUTS]
     with inlined(), stderr_discarded(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         function = tf.function(compute, autograph=False, input_signature=signature)
         proto, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
-    # the graph computes the variants of BERT, too, so that their folder opens as a BERT
+    # the graph itself computes a variant of BERT, so the folder of one may be opened as a BERT
     more = score_meaning(architecture, model.notes.problem_type) | dict(model_type="bert")
     contents = {
         **tokenizer_files(model.tokenizer, config, max_seq_length=model.notes.max_seq_length),
@@ -116,8 +130,8 @@ def write(model, folder, options):
     return f"{os.path.join(folder, MODEL)}: {', '.join(INPUTS)} (int64) -> {names}"
 
 
-def import_tf2onnx():
-    """The converter, which is not installed by default."""
+def import_tf2onnx() -> types.ModuleType:
+    """Import and return the converter, which is not installed by default."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,14 +1,17 @@
-"""BERT's relatives among the classes of transformers: those that compute the same as ours with some
-switches set, so that such models open there without code of ours, and theirs open here.
+"""BERT's relatives among the classes of transformers: those that compute the same as our encoder
+with some switches set. Our models with these switches open in transformers without code of ours,
+and models of these classes open here.
 
-A relative is its family's names and what its config.json says where ours has switches. ModernBERT
-is none: its embeddings are always normalised and its first attention is not, which is never ours.
-Imports no TensorFlow.
+A relative is its family's names and the entries of its config.json that stand for our switches.
+ModernBERT is not listed: its embeddings are always normalised and its first attention never is,
+which no setting of our encoder computes. Imports no TensorFlow.
 """
 
 import dataclasses
 import os
 import typing
+from collections.abc import Callable
+from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_values, read_json
@@ -19,35 +22,34 @@ from bert_gpu.interop.tensors import num_rows
 from bert_gpu.model import config as model_config
 from bert_gpu.model.config import CONFIG_FIELDS, ModelConfig
 
-SHARED = (
+SHARED = (  # keys that both configurations have
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
     *("intermediate_size", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob"),
     *("max_position_embeddings", "type_vocab_size", "initializer_range", "layer_norm_eps"),
-)  # of both configurations
+)
 
 
 class Relative(typing.NamedTuple):
-    """A family and which of our models are its.
+    """A family, and the models of ours that its classes compute.
 
     Attributes:
-      switches: {field of ModelConfig: value} that all of its models have. free: departures from
-        BERT of any value, which have the same names there.
+      switches: {field of ModelConfig: value} that all of its models have.
+      free: departures from BERT that may have any value and have the same names there.
       activations: {hidden_act: its name there}.
-      said: {key of its config.json: value} that all of ours have.
-      is_supported: function of a ModelConfig -> whether the relative computes what
-        its other fields say.
+      constants: {key of its config.json: value} that all of our models have.
+      is_supported: returns whether the relative computes the other fields of a ModelConfig.
     """
 
     family: Family
-    switches: dict
-    activations: dict
-    said: dict
-    free: tuple = ()
-    is_supported: typing.Callable = lambda config: True
+    switches: dict[str, Any]
+    activations: dict[str, str]
+    constants: dict[str, Any]
+    free: tuple[str, ...] = ()
+    is_supported: Callable[[ModelConfig], bool] = lambda config: True
 
-    def fits(self, config, architecture):
-        """Whether it computes what a model of these heads computes. Next sentences may be left
-        out, where it has no class for them.
+    def fits(self, config: ModelConfig, architecture: str) -> bool:
+        """Return whether the relative computes the same as a model with these heads. The head of
+        next sentences may be left out where the relative has no class for it.
         """
         names = (*self.switches, *self.free, "hidden_act")
         varied = {name: getattr(ModelConfig(), name) for name in names}
@@ -59,16 +61,26 @@ class Relative(typing.NamedTuple):
             and self.architecture_for(architecture) is not None
         )
 
-    def architecture_for(self, architecture):
-        """The architecture with the same heads that it has, or those without next sentences."""
+    def architecture_for(self, architecture: str) -> str | None:
+        """Return the relative's architecture with the same heads, or else without next sentences;
+        None where it has neither.
+        """
         fewer = {"BertForPreTraining": "BertForMaskedLM"}.get(architecture)
-        found = (name for name in (architecture, fewer) if name in self.family.architectures)
-        return next(found, None)
+        names = (name for name in (architecture, fewer) if name in self.family.architectures)
+        return next(names, None)
 
-    def config_bytes(self, config, architecture, labels, more):
-        """The text of its config.json for a ModelConfig that fits; more: further {key: value}."""
+    def config_bytes(
+        self,
+        config: ModelConfig,
+        architecture: str,
+        labels: tuple[str, ...],
+        more: dict[str, Any],
+    ) -> bytes:
+        """Return the text of its config.json for a ModelConfig that fits; more: further {key:
+        value}.
+        """
         values = {name: getattr(config, name) for name in (*SHARED, *self.free)}
-        values |= self.said | more
+        values |= self.constants | more
         values["hidden_act"] = self.activations[config.hidden_act]
         values["max_position_embeddings"] += self.family.unused_positions
         values["intermediate_size"] = config.inner_size
@@ -77,9 +89,11 @@ class Relative(typing.NamedTuple):
         values["model_type"] = self.family.model_type
         return model_config.json_bytes(values, self.family.class_of(architecture), labels)
 
-    def read_config(self, path, values):
-        """The ModelConfig of its config.json; UserError for what ours does not compute."""
-        own = {key: (value, "all models here have that") for key, value in self.said.items()}
+    def read_config(self, path: str, values: dict[str, Any]) -> ModelConfig:
+        """Return the ModelConfig of its config.json. Raise UserError for settings that our encoder
+        does not compute.
+        """
+        own = {key: (value, "all models here have that") for key, value in self.constants.items()}
         positions = self.switches.get("position_embedding_type", "absolute")
         if values.get("position_embedding_type") is not None:
             own["position_embedding_type"] = (positions, "attention is computed with no other")
@@ -92,25 +106,26 @@ class Relative(typing.NamedTuple):
             )
         acts = {theirs: ours for ours, theirs in self.activations.items()}
         if str(values["hidden_act"]) not in acts:
-            said = f"hidden_act={values['hidden_act']!r:.40}"
-            raise UserError(f"{said} is not supported, only {', '.join(acts)}", where=path)
+            problem = f"hidden_act={values['hidden_act']!r:.40} is not supported"
+            raise UserError(f"{problem}, only {', '.join(acts)}", where=path)
         act = acts[values["hidden_act"]]
         ours = {name: values[name] for name in (*SHARED, *self.free)} | self.switches
         with model_config.naming(path):
             shape = ModelConfig(**ours | dict(hidden_act="gelu"))  # checks types and ranges
-            size, positions = shape.intermediate_size, shape.max_position_embeddings
+            size = shape.intermediate_size
+            num_positions = shape.max_position_embeddings
             return dataclasses.replace(
                 shape,
                 hidden_act=act,
                 intermediate_size=2 * size if act in model_config.GATED else size,
-                max_position_embeddings=positions - self.family.unused_positions,
+                max_position_embeddings=num_positions - self.family.unused_positions,
                 num_hidden_groups=(
                     None if shape.num_groups == shape.num_hidden_layers else shape.num_groups
                 ),
             )
 
 
-# of their config.json, beside those of BERT; they change nothing of what is computed
+# keys of their config.json, beside those of BERT, that do not change the computation
 IGNORED_KEYS = frozenset(
     "classifier_dropout_prob head_dim net_structure_type num_memory_blocks gap_size "
     "down_scale_factor".split()
@@ -118,8 +133,8 @@ IGNORED_KEYS = frozenset(
 _PLAIN = {name: name for name in ("gelu", "gelu_new", "relu")}
 
 
-def _parts(prefix, changes):
-    """BERT's table of names with another prefix, and with some parts of other names."""
+def _parts(prefix: str, changes: dict[str, str]) -> dict[str, str]:
+    """Return BERT's table of names with another prefix and with some other names."""
     return {ours: theirs.replace("bert.", prefix) for ours, theirs in BERT_PARTS.items()} | changes
 
 
@@ -155,7 +170,7 @@ _ROBERTA_PRE_LAYER_NORM = Family(
     ),
     "lm_head.decoder",
     tuple(name for name in ARCHITECTURES if name != "BertForPreTraining"),
-    unused_positions=1,  # it counts positions from that of padding
+    unused_positions=1,  # its positions are counted from that of padding
     differing={
         "BertForSequenceClassification": {
             "pooler": "classifier.dense",
@@ -209,19 +224,20 @@ _NOMIC = Family(
             "mlm/norm": "cls.predictions.transform.layer_norm",
         },
     ),
-    # neither a pooler without a classifier nor answers
+    # it has no class with a pooler but no classifier, and none that finds answers
     architectures=(
         *("BertForMaskedLM", "BertForSequenceClassification", "BertForTokenClassification"),
     ),
     zeros={"cls.predictions.transform.dense.bias": lambda config: (config.hidden_size,)},
 )
 
+# in the order in which they are tried
 RELATIVES = (
     Relative(_MEGATRON, dict(norm_first=True, embedding_norm=False), _PLAIN, {}),
     Relative(
         _ROBERTA_PRE_LAYER_NORM,
         dict(norm_first=True),
-        {"gelu": "gelu"},  # its masked-word head knows no other
+        {"gelu": "gelu"},  # its masked-word head always computes gelu
         dict(pad_token_id=0),
     ),
     Relative(
@@ -230,7 +246,8 @@ RELATIVES = (
         _PLAIN,
         dict(inner_group_num=1),
         ("embedding_size", "num_hidden_groups"),
-        lambda config: config.embedding_width != config.hidden_size,  # it always widens
+        # it always has a projection behind the embeddings
+        lambda config: config.embedding_width != config.hidden_size,
     ),
     Relative(
         _NOMIC,
@@ -241,8 +258,10 @@ RELATIVES = (
 )
 
 
-def relative_of(config, architecture):
-    """The Relative that computes what a model of a ModelConfig with these heads does, or None."""
+def relative_of(config: ModelConfig, architecture: str) -> Relative | None:
+    """Return the relative that computes the same as a model of a ModelConfig with these heads; None
+    for a classic BERT and where no relative does.
+    """
     if config.is_classic:
         return None
     return next((one for one in RELATIVES if one.fits(config, architecture)), None)
@@ -253,14 +272,14 @@ class FolderConfig(typing.NamedTuple):
 
     family: Family
     config: ModelConfig
-    values: dict
+    values: dict[str, Any]
 
 
 def read_shape(path: str) -> FolderConfig:
     """Read the config.json of a folder of BERT's, of ours or of a relative.
 
-    Its vocab_size is that of the table of word embeddings beside it, where that has more rows: some
-    are padded to a multiple of 8, and config.json may count the pieces.
+    Its vocab_size becomes the number of rows of the word embeddings beside it, where they have
+    more: some tables are padded to a multiple of 8, and config.json may count the pieces.
     """
     values = read_json(path, model_config.A_CONFIG)
     relative = {row.family.model_type: row for row in RELATIVES}.get(str(values.get("model_type")))

@@ -1,4 +1,4 @@
-"""Where a model lies and what its folder says of itself: shape, vocabulary, casing.
+"""Finds a model, and reads the facts about it in its folder: shape, vocabulary, casing.
 
 Reads no weights and imports no TensorFlow, so that flags are checked against a model at once. The
 model is a folder or, in formats that have none, a path in one; a run's folder stands for the model/
@@ -9,6 +9,8 @@ import dataclasses
 import os
 import re
 import typing
+from collections.abc import Mapping
+from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local, read_json
@@ -17,17 +19,18 @@ from bert_gpu.base.settings import Settings, fields_of, setting
 from bert_gpu.interop.folders import displaced
 from bert_gpu.interop.formats import OURS, has_model, open_format, recognise, write_only_format
 from bert_gpu.interop.relatives import read_shape
+from bert_gpu.model.config import ModelConfig
 
 NONE = "none"  # --init_checkpoint=none: random weights
 TASK = "task.json"  # beside a fine-tuned model's weights: finetune/start.py writes and reads it
-# how words get into a table that cannot grow
+# a hint for users who want more words, because the table of embeddings cannot grow
 OWN_WORDS = "for words of your own, replace lines such as [unused1] in its vocab.txt"
 VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "tokenizer.json")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenizerNotes(Settings):
-    """What we read in a tokenizer_config.json."""
+    """The keys of a tokenizer_config.json that are read here."""
 
     do_lower_case: bool = setting(True, "Lower-case the text.")
     vocabulary: str = setting("", "The identity of the vocabulary beside it.")
@@ -44,15 +47,21 @@ LETTERS = dict(
 
 
 class Casing(typing.NamedTuple):
-    """Whether a model's text is lower-cased, and what says so where no file does; "" else."""
+    """The casing of a model's text.
+
+    Attributes:
+      is_lower: whether the text is lower-cased.
+      guess: the evidence, where no file states it; "" otherwise.
+    """
 
     is_lower: bool
     guess: str = ""
 
 
-def find_model(path, flag):
-    """The path of a model in any format that is read: `path`, or its model/ when `path` is the
-    folder of a run, also where other files of a model lie beside that. The UserError names `flag`.
+def find_model(path: str, flag: str) -> str:
+    """Return the path of a model in any format that is read: `path`, or its model/ when `path` is
+    the folder of a run, even where other files of a model lie beside that. Raise UserError, which
+    names `flag`, when there is none.
     """
     check_local(path, flag)
     folders = (path, os.path.join(path, MODEL))
@@ -78,7 +87,7 @@ def find_model(path, flag):
     for folder in folders:
         if (old := displaced(folder)) is not None:
             raise UserError(
-                "a write of it was killed",
+                "the process that wrote it was killed",
                 f"its content is in {old}; rename that to {os.path.basename(folder)}",
                 setting=flag,
                 value=path,
@@ -93,9 +102,9 @@ def find_model(path, flag):
     )
 
 
-def download_hint(path):
-    """How to get a model that is named as on a model hub, OWNER/NAME or a name of Google's; "" for
-    other paths.
+def download_hint(path: str) -> str:
+    """Return the command, for a message, that downloads a model which is named as on a model hub,
+    OWNER/NAME or a name of Google's; "" for other paths.
     """
     name = f"google-bert/{path}" if re.fullmatch(r"bert-(base|large)-[\w-]+", path) else path
     owner, _, model = name.partition("/")
@@ -105,51 +114,55 @@ def download_hint(path):
     return f"; or get it: hf download {name} --local-dir {path}"
 
 
-def ending_hint(path):
-    """How to make a model of the newest checkpoint of a run; "" without one."""
+def ending_hint(path: str) -> str:
+    """Return the flag, for a message, that makes a model of the newest checkpoint of a run; ""
+    without one.
+    """
     names = os.listdir(os.path.join(path, CHECKPOINTS))
     steps = [int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d+)", name))]
     return f", or end it at its checkpoint: --num_train_steps={max(steps)}" if steps else ""
 
 
-def is_run(folder):
-    """Whether a folder is that of a run, finished or not."""
+def is_run(folder: str) -> bool:
+    """Return whether a folder is that of a run, finished or not."""
     return any(os.path.lexists(os.path.join(folder, name)) for name in (RUN, LOCK, CHECKPOINTS))
 
 
-def read_config(path):
-    """The ModelConfig of a model that `find_model` has found."""
-    name = recognise(path)
+def read_config(path: str) -> ModelConfig:
+    """Return the ModelConfig of a model at a path that `find_model` returned."""
+    name = recognise(path) or OURS
     if name == OURS:
         return read_shape(os.path.join(path, "config.json")).config
     return open_format(name).read_config(path)
 
 
-def folder_of(path):
-    """The folder that a model lies in: the model itself, or that of its files."""
+def folder_of(path: str) -> str:
+    """Return the folder that a model lies in: the model itself, or the folder of its files."""
     return path if os.path.isdir(path) else os.path.dirname(path) or os.curdir
 
 
-def find_vocabulary(path):
-    """The vocabulary file beside a model's other files, or None."""
+def find_vocabulary(path: str) -> str | None:
+    """Return the path of the vocabulary beside a model's other files, or None."""
     paths = [os.path.join(folder_of(path), name) for name in VOCABULARIES]
     return next((path for path in paths if os.path.exists(path)), None)
 
 
-def tokenizer_notes(path):
-    """The tokenizer_config.json in the folder of a model, {} without one."""
+def tokenizer_notes(path: str) -> dict[str, Any]:
+    """Return the tokenizer_config.json in the folder of a model, {} without one."""
     return read_beside(path, "tokenizer_config.json", fields_of(TokenizerNotes))
 
 
-def read_beside(path, name, fields=None):
-    """The content of a JSON file on the tokenizer in the folder of a model, {} without one."""
+def read_beside(path: str, name: str, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return the content of a JSON file about the tokenizer in the folder of a model, {} without
+    one. fields: as for `read_json`.
+    """
     file = os.path.join(folder_of(path), name)
     return read_json(file, "a tokenizer's settings", fields) if os.path.exists(file) else {}
 
 
-def letter_rules(path):
-    """{file: {field of LETTERS: value}}: what the folder of a model says of letters. The first file
-    that states a casing decides it.
+def letter_rules(path: str) -> dict[str, dict[str, bool]]:
+    """Return {file: {field of LETTERS: value}} of the rules for letters in the folder of a model.
+    The first file that states a casing decides it.
     """
     theirs = flat(read_beside(path, "tokenizer.json"))
     ours = {field: theirs.get(f"normalizer.{name}") for field, name in LETTERS.items()}
@@ -160,10 +173,11 @@ def letter_rules(path):
     }
 
 
-def flat(content):
-    """The content of a tokenizer.json with "normalizer.type" and the like, the keys of its parts. A
-    part that is null has the type None, a sequence of normalizers is its last one behind the
-    `first`: BERT's own rules, which ours come after that for a sigma.
+def flat(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a tokenizer.json with the keys of its parts as well, such as
+    "normalizer.type". A part that is null has the type None. A sequence of normalizers is
+    represented by its last one, with the others as `first`: that is BERT's own normalizer, before
+    which our files have one for a final sigma.
     """
     for name in ("normalizer", "pre_tokenizer", "model"):
         part = content.get(name, {})
@@ -174,22 +188,24 @@ def flat(content):
     return content
 
 
-def find_casing(path):
-    """The Casing of a model: as its folder says, else by the capital letters of its pieces."""
+def find_casing(path: str) -> Casing:
+    """Return the casing of a model: as stated in its folder, or else by the capital letters of its
+    pieces.
+    """
     for rules in letter_rules(path).values():
         if "do_lower_case" in rules:
             return Casing(rules["do_lower_case"])
     vocabulary = os.path.join(folder_of(path), "vocab.txt")
     if not os.path.isfile(vocabulary):
-        return Casing(True, "no file says so")
+        return Casing(True, "no file states it")
     is_lower = not has_capitals(vocabulary)
     pieces = "no piece has" if is_lower else "pieces have"
-    return Casing(is_lower, f"no file says so; {pieces} capitals")
+    return Casing(is_lower, f"no file states it; {pieces} capitals")
 
 
-def has_capitals(path):
-    """Whether a vocabulary has pieces with capital letters: that of a cased model, where no file
-    says so, as beside Google's checkpoints.
+def has_capitals(path: str) -> bool:
+    """Return whether a vocabulary has pieces with capital letters, as that of a cased model has.
+    This decides where no file states the casing, as beside Google's checkpoints.
     """
     with open(path, encoding="utf-8", errors="replace") as file:
         return any(line[0] != "[" and re.search("[A-Z]", line) for line in file)

@@ -5,21 +5,30 @@ in an index.
 import contextlib
 import os
 import pathlib
+from collections.abc import Callable, Mapping
 
 import ml_dtypes
 import numpy as np
 import safetensors
+from numpy.typing import DTypeLike
 
 from bert_gpu.base import tensor_files
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_regular, read_json
 
-FLOATS = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": ml_dtypes.bfloat16}  # of tensors
+# {type in a safetensors file: NumPy's type}
+FLOATS: dict[str, DTypeLike] = {
+    "F16": "<f2",
+    "F32": "<f4",
+    "F64": "<f8",
+    "BF16": ml_dtypes.bfloat16,
+}
 
 
-def read_safetensors(path):
-    """{name: float32 array} of a .safetensors file that holds float32, float16, bfloat16 or
-    float64; integer tensors are left out.
+def read_safetensors(path: str) -> dict[str, np.ndarray]:
+    """Return {name: float32 array} of a .safetensors file that holds float32, float16, bfloat16 or
+    float64; integer tensors are left out. Raise UserError for a file that is damaged or holds other
+    types.
     """
     check_regular(path)
     try:
@@ -51,9 +60,10 @@ def read_safetensors(path):
     return tensors
 
 
-def num_rows(folder, is_table):
-    """Rows of the first tensor of a model folder whose name `is_table`, by its files' headers; 0
-    without one. `read_tensors` names what is wrong with the files.
+def num_rows(folder: str, is_table: Callable[[str], bool]) -> int:
+    """Return the number of rows of the first tensor of a model folder for whose name `is_table` is
+    true, from the headers of its files; 0 without one. Damaged files are skipped, because
+    `read_tensors` reports them.
     """
     for path in sorted(pathlib.Path(folder).glob("model*.safetensors"), reverse=True):
         with contextlib.suppress(safetensors.SafetensorError, OSError):
@@ -63,9 +73,14 @@ def num_rows(folder, is_table):
     return 0
 
 
-def read_shards(folder, index, weight_map):
-    """As `read_tensors`, by the index at a path, whose weight_map is {name: shard}."""
-    tensors, left_out = {}, set()
+def read_shards(
+    folder: str, index: str, weight_map: Mapping[str, str]
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Read the tensors of a model folder as `read_tensors` does. index: path of the index;
+    weight_map: its {name: shard}.
+    """
+    tensors = {}
+    left_out = set()
     for shard in sorted(set(weight_map.values())):
         for name, tensor in read_safetensors(os.path.join(folder, shard)).items():
             if weight_map.get(name) == shard:
@@ -73,7 +88,7 @@ def read_shards(folder, index, weight_map):
             elif name not in weight_map:
                 left_out.add(f"{name} (not in the index)")
     for name in sorted(weight_map.keys() - tensors.keys()):
-        if not name.endswith("position_ids"):  # integers, which are not read
+        if not name.endswith("position_ids"):  # integers, which read_safetensors leaves out
             raise UserError(
                 f"{weight_map[name][:80]} lacks {name[:80]}",
                 "download the folder again",
@@ -82,12 +97,13 @@ def read_shards(folder, index, weight_map):
     return tensors, sorted(left_out)
 
 
-def read_tensors(folder):
-    """All tensors of a model folder, from one file or from the shards that an index names.
+def read_tensors(folder: str) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Read all tensors of a model folder, from one file or from the shards that an index names.
 
     Returns:
-      ({name: float32 array}, descriptions of the tensors that lie in a shard without an entry of
-        the index, and are left out). Of a tensor in several shards, its entry says which counts.
+      ({name: float32 array}, descriptions of the tensors in a shard that have no entry in the
+        index, and are left out). For a tensor in several shards, its entry names the shard that
+        counts.
     """
     if not os.path.isdir(folder):
         raise UserError(

@@ -1,9 +1,9 @@
-"""TensorFlow checkpoints with a bert_config.json beside them, as Google's BERT and TF Model Garden
-publish theirs: finding one, its two kinds, its config, and writing its files.
+"""Finds and writes TensorFlow checkpoints with a bert_config.json beside them, as Google's BERT and
+TF Model Garden publish theirs, and reads their config.
 
-Both projects compute gelu by its tanh approximation, our gelu_new, and call it gelu. So a model
-comes in as gelu_new. One of ours with the exact gelu goes out with a note, GELU_FORM, which only we
-read.
+Both projects compute gelu by its tanh approximation, our gelu_new, and call it gelu. So a model of
+theirs is read with gelu_new. A model of ours with the exact gelu is written with a note, GELU_FORM,
+which only this module reads.
 
 Importing this module imports no TensorFlow.
 """
@@ -13,44 +13,50 @@ import dataclasses
 import json
 import os
 import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
 from bert_gpu.interop.folders import replace_folder, saved_files
-from bert_gpu.interop.formats import formats_holding
+from bert_gpu.interop.formats import Model, formats_holding
 from bert_gpu.model import config as model_config
+from bert_gpu.model.config import ModelConfig
 
-CONFIG, PREFIX = "bert_config.json", "bert_model.ckpt"  # file names in Google's releases
+# file names in Google's releases
+CONFIG = "bert_config.json"
+PREFIX = "bert_model.ckpt"
 GELU_FORM = "gelu_form"  # in bert_config.json: "erf" = the exact one
 EPSILON = 1e-12  # of all their layer norms
 OBJECTS = b"_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, near the top
 HEAD_BYTES = 1 << 13
 
 
-def find_checkpoint(path):
-    """The prefix of the checkpoint that a path names: as a prefix, as one of its files, or as a
-    folder that holds one, of several the one of most steps. None without one.
+def find_checkpoint(path: str) -> str | None:
+    """Return the prefix of the checkpoint that a path names: as a prefix, as one of its files, or
+    as a folder that holds one; of several, the one of most steps. None without one.
     """
     prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path)
     if os.path.isfile(f"{prefix}.index"):
         return prefix
     names = os.listdir(path) if os.path.isdir(path) else []
-    found = [re.fullmatch(r"(.*\bckpt(?:-(\d+))?)\.index", name) for name in names]
-    steps = [(int(match[2] or 0), match[1]) for match in found if match]
+    matches = [re.fullmatch(r"(.*\bckpt(?:-(\d+))?)\.index", name) for name in names]
+    steps = [(int(match[2] or 0), match[1]) for match in matches if match]
     return os.path.join(path, max(steps)[1]) if steps else None
 
 
-def has_objects(prefix):
-    """Whether a checkpoint is object-based (TensorFlow 2), not a list of named variables."""
+def has_objects(prefix: str) -> bool:
+    """Return whether a checkpoint is object-based (TensorFlow 2), not a list of named variables."""
     with open(f"{prefix}.index", "rb") as file:
         return OBJECTS in file.read(HEAD_BYTES)
 
 
-def read_config(path):
-    """The ModelConfig of the checkpoint at a path. Raises UserError."""
-    prefix = find_checkpoint(path)
+def read_config(path: str) -> ModelConfig:
+    """Return the ModelConfig of the checkpoint at a path. Raise UserError when it cannot be
+    read.
+    """
+    prefix = find_checkpoint(path) or path
     file = os.path.join(os.path.dirname(prefix), CONFIG)
     if not os.path.exists(file):
         raise UserError(
@@ -64,8 +70,8 @@ def read_config(path):
 
 
 @contextlib.contextmanager
-def reading(prefix):
-    """Turns errors of TensorFlow's reader, which has many kinds, into a UserError."""
+def reading(prefix: str) -> Iterator[None]:
+    """Turn errors of TensorFlow's reader, which has many kinds, into a UserError."""
     import tensorflow as tf
 
     try:
@@ -77,7 +83,8 @@ def reading(prefix):
         ) from None
 
 
-def check_finite(prefix, name, array):
+def check_finite(prefix: str, name: str, array: np.ndarray) -> None:
+    """Raise UserError for an array of a checkpoint with values that are not finite."""
     if not np.isfinite(array).all():
         raise UserError(
             f"{name} has values that are not finite",
@@ -86,8 +93,10 @@ def check_finite(prefix, name, array):
         )
 
 
-def check_classic(config, whose):
-    """UserError when a checkpoint of theirs cannot hold a model: names the switches."""
+def check_classic(config: ModelConfig, whose: str) -> None:
+    """Raise UserError, which names the switches, when a checkpoint of the format `whose` cannot
+    hold a model.
+    """
     odd = [f"{name}={getattr(config, name)}" for name in config.departures()]
     if config.layer_norm_eps != EPSILON:
         odd.append(f"layer_norm_eps={config.layer_norm_eps}")
@@ -101,8 +110,8 @@ def check_classic(config, whose):
         )
 
 
-def config_bytes(config):
-    """The text of a bert_config.json, which their code and `read_config` read."""
+def config_bytes(config: ModelConfig) -> bytes:
+    """Return the text of a bert_config.json, which Google's code and `read_config` can read."""
     values = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)
@@ -114,8 +123,10 @@ def config_bytes(config):
     return (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
 
 
-def gelu_warning(config):
-    """What to say of an exact gelu, which their code does not compute; else nothing."""
+def gelu_warning(config: ModelConfig) -> str:
+    """Return a note on an exact gelu, which Google's code does not compute; "" for other
+    activations.
+    """
     if config.hidden_act != "gelu":
         return ""
     return (
@@ -124,23 +135,38 @@ def gelu_warning(config):
     )
 
 
-def left_out(weights, names):
-    """What to say of weights that are not among the `names` that are written; else nothing."""
-    left = sorted({name.split("/")[0] for name in weights if name not in names})
-    return f"; left out: {', '.join(left)}" if left else ""
+def left_out(weights: Collection[str], names: Collection[str]) -> str:
+    """Return a note on the weights that are not among the `names` that are written; "" if there are
+    none.
+    """
+    parts = sorted({name.split("/")[0] for name in weights if name not in names})
+    return f"; left out: {', '.join(parts)}" if parts else ""
 
 
-def write_folder(model, folder, save, usage, files=()):
-    """Writes a Model's folder as a whole: the checkpoint, bert_config.json, the vocabulary and the
+def write_folder(
+    model: Model,
+    folder: str,
+    save: Callable[[str], object],
+    usage: Mapping[str, Sequence[str]],
+    files: Mapping[str, bytes] | None = None,
+) -> None:
+    """Write a model's folder as a whole: the checkpoint, bert_config.json, the vocabulary and the
     model card.
 
-    save: function of a prefix that writes the checkpoint's files. usage: {world: lines of code}
-    that open it. files: {name: bytes} of more.
+    Args:
+      save: writes the checkpoint's files, given their prefix.
+      usage: {place: lines of code} that open the folder, for the card.
+      files: {name: bytes} of further files.
     """
     from bert_gpu.interop import card
     from bert_gpu.interop.tokenizers import tokenizer_files
 
-    contents = dict(files) | {CONFIG: config_bytes(model.config)} | tokenizer_files(model.tokenizer)
-    contents["README.md"] = card.readme(model, card.own_usage(model.notes.architecture) | usage)
-    contents |= saved_files(lambda temporary: save(os.path.join(temporary, PREFIX)))
+    all_usage = {**card.own_usage(model.notes.architecture), **usage}
+    contents = {
+        **(files or {}),
+        CONFIG: config_bytes(model.config),
+        **tokenizer_files(model.tokenizer),
+        "README.md": card.readme(model, all_usage),
+        **saved_files(lambda temporary: save(os.path.join(temporary, PREFIX))),
+    }
     replace_folder(folder.rstrip("/"), contents, is_whole_model=True)

@@ -1,31 +1,34 @@
-"""tokenizer.json: a tokenizer of ours as Hugging Face's `tokenizers` reads it, which gives the same
-ids.
+"""Writes a tokenizer of ours as a tokenizer.json, with which Hugging Face's `tokenizers` gives the
+same ids.
 
 One thing differs there on purpose: a special piece written out in a text, such as [MASK], is that
-piece, where ours reads three words. And where a SentencePiece model finds two ways to cut a word
-equally probable (a run of dots), it rounds in float32 and `tokenizers` does not, so that either may
-be chosen.
+piece, where our tokenizer reads three words. And where a SentencePiece model finds two equally
+probable ways to cut a word (a run of dots), it rounds in float32 and `tokenizers` does not, so the
+two may choose differently.
 """
 
 import base64
 import json
+from collections.abc import Mapping
+from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.text.tokenizers.sentence_piece import OTHER_NAMES, SPACE, SentencePieceTokenizer
-from bert_gpu.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS
+from bert_gpu.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS, Tokenizer
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 
-# of sentencepiece_model.proto
+# numbers of sentencepiece_model.proto
 UNIGRAM = 1
-PLAIN_KINDS = {1, 2, 3}  # of pieces: normal, unknown, control
+PLAIN_KINDS = {1, 2, 3}  # kinds of pieces: normal, unknown, control
 NORMAL_FORMS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
-def replace(pattern, content):
+def replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
     return dict(type="Replace", pattern=pattern, content=content)
 
 
-# A capital sigma that ends a word, as Python lower-cases it; there, characters have no neighbours.
+# Lower-cases a capital sigma that ends a word, as Python does: `tokenizers` would treat each
+# character alone.
 FINAL_SIGMA = replace(dict(Regex=r"(?<=\p{L})Σ(?![\p{M}'’.:·]*\p{L})"), "ς")
 # NFKC, but for a tilde that SentencePiece keeps wide. It comes before SentencePiece's own table
 # because `tokenizers` looks only at the beginning of a letter with several marks there.
@@ -36,8 +39,8 @@ NFKC = (
 )
 
 
-def special_tokens(tokenizer):
-    """{"[PAD]": (its name in the vocabulary, id), ...}."""
+def special_tokens(tokenizer: Tokenizer) -> dict[str, tuple[str, int]]:
+    """Return {"[PAD]": (its name in the vocabulary, id), ...} of the special pieces."""
     ids = (getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask"))
     return {
         piece: (tokenizer.vocab[index], index)
@@ -45,13 +48,17 @@ def special_tokens(tokenizer):
     }
 
 
-def tokenizer_json(tokenizer, num_segments):
-    """The bytes of a tokenizer.json. UserError when `tokenizers` cannot give the same ids.
+def tokenizer_json(tokenizer: Tokenizer, num_segments: int) -> bytes:
+    """Return the bytes of a tokenizer.json. Raise UserError when `tokenizers` cannot give the same
+    ids.
 
-    num_segments: of the model; with fewer than 2 both texts of a pair are in segment 0.
+    num_segments: segments of the model; with fewer than 2 both texts of a pair are in segment 0.
     """
-    is_sentence_piece = isinstance(tokenizer, SentencePieceTokenizer)
-    parts = sentence_piece_parts(tokenizer) if is_sentence_piece else word_piece_parts(tokenizer)
+    parts = (
+        sentence_piece_parts(tokenizer)
+        if isinstance(tokenizer, SentencePieceTokenizer)
+        else word_piece_parts(tokenizer)
+    )
     specials = special_tokens(tokenizer)
     flags = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
     content = dict(
@@ -68,14 +75,17 @@ def tokenizer_json(tokenizer, num_segments):
     return (json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
 
 
-def template(specials, second):
-    """[CLS] A [SEP], and [CLS] A [SEP] B [SEP] with B in the segment `second`."""
-    (first, first_id), (last, last_id) = specials["[CLS]"], specials["[SEP]"]
+def template(specials: Mapping[str, tuple[str, int]], second: int) -> dict[str, Any]:
+    """Return the rule for [CLS] A [SEP], and for [CLS] A [SEP] B [SEP] with B in the segment
+    `second`.
+    """
+    first, first_id = specials["[CLS]"]
+    last, last_id = specials["[SEP]"]
 
-    def piece(name, segment):
+    def piece(name: str, segment: int) -> dict[str, Any]:
         return dict(SpecialToken=dict(id=name, type_id=segment))
 
-    def text(name, segment):
+    def text(name: str, segment: int) -> dict[str, Any]:
         return dict(Sequence=dict(id=name, type_id=segment))
 
     single = [piece(first, 0), text("A", 0), piece(last, 0)]
@@ -90,8 +100,8 @@ def template(specials, second):
     )
 
 
-def word_piece_parts(tokenizer):
-    """BERT's own rules."""
+def word_piece_parts(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the parts of a tokenizer.json with BERT's own rules."""
     rules = dict(
         type="BertNormalizer",
         clean_text=True,
@@ -114,14 +124,15 @@ def word_piece_parts(tokenizer):
     )
 
 
-def sentence_piece_parts(tokenizer):
-    """A unigram model behind the model's own table of characters: spaces are joined and removed at
-    both ends, and the text begins with one.
+def sentence_piece_parts(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
+    """Return the parts of a tokenizer.json for a unigram model, after the SentencePiece model's own
+    table of characters. Repeated spaces become one, those at both ends are removed, and the text
+    begins with one.
     """
     from sentencepiece import sentencepiece_model_pb2
 
     (content,) = tokenizer.files().values()
-    model = sentencepiece_model_pb2.ModelProto.FromString(content)
+    model = sentencepiece_model_pb2.ModelProto.FromString(content)  # type: ignore[attr-defined]
     if problem := obstacle(tokenizer, model):
         raise UserError(f"the SentencePiece model {problem}, which tokenizer.json cannot express")
     spec = model.normalizer_spec
@@ -145,9 +156,9 @@ def sentence_piece_parts(tokenizer):
     )
 
 
-def obstacle(tokenizer, model):
-    """What of a SentencePiece model has no equal there, as the end of a sentence; None if all
-    has.
+def obstacle(tokenizer: Tokenizer, model: Any) -> str | None:
+    """Return why `tokenizers` cannot do the same as a SentencePiece model, as the end of a
+    sentence; None if it can. model: a ModelProto.
     """
     specials = {name for name, _ in special_tokens(tokenizer).values()} | {*OTHER_NAMES.values()}
     kinds = {piece.type for piece in model.pieces if piece.piece not in specials}
@@ -158,7 +169,7 @@ def obstacle(tokenizer, model):
     spec = model.normalizer_spec
     if spec.precompiled_charsmap and spec.name not in NORMAL_FORMS:
         return "has rules of its own for characters"
-    wanted = (spec.add_dummy_prefix, spec.remove_extra_whitespaces, spec.escape_whitespaces)
-    if not all(wanted) or model.trainer_spec.treat_whitespace_as_suffix:
+    usual = (spec.add_dummy_prefix, spec.remove_extra_whitespaces, spec.escape_whitespaces)
+    if not all(usual) or model.trainer_spec.treat_whitespace_as_suffix:
         return "treats spaces in a way of its own"
     return None

@@ -1,7 +1,10 @@
-"""The tokenizer of a model: opened from the files beside it, and written beside another."""
+"""Opens the tokenizer of a model from the files beside it, and makes the files of a tokenizer for a
+model's folder.
+"""
 
 import json
 import os
+from typing import Any
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
@@ -15,23 +18,32 @@ from bert_gpu.interop.sources import (
 )
 from bert_gpu.interop.tokenizer_json import special_tokens, tokenizer_json
 from bert_gpu.interop.tokenizer_rules import check_tokenizer
+from bert_gpu.model.config import ModelConfig
 from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary.file import num_pieces, warn_of_blanks
 
 
-def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
-    """The tokenizer of a model.
+def load_tokenizer(
+    folder: str | None, vocab_file: str | None = None, do_lower_case: bool | None = None
+) -> Tokenizer:
+    """Return the tokenizer of a model.
 
     Args:
       folder: the model's path, with vocab.txt or a SentencePiece model and, perhaps,
-        tokenizer_config.json beside its files; None when there is no model.
+        tokenizer_config.json beside its files; None when there is no model, and then there is a
+        vocab_file.
       vocab_file, do_lower_case: override the folder's. Without a model text is lower-cased.
+
+    Raises:
+      UserError: the model's tokenizer cuts text in another way than ours, or there is no
+        vocabulary.
     """
-    notes = tokenizer_notes(folder) if vocab_file is None else {}
+    notes = {} if folder is None or vocab_file is not None else tokenizer_notes(folder)
     if folder is not None:
         check_tokenizer(folder, do_lower_case)
     if vocab_file is None:
-        vocab_file = find_vocabulary(folder)
+        vocab_file = None if folder is None else find_vocabulary(folder)
         if vocab_file is None:
             raise UserError(
                 f"{folder}/vocab.txt: no such file", "name the model's vocabulary with --vocab_file"
@@ -50,39 +62,44 @@ def load_tokenizer(folder, vocab_file=None, do_lower_case=None):
     return tokenizer
 
 
-def warn_of_other_ids(vocab_file, tokenizer):
-    """Warns, once, when the tokenizer.json beside a vocab.txt gives other ids."""
+def warn_of_other_ids(vocab_file: str, tokenizer: Tokenizer) -> None:
+    """Warn, once, when the tokenizer.json beside a vocab.txt gives other ids."""
     folder, name = os.path.split(vocab_file)
     model = read_beside(folder, "tokenizer.json").get("model")
     theirs = model.get("vocab") if isinstance(model, dict) else None
     if name != "vocab.txt" or not isinstance(theirs, dict):
         return
     ours = {piece: index for index, piece in enumerate(tokenizer.vocab) if piece}
-    odd = [piece for piece in ours | theirs if piece and ours.get(piece) != theirs.get(piece)]
-    if odd:
+    pieces = [piece for piece in ours | theirs if piece and ours.get(piece) != theirs.get(piece)]
+    if pieces:
         console.warn_once(
-            f"{folder}/tokenizer.json: gives other ids than vocab.txt to {len(odd):,} pieces, such "
-            f"as {odd[0]!r:.40}; those of vocab.txt are taken"
+            f"{folder}/tokenizer.json: gives other ids than vocab.txt to {len(pieces):,} pieces, "
+            f"such as {pieces[0]!r:.40}; those of vocab.txt are used"
         )
 
 
-def describe_tokenizer(tokenizer, path=None):
-    """Size and casing of a tokenizer, for the log, and why it is that of the model at a path where
-    no file of the model says so.
+def describe_tokenizer(tokenizer: Tokenizer, path: str | None = None) -> str:
+    """Return the size and casing of a tokenizer, for the log. path: of its model; where no file of
+    the model states the casing, the text gives the evidence for it.
     """
     casing = "lower case" if tokenizer.do_lower_case else "cased"
     is_lower, guess = (None, "") if path is None else find_casing(path)
-    why = f" ({guess})" if guess and is_lower == tokenizer.do_lower_case else ""
-    return f"{num_pieces(tokenizer.vocab):,} pieces, {casing}{why}"
+    reason = f" ({guess})" if guess and is_lower == tokenizer.do_lower_case else ""
+    return f"{num_pieces(tokenizer.vocab):,} pieces, {casing}{reason}"
 
 
-def tokenizer_files(tokenizer, config=None, must_open=False, max_seq_length=None):
-    """{name: bytes} of the tokenizer's files in a model's folder: the vocabulary, our settings, and
-    in a folder of a ModelConfig that `transformers` opens, what it reads.
+def tokenizer_files(
+    tokenizer: Tokenizer | None,
+    config: ModelConfig | None = None,
+    must_open: bool = False,
+    max_seq_length: int | None = None,
+) -> dict[str, bytes]:
+    """Return {name: bytes} of the tokenizer's files in a model's folder: the vocabulary, our
+    settings and, in a folder of a ModelConfig that `transformers` opens, the files that it reads.
 
     Where `transformers` cannot give the same ids, its file is missing and it refuses the folder's
-    tokenizer; with must_open, UserError. max_seq_length: where it cuts texts there, by default at
-    the model's positions.
+    tokenizer; with must_open that is a UserError. max_seq_length: tokens at which it cuts texts; by
+    default the model's positions.
     """
     if tokenizer is None:
         return {}
@@ -105,7 +122,7 @@ def tokenizer_files(tokenizer, config=None, must_open=False, max_seq_length=None
         for piece, (name, _) in special_tokens(tokenizer).items()
     }
     settings = dict(
-        # takes tokenizer.json as it is; the other does not exist there
+        # the first reads tokenizer.json as it is; transformers has no class of the second name
         tokenizer_class="PreTrainedTokenizerFast" if theirs else "SentencePieceTokenizer",
         **own,
         model_max_length=max_seq_length or config.max_position_embeddings,
@@ -123,20 +140,23 @@ def tokenizer_files(tokenizer, config=None, must_open=False, max_seq_length=None
     )
 
 
-def with_checksum(content):
+def with_checksum(content: dict[str, Any]) -> bytes:
     return as_json(content | {CHECKSUM: json_checksum(content)})
 
 
-def as_json(content):
+def as_json(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 
-def check_vocabulary(tokenizer, model, source, folder=None):
-    """UserError when the tokenizer's vocabulary is larger than the model's table, or smaller than
-    the vocabulary in the model's folder; warns, once, of rows without a piece. `source` names the
-    vocabulary in the message.
+def check_vocabulary(
+    tokenizer: Tokenizer, model: ModelConfig, source: str, folder: str | None = None
+) -> None:
+    """Raise UserError when the tokenizer's vocabulary is larger than the model's table, or smaller
+    than the vocabulary in the model's folder; warn, once, of rows without a piece. `source` names
+    the vocabulary in the message.
     """
-    pieces, rows = tokenizer.vocab_size, model.vocab_size
+    pieces = tokenizer.vocab_size
+    rows = model.vocab_size
     own = folder and pieces < rows and find_vocabulary(folder)
     if not (open_tokenizer(own, None).vocab_size if own else 0) <= pieces <= rows:
         raise UserError(

@@ -1,13 +1,15 @@
-"""How a model must be used: what its training decided, as the files beside its weights say.
+"""Reads how a model must be used: the choices of its training that the files beside its weights
+record.
 
-task.json is ours, modules.json and what it names are of sentence-transformers, and config.json says
-what the scores of a classifier mean. Commands and formats read all of it here. Imports no
-TensorFlow.
+task.json is ours, modules.json and the files that it names are those of sentence-transformers, and
+config.json gives the meaning of a classifier's scores. Commands and formats read all of it here.
+Imports no TensorFlow.
 """
 
 import dataclasses
 import os
 import pathlib
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +26,8 @@ KINDS = dict(
     regression="regression",
     multilabel="multi_label_classification",
 )
-MODULES, TEXTS = "modules.json", "sentence_bert_config.json"
+MODULES = "modules.json"
+TEXTS = "sentence_bert_config.json"
 SENTENCES = "config_sentence_transformers.json"
 # {mode of sentence-transformers' Pooling: --pooling}
 POOLINGS = dict(cls_token="cls", mean_tokens="mean", cls="cls", mean="mean")
@@ -32,24 +35,25 @@ POOLINGS = dict(cls_token="cls", mean_tokens="mean", cls="cls", mean="mean")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UsageNotes(Settings):
-    """What is checked of a task.json or a sentence_bert_config.json."""
+    """The keys of a task.json or a sentence_bert_config.json whose values are checked."""
 
     task_kind: str | None = setting(None, "What the model predicts.")
     max_seq_length: int | None = setting(None, "Maximum tokens of a text.", low=3)
 
 
 def with_usage(path: str, model: Model) -> Model:
-    """The formats.Model at a path with what the files there say of its use. A classifier of one
+    """Return a model at a path with the facts on its use in the files there. A classifier of one
     score without a problem type is a regression, as in transformers.
     """
     files, modules = usage_files(path)
     task, texts = (_read(files, name, fields_of(UsageNotes)) for name in (TASK, TEXTS))
-    kind, means = task.get("task_kind"), model.notes.problem_type
-    is_one = np.shape(model.weights.get("classifier/bias")) == (1,)
-    own = task if kind in KINDS else {}
+    kind = str(task.get("task_kind"))
+    is_one = np.shape(model.weights.get("classifier/bias", ())) == (1,)
+    problem_type = model.notes.problem_type or ("regression" if is_one else None)
+    task_length = task.get("max_seq_length") if kind in KINDS else None
     notes = model.notes._replace(
-        problem_type=KINDS.get(kind) or means or ("regression" if is_one else None),
-        max_seq_length=own.get("max_seq_length") or texts.get("max_seq_length"),
+        problem_type=KINDS.get(kind) or problem_type,
+        max_seq_length=task_length or texts.get("max_seq_length"),
         embedding=read_embedding(files, modules) if modules else Embedding(),
     )
     contents = {name: pathlib.Path(file).read_bytes() for name, file in files.items()}
@@ -57,9 +61,9 @@ def with_usage(path: str, model: Model) -> Model:
 
 
 def usage_files(path: str) -> tuple[dict[str, str], dict[str, str]]:
-    """({name in a copy: path} of the files that say how the model at a path is used, {kind: path}
-    of the modules of sentence-transformers, {} without them). The encoder of these lies beside
-    modules.json or, in old folders, in 0_Transformer.
+    """Return ({name in a copy: path} of the files that describe the use of the model at a path,
+    {kind: folder} of the modules of sentence-transformers, {} without them). The encoder of these
+    lies beside modules.json or, in old folders, in 0_Transformer.
     """
     own = os.path.realpath(folder_of(path))
     root = os.path.dirname(own) if os.path.basename(own).startswith("0_") else own
@@ -71,8 +75,8 @@ def usage_files(path: str) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def read_modules(file: str) -> dict[str, str]:
-    """{kind: folder beside it} of the modules in a modules.json of sentence-transformers; {}
-    without one. A module that names no folder has the usual one of a Pooling.
+    """Return {kind: folder beside it} of the modules in a modules.json of sentence-transformers; {}
+    without one. A Pooling that names no folder has the usual one.
     """
     if not os.path.exists(file):
         return {}
@@ -94,16 +98,17 @@ def read_modules(file: str) -> dict[str, str]:
 
 
 def read_embedding(files: dict[str, str], modules: dict[str, str]) -> Embedding:
-    """The Embedding that the `usage_files` describe. Of the modes of a Pooling, the mean is on
-    unless its config.json says otherwise.
+    """Return the settings that the `usage_files` describe. Of the modes of a Pooling, the mean is
+    on unless its config.json turns it off.
     """
-    config, said = _read(files, f"{modules.get('Pooling')}/config.json"), _read(files, SENTENCES)
+    config = _read(files, f"{modules.get('Pooling')}/config.json")
+    sentences = _read(files, SENTENCES)
     start = "pooling_mode_"
     switches = {f"{start}mean_tokens": True} | config if config else {}
     modes = [name[len(start) :] for name, on in switches.items() if on and name.startswith(start)]
     modes = [str(config["pooling_mode"])] if "pooling_mode" in config else modes
-    prompts = said.get("prompts") if isinstance(said.get("prompts"), dict) else {}
-    prefix = str(prompts.get(str(said.get("default_prompt_name"))) or "")
+    prompts = sentences["prompts"] if isinstance(sentences.get("prompts"), dict) else {}
+    prefix = str(prompts.get(str(sentences.get("default_prompt_name"))) or "")
     pooling = POOLINGS.get(modes[0]) if len(modes) == 1 else None
     lacking = [kind for kind in modules if kind not in ("Transformer", "Pooling", "Normalize")]
     lacking += [] if pooling else [f"pooling {'+'.join(modes) or 'none'}"]
@@ -112,28 +117,30 @@ def read_embedding(files: dict[str, str], modules: dict[str, str]) -> Embedding:
     return Embedding(pooling, "Normalize" in modules, prefix, lowers, ", ".join(lacking))
 
 
-def _read(files: dict[str, str], name: str, fields: dict | None = None) -> dict:
+def _read(files: dict[str, str], name: str, fields: dict[str, Any] | None = None) -> dict[str, Any]:
     return read_json(files[name], "how a model is used", fields) if name in files else {}
 
 
 def class_names(model: Model, head: str | None = "classifier") -> tuple[str, ...]:
-    """Names of the classes of a head of a formats.Model, () when it has none; the class indices
-    where there are no distinct names. LABEL_0, LABEL_1 are names only in a model of ours: those of
-    Hugging Face have them where nobody named the classes.
+    """Return the names of the classes of a head of a model, () when it has none; the indices of the
+    classes where there are no distinct names. LABEL_0, LABEL_1 are names only in a model of ours:
+    models of Hugging Face have them where nobody named the classes.
     """
     scores = model.weights.get(f"{head}/bias", ()) if head in LABELLED.values() else ()
-    names, indices = model.notes.labels, range(len(scores))
+    names = model.notes.labels
+    indices = range(len(scores))
     is_nameless = TASK not in (model.task or {}) and list(names) == [f"LABEL_{i}" for i in indices]
     has_names = len(set(names)) == len(indices) and not is_nameless
     return names if has_names else tuple(map(str, indices))
 
 
 def check_scores(path: str, model: Model) -> None:
-    """UserError for a classifier whose number of scores contradicts what they mean."""
-    means, num_scores = model.notes.problem_type, len(model.weights["classifier/bias"])
-    if means != KINDS["multilabel"] and (means == "regression") != (num_scores == 1):
+    """Raise UserError for a classifier whose number of scores contradicts their meaning."""
+    kind = model.notes.problem_type
+    num_scores = len(model.weights["classifier/bias"])
+    if kind != KINDS["multilabel"] and (kind == "regression") != (num_scores == 1):
         raise UserError(
-            f"has {num_scores} scores and the problem_type {means}",
+            f"has {num_scores} scores and the problem_type {kind}",
             "only a regression of one number and a choice among several classes "
             "are supported: correct problem_type in its config.json, or take the "
             "scores from --format=onnx",

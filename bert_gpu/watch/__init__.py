@@ -1,1 +1,1 @@
-"""What one reads beside a run or after it."""
+"""Commands that read runs and draw or list them, while they run or afterwards."""

@@ -1,19 +1,21 @@
-"""Which charts a report has: a table of the known metrics, and a chart for any other one.
+"""Chooses the charts of a report: a table of the known metrics, and a chart for any other one.
 
 A chart shows one quantity of training, its counterpart in validation, or both, one curve for each
-run. Charts without data, and those on which nothing happens, are left out.
+run. Charts without data, and those that show no change, are left out.
 """
 
 import dataclasses
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from bert_gpu.watch.run_data import known
+from bert_gpu.watch.run_data import Run, finite_values
 from bert_gpu.watch.style import slugs
 
 GIB = 1 << 30
-LOG_SPREAD = 50.0  # of highest to lowest value, from which a chart opens with a logarithmic axis
+LOG_SPREAD = 50.0  # highest over lowest value, from which a chart opens with a logarithmic axis
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,15 +23,19 @@ class Chart:
     """One chart.
 
     Attributes:
-      key: part of its file name. title: says the quantity. train, valid: names of the metric in the
-        tables of a Run, or None. unit: of the shown values.
-      factor: from the metric to the unit. sign: of what is better, +1 or -1; 0 = neither.
-      scale: "linear"; "log"; "auto", log where values spread far; or "either", which the page lets
-        one choose.
-      smooths: whether training is smoothed. if_any: shown only if a value differs from this one;
-        None = always. if_varies: shown only if values differ. each: regular expression of metrics
-        of single GPUs, whose range is shown too, or None. bounds: of the vertical axis, as far as
-        they are fixed.
+      key: part of its file name.
+      title: names the quantity.
+      train, valid: names of the metric in the tables of a Run, or None.
+      unit: of the values in the chart.
+      factor: from the metric to the unit.
+      sign: +1 where higher is better, -1 where lower is; 0 = neither.
+      scale: "linear"; "log"; "auto", logarithmic where values spread far; or "either", a choice on
+        the page.
+      smooths: whether the curve of training is smoothed.
+      if_any: the chart is left out if all values are equal to this one; None = never.
+      if_varies: whether the chart is left out if all values are equal.
+      each: regular expression of metrics of single GPUs, whose range is drawn too, or None.
+      bounds: (lower, upper) limit of the vertical axis; None = by the values.
     """
 
     key: str
@@ -46,7 +52,7 @@ class Chart:
     each: str | None = None
     bounds: tuple[float | None, float | None] = (None, None)
 
-    def has_data(self, runs):
+    def has_data(self, runs: Sequence[Run]) -> bool:
         values = np.concatenate([self.values(run) for run in runs])
         if not len(values):
             return False
@@ -54,13 +60,13 @@ class Chart:
             return False
         return not self.if_varies or np.ptp(values) > 0
 
-    def values(self, run):
-        """All known values of a run, in the metric's own unit."""
+    def values(self, run: Run) -> np.ndarray:
+        """Return all known values of a run, in the metric's own unit."""
         tables = ((run.train, self.train), (run.valid, self.valid))
-        return np.concatenate([known(table.get(name, ())) for table, name in tables])
+        return np.concatenate([finite_values(table.get(name or "", ())) for table, name in tables])
 
-    def opens_with_log(self, runs):
-        """Whether a logarithmic axis shows more."""
+    def opens_with_log(self, runs: Sequence[Run]) -> bool:
+        """Return whether a logarithmic axis shows more of the values."""
         values = np.concatenate([self.values(run) for run in runs])
         positive = values[values > 0]
         return len(positive) == len(values) and (
@@ -69,12 +75,12 @@ class Chart:
         )
 
 
-def share(key, title, train, **more):
-    """A Chart of a share, in percent."""
+def share(key: str, title: str, train: str, **more: Any) -> Chart:
+    """Return a chart of a share, in percent."""
     return Chart(key, title, train, unit="%", factor=100.0, **more)
 
 
-def accuracy(name, title):
+def accuracy(name: str, title: str) -> Chart:
     return share(
         f"{name}-accuracy",
         title,
@@ -127,26 +133,26 @@ GPUS = [
     ),
 ]  # fmt: skip
 GROUPS = {"Learning": LOSSES, "Steps": STEPS, "Speed": SPEED, "GPUs": GPUS}
-# metrics that are axes, parts of other charts, or multiples of what is shown
+# metrics that are axes, parts of other charts, or multiples of metrics in them
 NOT_CHARTED = re.compile(
     r"step|seconds|remaining_seconds|hours|tokens|progress|epoch|loss|time_\w+|gpu_\d+_\w+|gpu_clock_share"
     r"|(steps|sequences|padded_tokens|model_flops|hardware_flops)_per_second|mfu_real_tokens"
 )
 
 
-def charts_of(runs):
-    """{heading: [Chart]} of those for which the runs have data."""
+def charts_of(runs: Sequence[Run]) -> dict[str, list[Chart]]:
+    """Return {heading: charts} of those for which the runs have data."""
     groups = GROUPS | {"Learning": LOSSES + other_metrics(runs, "valid")}
     groups |= {"More": other_metrics(runs, "train")}
-    shown = {
+    groups_with_data = {
         heading: [chart for chart in charts if chart.has_data(runs)]
         for heading, charts in groups.items()
     }
-    return {heading: charts for heading, charts in shown.items() if charts}
+    return {heading: charts for heading, charts in groups_with_data.items() if charts}
 
 
-def other_metrics(runs, table):
-    """Charts of the metrics of a table that no known chart shows."""
+def other_metrics(runs: Sequence[Run], table: str) -> list[Chart]:
+    """Return charts of the metrics of a table, "train" or "valid", that no known chart shows."""
     covered = {getattr(chart, table) for charts in GROUPS.values() for chart in charts}
     names = dict.fromkeys(name for run in runs for name in getattr(run, table))
     others = slugs(
@@ -156,7 +162,8 @@ def other_metrics(runs, table):
         Chart(
             f"{table}-{key}",
             name.replace("_", " "),
-            **{table: name},
+            train=name if table == "train" else None,
+            valid=name if table == "valid" else None,
             if_varies=table == "train",
         )
         for name, key in others.items()

@@ -1,4 +1,4 @@
-"""Curves of at most a few hundred points from logs of any length: what a picture can show.
+"""Reduces curves from logs of any length to a few hundred points, as many as a picture can show.
 
 A raw curve keeps the lowest and the highest value of each bin, so that no spike is lost. The smooth
 one is a line fitted around each point with Gaussian weights (local linear regression, Cleveland
@@ -10,35 +10,39 @@ import numpy as np
 NUM_BINS = 240  # of a curve, over its own range
 
 
-def finite(x, y):
-    """The points (n,), (n,) of which both coordinates are finite."""
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    kept = np.isfinite(x) & np.isfinite(y)
-    return x[kept], y[kept]
+def finite(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the points (n,), (n,) of which both coordinates are finite."""
+    x = np.asarray(x, np.float64)
+    y = np.asarray(y, np.float64)
+    is_finite = np.isfinite(x) & np.isfinite(y)
+    return x[is_finite], y[is_finite]
 
 
-def bins_of(x, num_bins):
-    """The bin of each point, (n,) int, of bins of equal width over the range of x."""
-    low, high = x.min(), x.max()
+def bins_of(x: np.ndarray, num_bins: int) -> np.ndarray:
+    """Return the bin of each point, (n,) int, of bins of equal width over the range of x."""
+    low = x.min()
+    high = x.max()
     if high == low:
         return np.zeros(len(x), int)
     return np.minimum(((x - low) / (high - low) * num_bins).astype(int), num_bins - 1)
 
 
-def thinned(x, y, num_bins=NUM_BINS):
-    """(x, y) with at most two points a bin, the lowest and the highest, in their order."""
+def thinned(
+    x: np.ndarray, y: np.ndarray, num_bins: int = NUM_BINS
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (x, y) with at most two points a bin, the lowest and the highest, in their order."""
     if len(x) <= 2 * num_bins:
         return x, y
     bins = bins_of(x, num_bins)
     order = np.lexsort((y, bins))
     first = np.flatnonzero(np.diff(bins[order], prepend=-1))
     last = np.append(first[1:], len(order)) - 1
-    kept = np.unique(np.concatenate([order[first], order[last]]))
-    return x[kept], y[kept]
+    indices = np.unique(np.concatenate([order[first], order[last]]))
+    return x[indices], y[indices]
 
 
-def binned(x, y, num_bins=NUM_BINS):
-    """(x, y): the means of each bin that has points."""
+def binned(x: np.ndarray, y: np.ndarray, num_bins: int = NUM_BINS) -> tuple[np.ndarray, np.ndarray]:
+    """Return (x, y), the means of each bin that has points."""
     if len(x) <= num_bins:
         return x, y
     bins = bins_of(x, num_bins)
@@ -48,10 +52,18 @@ def binned(x, y, num_bins=NUM_BINS):
     return means[0], means[1]
 
 
-def smoothed(x, y, share, in_logs=False, num_bins=NUM_BINS):
-    """(x, y) of a local linear fit. share: standard deviation of its weights, as a share of the
-    range of x; 0 = the means of bins alone. in_logs: fits the logarithms of y, for a logarithmic
-    axis, on which spikes would outweigh everything else.
+def smoothed(
+    x: np.ndarray,
+    y: np.ndarray,
+    share: float,
+    in_logs: bool = False,
+    num_bins: int = NUM_BINS,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (x, y) of a local linear fit.
+
+    share: standard deviation of the weights, as a share of the range of x; 0 = the means of bins
+    alone. in_logs: fits the logarithms of y, for a logarithmic axis, on which spikes would outweigh
+    everything else.
     """
     if in_logs:
         x, logs = smoothed(x, np.log(y), share, num_bins=num_bins)

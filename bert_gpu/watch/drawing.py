@@ -1,8 +1,8 @@
 """Draws charts with matplotlib: as SVG whose colours are the page's, and as PNG.
 
-The same figure serves both. In the SVG every colour of the palette becomes a CSS variable, so that
-the page has a light and a dark form, and the elements of a run get its class, so that the page can
-hide it.
+Both are written from the same figure. In the SVG every colour of the palette becomes a CSS
+variable, so that the page has a light and a dark form, and the elements of a run get its class, so
+that the page can hide it.
 """
 
 import contextlib
@@ -10,15 +10,19 @@ import io
 import json
 import re
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from bert_gpu.watch.charts import Chart
 from bert_gpu.watch.curves import finite, smoothed, thinned
-from bert_gpu.watch.run_data import known
+from bert_gpu.watch.run_data import Run, finite_values
 from bert_gpu.watch.style import (
     ACTIVITIES,
     GRID,
@@ -32,16 +36,17 @@ from bert_gpu.watch.style import (
 )
 
 SMOOTHING = 0.02  # width over which training curves are smoothed, as a share of a run
-INCHES, DOTS = (4.6, 2.75), 200  # of a picture; dots an inch of a PNG
+INCHES = (4.6, 2.75)  # width and height of a picture
+DOTS_PER_INCH = 200  # of a PNG
 AXIS_TITLES = dict(step="steps", tokens="real tokens", hours="hours")
 MARGINS = dict(left=0.115, right=0.975, bottom=0.17, top=0.97)  # shares of a picture
-HEADROOM = 1.05  # of an axis that begins at 0, above the highest value
-TITLED_TOP = 0.9  # of one with a title
-MINUTES_BELOW = 2.0  # hours, below which all of a chart is shown in minutes
+HEADROOM = 1.05  # upper end of an axis that begins at 0, relative to the highest value
+TITLED_TOP = 0.9  # upper margin of a picture with a title
+MINUTES_BELOW = 2.0  # hours; a chart of runs that are all shorter has an axis in minutes
 NAME_CHARACTERS = 28  # of a run beside its bar or in a legend
 NUM_NAMES = 12  # in a legend
 MAX_DECADES_WITHOUT_POWERS = 1.5  # of a logarithmic axis whose ticks are not powers of ten
-STYLE = {
+STYLE: dict[Any, Any] = {  # matplotlib's own type lists every key that there is
     "font.size": 9.5,
     "axes.edgecolor": GRID,
     "axes.labelcolor": MUTED,
@@ -58,12 +63,13 @@ STYLE = {
 }
 
 
-def new_figure(height=None):
-    """(Figure, Axes). height: in inches, of a figure with names beside its axis, for which room is
-    made; None = of one with numbers, for which there is room, so that charts are aligned.
+def new_figure(height: float | None = None) -> tuple[Figure, Axes]:
+    """Return an empty figure and its axes. height: in inches, of a figure that has names beside its
+    axis, and makes room for them; None = a figure with numbers, whose margins are fixed so that
+    charts are aligned.
     """
-    size, layout = (INCHES[0], height or INCHES[1]), "constrained" if height else None
-    figure = Figure(figsize=size, layout=layout, facecolor="none")
+    size = (INCHES[0], height or INCHES[1])
+    figure = Figure(figsize=size, layout="constrained" if height else None, facecolor="none")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     if height is None:
@@ -75,20 +81,19 @@ def new_figure(height=None):
     return figure, axes
 
 
-def draw(chart, runs, axis, is_log):
-    """The Figure of a chart.
+def draw(chart: Chart, runs: Sequence[tuple[int, Run]], axis: str, is_log: bool) -> Figure | None:
+    """Return the figure of a chart; None when no run has a point.
 
     Args:
-      chart: charts.Chart. runs: [(index of its style, Run)]. axis: "step", "tokens" or "hours".
+      runs: pairs of (index of the run's style, run).
+      axis: "step", "tokens" or "hours".
       is_log: whether the vertical axis is logarithmic.
-
-    Returns: None when no run has a point.
     """
     with matplotlib.rc_context(STYLE):
         figure, axes = new_figure()
-        title, factor = horizontal(runs, axis)
+        title, factor = horizontal_axis(runs, axis)
         has_points = [
-            draw_run(axes, chart, run, index, (axis, factor), is_log) for index, run in runs
+            draw_run(axes, chart, run, index, axis, factor, is_log) for index, run in runs
         ]
         if not any(has_points):
             return None
@@ -101,27 +106,33 @@ def draw(chart, runs, axis, is_log):
         return figure
 
 
-def horizontal(runs, axis):
-    """(title, factor to the unit that it names) of a horizontal axis of runs, as for `draw`."""
+def horizontal_axis(runs: Sequence[tuple[int, Run]], axis: str) -> tuple[str, float]:
+    """Return (title, factor to the unit in the title) of the horizontal axis of runs, as for
+    `draw`.
+    """
     tables = [table for _, run in runs for table in (run.train, run.valid)]
-    longest = max((known(table[axis]).max(initial=0.0) for table in tables), default=0.0)
+    longest = max((finite_values(table[axis]).max(initial=0.0) for table in tables), default=0.0)
     if axis == "hours" and longest < MINUTES_BELOW:
         return "minutes", 60.0
     return AXIS_TITLES[axis], 1.0
 
 
-def draw_run(axes, chart, run, index, axis, is_log):
-    """Draws the curves of one run; returns whether there are any. axis: (name, factor)."""
+def draw_run(
+    axes: Axes, chart: Chart, run: Run, index: int, axis: str, factor: float, is_log: bool
+) -> bool:
+    """Draw the curves of one run; return whether there are any. factor: from the metric `axis` to
+    the unit of the axis.
+    """
     color, dashes = style_of(index)
-    axis, factor = axis
 
-    def points(table, name):
-        x, y = finite(table[axis], table[name]) if name in table else (np.empty(0), np.empty(0))
-        if is_log:
-            x, y = x[y > 0], y[y > 0]
-        return x * factor, y * chart.factor
+    def points(table: dict[str, np.ndarray], name: str | None) -> tuple[np.ndarray, np.ndarray]:
+        if name is None or name not in table:
+            return np.empty(0), np.empty(0)
+        x, y = finite(table[axis], table[name])
+        is_drawable = y > 0 if is_log else np.isfinite(y)
+        return x[is_drawable] * factor, y[is_drawable] * chart.factor
 
-    def line(x, y, role, **style):
+    def line(x: np.ndarray, y: np.ndarray, role: str, **style: Any) -> None:
         axes.plot(x, y, color=color, gid=f"run-{index}.{role}", **style)
 
     x, y = points(run.train, chart.train)
@@ -134,18 +145,21 @@ def draw_run(axes, chart, run, index, axis, is_log):
         draw_range(axes, chart, run, index, run.train[axis] * factor, color)
     valid = points(run.valid, chart.valid)
     if len(valid[0]):
-        marks = dict(marker="o", markersize=4, markerfacecolor=PAPER, markeredgewidth=1.2)
+        marks: dict[str, Any] = dict(
+            marker="o", markersize=4, markerfacecolor=PAPER, markeredgewidth=1.2
+        )
         line(*thinned(*valid), "valid", linewidth=0.9, linestyle=(0, (3, 2)), **marks)
     return len(x) + len(valid[0]) > 0
 
 
-def draw_range(axes, chart, run, index, x, color):
-    """Shades what lies between the lowest and the highest GPU, at x (n,)."""
+def draw_range(axes: Axes, chart: Chart, run: Run, index: int, x: np.ndarray, color: str) -> None:
+    """Shade the area between the lowest and the highest GPU, at x (n,)."""
     names = [name for name in run.train if chart.each and re.fullmatch(chart.each, name)]
     if len(names) > 1:
         values = np.stack([run.train[name] for name in names])
-        kept = np.isfinite(values).all(axis=0) & np.isfinite(x)
-        x, values = x[kept], values[:, kept] * chart.factor
+        is_finite = np.isfinite(values).all(axis=0) & np.isfinite(x)
+        x = x[is_finite]
+        values = values[:, is_finite] * chart.factor
         low, high = (thinned(x, edge(axis=0)) for edge in (values.min, values.max))
         x = np.union1d(low[0], high[0])
         area = axes.fill_between(
@@ -154,8 +168,8 @@ def draw_range(axes, chart, run, index, x, color):
         area.set_gid(f"run-{index}.range")
 
 
-def scale_axis(axes, chart, is_log):
-    """Ticks and limits of the vertical axis."""
+def scale_axis(axes: Axes, chart: Chart, is_log: bool) -> None:
+    """Set ticks and limits of the vertical axis."""
     if is_log:
         axes.set_yscale("log")
         low, high = axes.get_ylim()
@@ -164,15 +178,18 @@ def scale_axis(axes, chart, is_log):
         axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.yaxis.set_major_locator(MaxNLocator(5))
-        low, high = chart.bounds
-        if low is not None:
-            top = HEADROOM * axes.get_ylim()[1]
-            axes.set_ylim(low, high if high is not None else top if top > low else low + 1)
+        bottom, top = chart.bounds
+        if bottom is not None:
+            highest = HEADROOM * axes.get_ylim()[1]
+            free_top = highest if highest > bottom else bottom + 1
+            axes.set_ylim(bottom, free_top if top is None else top)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
 
 
-def draw_shares(runs):
-    """The Figure of where the time went, a bar a run. runs: {name: {activity: share}}."""
+def draw_shares(runs: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Return the figure of the activities that took the time of each run, {name: {activity:
+    share}}, with a bar a run.
+    """
     with matplotlib.rc_context(STYLE):
         figure, axes = new_figure(height=0.75 + 0.33 * len(runs))
         left = np.zeros(len(runs))
@@ -188,16 +205,18 @@ def draw_shares(runs):
         return figure
 
 
-def draw_trials(groups):
-    """The Figure of one metric of several trials: points, their mean and standard deviation.
+def draw_trials(groups: Mapping[str, tuple[int, Sequence[float]]]) -> Figure:
+    """Return the figure of one metric of several trials: points, their mean and standard deviation.
 
-    groups: {name: (index of its style, [value of each trial])}.
+    groups: {name: (index of its style, value of each trial)}.
     """
     with matplotlib.rc_context(STYLE):
         figure, axes = new_figure(height=0.75 + 0.42 * len(groups))
-        for row, (index, values) in enumerate(groups.values()):
-            values, color = np.array(values), style_of(index)[0]
-            mean, spread = values.mean(), values.std(ddof=1) if len(values) > 1 else 0.0
+        for row, (index, results) in enumerate(groups.values()):
+            values = np.array(results)
+            color = style_of(index)[0]
+            mean = values.mean()
+            spread = values.std(ddof=1) if len(values) > 1 else 0.0
             axes.plot([mean - spread, mean + spread], [row, row], color=color, linewidth=5,
                       alpha=0.3)  # fmt: skip
             axes.plot([mean], [row], marker="|", markersize=15, markeredgewidth=2, color=color)
@@ -214,20 +233,22 @@ def draw_trials(groups):
 
 
 @contextlib.contextmanager
-def any_script():
-    """A name in a script that matplotlib's font lacks is shown by the page, and boxes in a PNG."""
+def any_script() -> Iterator[None]:
+    """Silence warnings of letters that matplotlib's font lacks: the page shows them, a PNG has
+    boxes.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
         yield
 
 
-def short_name(name):
+def short_name(name: str) -> str:
     name = encodable(name)
     return name if len(name) <= NAME_CHARACTERS else f"{name[: NAME_CHARACTERS - 1]}…"
 
 
-def as_svg(figure, key):
-    """The SVG element of a figure, for inlining. key: tells it apart from others on the page."""
+def as_svg(figure: Figure, key: str) -> str:
+    """Return a figure as an SVG element, for inlining. key: makes its ids unique on the page."""
     buffer = io.StringIO()
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": key}), any_script():
         none = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -251,17 +272,20 @@ def as_svg(figure, key):
     return re.sub(r"\s*\n\s*", " ", svg).strip()
 
 
-def rounded(attribute):
-    """An attribute whose coordinates have two digits behind the point."""
+def rounded(attribute: str) -> str:
+    """Return an attribute of an SVG with its coordinates cut to two decimals."""
     return re.sub(r"(\d+\.\d\d)\d+", r"\1", attribute)
 
 
-def geometry(figure):
-    """Where the axes lie in the SVG of a figure and what they span, for the page's read-out."""
+def geometry(figure: Figure) -> dict[str, Any]:
+    """Return the position and the limits of the axes in the SVG of a figure, for the read-out of
+    the page.
+    """
     axes = figure.axes[0]
     width, height = 72 * figure.get_size_inches()
     box = axes.get_position()
-    left, top = width * box.x0, height * (1 - box.y1)
+    left = width * box.x0
+    top = height * (1 - box.y1)
     return dict(
         box=[round(float(v), 2) for v in (left, top, width * box.width, height * box.height)],
         unit=axes.get_xlabel(),
@@ -271,9 +295,9 @@ def geometry(figure):
     )
 
 
-def write_png(figure, file, title, names):
-    """Writes a figure as PNG to an open binary file, with a title and, for several runs, a legend
-    beside it. names: {index: name}, of which at most NUM_NAMES are told.
+def write_png(figure: Figure, file: BinaryIO, title: str, names: Mapping[int, str]) -> None:
+    """Write a figure as PNG to an open binary file, with a title and, for several runs, a legend
+    beside it. names: {index: name}, of which the legend has at most NUM_NAMES.
     """
     with matplotlib.rc_context(STYLE), any_script():
         axes = figure.axes[0]
@@ -282,13 +306,14 @@ def write_png(figure, file, title, names):
         axes.set_title(encodable(title), loc="left", fontsize=10.5, color=INK)
         if len(names) > 1:
             add_legend(axes, names)
-        look = dict(dpi=DOTS, facecolor=PAPER, bbox_inches="tight")
+        look: dict[str, Any] = dict(dpi=DOTS_PER_INCH, facecolor=PAPER, bbox_inches="tight")
         figure.savefig(file, format="png", metadata={"Software": "bert-gpu"}, **look)
 
 
-def add_legend(axes, names):
-    """Names of runs beside the axes, where they cover no curve. names: {index: name}."""
-    lines, texts = [], []
+def add_legend(axes: Axes, names: Mapping[int, str]) -> None:
+    """Add the names of runs beside the axes, where they cover no curve. names: {index: name}."""
+    lines = []
+    texts = []
     for index, name in list(names.items())[:NUM_NAMES]:
         color, dashes = style_of(index)
         lines += axes.plot([], [], color=color, linestyle=dashes, linewidth=1.7)

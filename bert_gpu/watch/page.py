@@ -1,16 +1,20 @@
-"""The page of a report: one HTML file that needs nothing else.
+"""Makes the page of a report: one HTML file that needs nothing else.
 
-All texts of runs are escaped. Each chart stands in it once for every axis; style sheets show the
-one that is chosen, so the page works without scripts, which only read values out.
+All texts of runs are escaped. The page contains each chart once for every axis, and style sheets
+show the chosen one, so the page works without scripts, which only read values out.
 """
 
 import html
 import importlib.resources
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from bert_gpu.watch.charts import Chart
 from bert_gpu.watch.config import AXES
+from bert_gpu.watch.run_data import Run
 from bert_gpu.watch.sections import (
+    Section,
     differences,
     is_provenance,
     state_of_entry,
@@ -39,7 +43,7 @@ PAGE = """<!DOCTYPE html>
 </head>
 <body>
 <h1>{title}</h1>
-<p class="meta">{made}</p>
+<p class="meta">{date}</p>
 {controls}
 <main>
 {content}
@@ -52,25 +56,28 @@ PAGE = """<!DOCTYPE html>
 """
 
 
-def text(value):
+def text(value: object) -> str:
     return html.escape(encodable(str(value)))
 
 
-def file_text(name):
+def file_text(name: str) -> str:
     return importlib.resources.files("bert_gpu.watch").joinpath(name).read_text(encoding="utf-8")
 
 
-def page(title, made, content, *, axes, rules):
-    """The text of the page.
+def page(title: str, date: str, content: str, *, axes: Sequence[str], rules: str) -> str:
+    """Return the text of the page.
 
     Args:
-      title, made: texts below which `content`, HTML, stands. axes: those that have charts. rules:
-        style sheet of the content.
+      title: heading of the page.
+      date: text below the title.
+      content: HTML below that.
+      axes: those that have charts.
+      rules: style sheet of the content.
     """
     return PAGE.format(
         generator=GENERATOR,
         title=text(title),
-        made=text(made),
+        date=text(date),
         style=file_text("report.css"),
         axis_rules=axis_rules(),
         rules=rules,
@@ -80,8 +87,8 @@ def page(title, made, content, *, axes, rules):
     )
 
 
-def controls(axes):
-    """The choices of axis and scale, hidden while there is nothing to choose between."""
+def controls(axes: Sequence[str]) -> str:
+    """Return the choices of axis and scale, hidden while there is nothing to choose between."""
     axis_choices = "".join(choice("x", name, AXIS_NAMES[name], name == axes[0]) for name in axes)
     scale_choices = "".join(choice("y", name, name, name == "linear") for name in SCALES)
     hidden = "" if axes else " hidden"
@@ -92,7 +99,7 @@ def controls(axes):
     )
 
 
-def choice(group, value, label, is_chosen):
+def choice(group: str, value: str, label: str, is_chosen: bool) -> str:
     checked = " checked" if is_chosen else ""
     return (
         f'<label class="choice"><input type="radio" name="{group}" id="{group}-{value}"{checked}>'
@@ -100,8 +107,8 @@ def choice(group, value, label, is_chosen):
     )
 
 
-def axis_rules():
-    """Style sheet that hides the charts of what is not chosen."""
+def axis_rules() -> str:
+    """Return the style sheet that hides the charts of the axes and scales that are not chosen."""
     rules = [
         f'body:has(#x-{name}:checked) svg[data-axis]:not([data-axis="{name}"])' for name in AXES
     ]
@@ -113,8 +120,8 @@ def axis_rules():
     return ",\n".join(rules) + " { display: none; }"
 
 
-def run_rules(sections):
-    """Style sheet that hides the curves whose name is not ticked."""
+def run_rules(sections: Iterable[Section]) -> str:
+    """Return the style sheet that hides the curves whose name is not ticked."""
     return "".join(
         f"#{id_of(section)}:has(#{id_of(section)}-{entry.index}:not(:checked)) "
         f".run-{entry.index} "
@@ -124,13 +131,15 @@ def run_rules(sections):
     )
 
 
-def id_of(section):
-    """Of its element."""
+def id_of(section: Section) -> str:
+    """Return the id of a section's element."""
     return f"runs-{section.key}" if section.key else "runs"
 
 
-def section_html(section, plots, trials):
-    """A section. plots: {heading: [HTML of a figure]}. trials: [HTML of a figure] of results."""
+def section_html(section: Section, plots: Mapping[str, list[str]], trials: Sequence[str]) -> str:
+    """Return a section. plots: {heading: HTML of each figure}. trials: HTML of each figure of
+    results.
+    """
     parts = [f'<section id="{id_of(section)}"><h2>{text(section.title)}</h2>', cards(section)]
     if len(section.entries) > 1:
         parts.append(differences_html(section))
@@ -143,17 +152,17 @@ def section_html(section, plots, trials):
     return "\n".join([*filter(None, parts), "</section>"])
 
 
-def charts_html(figures):
+def charts_html(figures: Sequence[str]) -> str:
     return f'<div class="charts">{"".join(figures)}</div>' if figures else ""
 
 
-def swatch(index):
+def swatch(index: int) -> str:
     color = f"var(--series-{index % len(SERIES)})"
     return f'<span class="swatch" style="background:{color}"></span>'
 
 
-def legend(section):
-    """Names with their colours, each of which can be switched off."""
+def legend(section: Section) -> str:
+    """Return the names of runs with their colours, each with a box that switches it off."""
     entries = "".join(
         f'<label><input type="checkbox" id="{id_of(section)}-{entry.index}" checked '
         'autocomplete="off" '
@@ -165,48 +174,48 @@ def legend(section):
     return f'<div class="legend">{entries}<span class="note">{note}</span></div>'
 
 
-def cards(section):
-    found = []
+def cards(section: Section) -> str:
+    cards = []
     for entry in section.entries:
         facts = "".join(
             f"<dt>{text(term)}</dt><dd>{text(value)}</dd>"
             for term, value in summary_of_entry(entry).items()
         )
         state = state_of_entry(entry)
-        found.append(
+        cards.append(
             f'<div class="card"><h4>{swatch(entry.index)}{text(entry.name)}'
             f'<span class="state {text(state)}">{text(state)}</span></h4><dl>{facts}</dl></div>'
         )
-    return f'<div class="cards">{"".join(found)}</div>'
+    return f'<div class="cards">{"".join(cards)}</div>'
 
 
-def table(head, rows):
-    """HTML of a table; cells are HTML, the first of a row names it."""
+def table(head: Iterable[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return an HTML table; cells are HTML, and the first of a row names it."""
     top = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join(
         f"<tr><th>{first}</th>{''.join(f'<td>{cell}</td>' for cell in rest)}</tr>"
         for first, *rest in rows
     )
-    top, body = f"<thead><tr>{top}</tr></thead>", f"<tbody>{body}</tbody>"
-    return f'<div class="scroll"><table>{top}{body}</table></div>'
+    content = f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody>"
+    return f'<div class="scroll"><table>{content}</table></div>'
 
 
-def settings_table(names, rows):
-    """A table of settings. names: of the columns. rows: {setting: [text]}."""
+def settings_table(names: Iterable[str], rows: Mapping[str, Sequence[str]]) -> str:
+    """Return a table of settings. names: of the columns. rows: {setting: text of each column}."""
     return table(["", *map(text, names)], [[text(row), *map(text, rows[row])] for row in rows])
 
 
-def differences_html(section):
+def differences_html(section: Section) -> str:
     rows = differences(section)
-    shown = {name: texts for name, texts in rows.items() if not is_provenance(name)}
-    others = [name for name in rows if name not in shown]
+    settings = {name: texts for name, texts in rows.items() if not is_provenance(name)}
+    others = [name for name in rows if name not in settings]
     note = f'<p class="meta">Also differ: {text(", ".join(others))}.</p>' if others else ""
     names = [entry.name for entry in section.entries]
-    told = settings_table(names, shown) if shown else "<p>No setting.</p>"
-    return f"<h3>What differs</h3>{told}{note}"
+    content = settings_table(names, settings) if settings else "<p>No setting.</p>"
+    return f"<h3>What differs</h3>{content}{note}"
 
 
-def settings_html(section):
+def settings_html(section: Section) -> str:
     names = dict.fromkeys(name for run in section.runs for name in run.settings)
     rows = {name: [run.settings.get(name, "") for run in section.runs] for name in names}
     return (
@@ -215,11 +224,11 @@ def settings_html(section):
     )
 
 
-def trials_html(section):
-    """A table of the results of fine-tunings; "" when there are none."""
+def trials_html(section: Section) -> str:
+    """Return a table of the results of fine-tunings; "" when there are none."""
     rows = []
-    for metric, found in trial_metrics(section).items():
-        for entry, values in found.items():
+    for metric, by_entry in trial_metrics(section).items():
+        for entry, values in by_entry.items():
             rows.append(
                 [f"{swatch(entry.index)} {text(entry.name)}", text(metric), *spread_of(values)]
             )
@@ -229,23 +238,25 @@ def trials_html(section):
     return f"<h3>Results</h3>{table(head, rows)}"
 
 
-def spread_of(values):
-    """Cells: trials, mean, standard deviation (of a sample), median, lowest and highest."""
+def spread_of(values: Sequence[float]) -> list[object]:
+    """Return the cells: trials, mean, standard deviation (of a sample), median, lowest and
+    highest.
+    """
     spread = f"{np.std(values, ddof=1):.4f}" if len(values) > 1 else "–"
     numbers = (np.median(values), min(values), max(values))
     return [len(values), f"{np.mean(values):.4f}", spread, *(f"{v:.4f}" for v in numbers)]
 
 
-def figure_html(title, unit, svgs, values=""):
-    """A figure. svgs: HTML of its forms. values: HTML of what stands below."""
+def figure_html(title: str, unit: str, svgs: Iterable[str], values: str = "") -> str:
+    """Return a figure. svgs: HTML of its forms. values: HTML below them."""
     unit = f" <small>{text(unit)}</small>" if unit else ""
     below = f'<div class="values">{values}</div>' if values else ""
     caption = f'<figcaption class="title">{text(title)}{unit}</figcaption>'
     return f"<figure>{caption}{''.join(svgs)}{below}</figure>"
 
 
-def values_html(section, chart):
-    """The last values of a chart, and the best of validation."""
+def values_html(section: Section, chart: Chart) -> str:
+    """Return the last values of a chart, and the best of validation."""
     spans = []
     for entry in section.entries:
         words = [words for run in entry.runs if (words := last_values(run, chart))]
@@ -254,21 +265,21 @@ def values_html(section, chart):
     return "".join(spans)
 
 
-def last_values(run, chart):
-    words, shown = [], short_number
+def last_values(run: Run, chart: Chart) -> str:
+    words = []
     if chart.train and (last := run.last(chart.train)) is not None:
-        words.append(f"last {shown(last * chart.factor)}")
+        words.append(f"last {short_number(last * chart.factor)}")
     if chart.valid and (last := run.last(chart.valid, "valid")) is not None:
         values = run.valid[chart.valid]
         best = values[values == values].max() if chart.sign > 0 else values[values == values].min()
-        words.append(f"validation {shown(last * chart.factor)}")
+        words.append(f"validation {short_number(last * chart.factor)}")
         if chart.sign and best != last:
-            words[-1] += f" (best {shown(best * chart.factor)})"
+            words[-1] += f" (best {short_number(best * chart.factor)})"
     return ", ".join(words)
 
 
-def shares_figure(svg, names):
-    """The figure of where the time went."""
+def shares_figure(svg: str, names: Collection[str]) -> str:
+    """Return the figure of the time of each activity. names: of the activities in it."""
     colors = {name: VARIABLES[color] for name, color in ACTIVITIES.items() if name in names}
     keys = "".join(
         f'<span><span class="swatch" style="background:var(--{color})"></span> {name}</span>'

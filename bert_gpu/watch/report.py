@@ -2,7 +2,10 @@
 
 import datetime
 import os
+import types
 import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import BinaryIO
 
 import numpy as np
 
@@ -18,37 +21,38 @@ from bert_gpu.base.files import (
 )
 from bert_gpu.watch import charts, page, sections
 from bert_gpu.watch.config import AXES
+from bert_gpu.watch.run_data import Run
 from bert_gpu.watch.style import slugs
 
-MARK_BYTES = 2000  # in which a file of ours says what it is
+if typing.TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MARK_BYTES = 2000  # at the beginning of a report's files, which contain the name bert-gpu
 
 
 class Report(typing.NamedTuple):
-    """A page, as text, and {name: function of a path, which writes that picture}."""
+    """A page, as text, and {name: function that writes that picture to an open binary file}."""
 
     html: str
-    pictures: dict
+    pictures: dict[str, Callable[[BinaryIO], None]]
 
 
-def import_drawing():
-    """The module drawing. UserError when matplotlib is missing."""
+def import_drawing() -> types.ModuleType:
+    """Import and return the module drawing. Raise UserError when matplotlib is missing."""
     import_extra("matplotlib", "report", "pip install 'bert-gpu[report]'")
     from bert_gpu.watch import drawing
 
     return drawing
 
 
-def make_report(runs):
-    """The Report on runs.
-
-    Args:
-      runs: [Run], at least one.
-    """
-    found = sections.sections_of(runs)
+def make_report(runs: Sequence[Run]) -> Report:
+    """Return the report on runs, of which there is at least one."""
+    all_sections = sections.sections_of(runs)
     tables = [table for run in runs for table in (run.train, run.valid)]
     axes = [axis for axis in AXES if any(np.isfinite(table[axis]).any() for table in tables)]
-    pictures, parts = {}, []
-    for section in found:
+    pictures: dict[str, Callable[[BinaryIO], None]] = {}
+    parts = []
+    for section in all_sections:
         trials = draw_results(section, pictures)
         plots = draw_section(section, axes, pictures) if axes else {}
         parts.append(page.section_html(section, plots, trials))
@@ -58,20 +62,23 @@ def make_report(runs):
         f"{datetime.datetime.now():%Y-%m-%d %H:%M}",
         "\n".join(parts),
         axes=axes,
-        rules=page.run_rules(found),
+        rules=page.run_rules(all_sections),
     )
     return Report(html, pictures)
 
 
-def draw_results(section, pictures):
-    """[HTML of a figure] of the results of fine-tunings, where there are several to compare; adds
-    their pictures to those of the report.
+def draw_results(
+    section: sections.Section, pictures: dict[str, Callable[[BinaryIO], None]]
+) -> list[str]:
+    """Return the HTML of each figure of the results of fine-tunings, where there are several to
+    compare; add their pictures to those of the report.
     """
-    drawing, figures = import_drawing(), []
+    drawing = import_drawing()
+    figures = []
     metrics = sections.trial_metrics(section) if len(section.runs) > 1 else {}
     keys = slugs(metrics)
-    for metric, found in metrics.items():
-        groups = {entry.name: (entry.index, values) for entry, values in found.items()}
+    for metric, by_entry in metrics.items():
+        groups = {entry.name: (entry.index, values) for entry, values in by_entry.items()}
         figure = drawing.draw_trials(groups)
         svg = drawing.as_svg(figure, f"{page.id_of(section)}-trials-{keys[metric]}")
         title = metric.replace("_", " ")
@@ -80,9 +87,14 @@ def draw_results(section, pictures):
     return figures
 
 
-def draw_section(section, axes, pictures):
-    """{heading: [HTML of a figure]} of a section; adds its pictures to those of the report."""
-    drawing, plots = import_drawing(), {}
+def draw_section(
+    section: sections.Section, axes: Sequence[str], pictures: dict[str, Callable[[BinaryIO], None]]
+) -> dict[str, list[str]]:
+    """Return {heading: HTML of each figure} of a section; add its pictures to those of the
+    report.
+    """
+    drawing = import_drawing()
+    plots: dict[str, list[str]] = {}
     names = {entry.index: entry.name for entry in section.entries}
     for heading, group in charts.charts_of(section.runs).items():
         for chart in group:
@@ -103,39 +115,50 @@ def draw_section(section, axes, pictures):
     return plots
 
 
-def add_picture(pictures, section, key, figure, title, names):
-    """Adds to {name: function of a path, which writes that picture}. names: of the legend."""
+def add_picture(
+    pictures: dict[str, Callable[[BinaryIO], None]],
+    section: sections.Section,
+    key: str,
+    figure: "Figure",
+    title: str,
+    names: Mapping[int, str],
+) -> None:
+    """Add to the pictures of a report the function that writes a figure. names: of the legend."""
     name = f"{section.key}-{key}" if section.key else key
     pictures[name] = lambda file: import_drawing().write_png(figure, file, title, names)
 
 
-def draw_forms(chart, section, axes, drawing):
-    """([SVG of a chart by each axis and scale], {axis: its first Figure})."""
+def draw_forms(
+    chart: charts.Chart, section: sections.Section, axes: Sequence[str], drawing: types.ModuleType
+) -> tuple[list[str], dict[str, "Figure"]]:
+    """Return (SVG of a chart by each axis and scale, {axis: its first figure})."""
     opens_with_log = chart.opens_with_log(section.runs)
     values = np.concatenate([chart.values(run) for run in section.runs])
     scales = {"any": opens_with_log}
     if chart.scale == "either" and values.min() > 0:
         scales = dict(linear=False, log=True)
-    svgs, figures = [], {}
+    svgs = []
+    figures: dict[str, Figure] = {}
     for axis in axes:
         for scale, is_log in scales.items():
             figure = drawing.draw(chart, section.styled_runs, axis, is_log)
             if figure is None:
                 continue
             svg = drawing.as_svg(figure, f"{page.id_of(section)}-{chart.key}-{axis}-{scale}")
-            told = f'role="img" aria-label="{page.text(chart.title)} by {axis}"'
-            begun = f'<svg data-axis="{axis}" data-scale="{scale}" {told}'
-            svgs.append(svg.replace("<svg", begun, 1))
+            label = f'role="img" aria-label="{page.text(chart.title)} by {axis}"'
+            start = f'<svg data-axis="{axis}" data-scale="{scale}" {label}'
+            svgs.append(svg.replace("<svg", start, 1))
             figures.setdefault(axis, figure)
     return svgs, figures
 
 
-def write_report(runs, output):
-    """Writes the report on runs to the file `output`, and the pictures beside it. Returns the
-    number of pictures.
+def write_report(runs: Sequence[Run], output: str) -> int:
+    """Write the report on runs to the file `output`, and the pictures beside it. Return the number
+    of pictures.
 
     Raises:
-      UserError: the output is another file.
+      UserError: a file that no report has written has the name of the output or of a picture, or
+        the output cannot be written.
     """
     check_output(output)
     report = make_report(runs)
@@ -154,8 +177,10 @@ def write_report(runs, output):
     return len(targets)
 
 
-def check_output(path):
-    """UserError for an output that cannot be written, or is a file of somebody else."""
+def check_output(path: str) -> None:
+    """Raise UserError for an output that cannot be written, or is a file that no report has
+    written.
+    """
     if not path.endswith((".html", ".htm")):
         raise UserError(
             "must end in .html", "pictures are written beside it", setting="output", value=path
@@ -168,8 +193,8 @@ def check_output(path):
     check_ours(path)
 
 
-def check_ours(path):
-    """UserError for a file that no report has written."""
+def check_ours(path: str) -> None:
+    """Raise UserError for a file that no report has written."""
     if exists(path):
         check_regular(path)
         with readable(path), open(path, "rb") as file:

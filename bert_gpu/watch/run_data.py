@@ -1,8 +1,8 @@
-"""Reads what a run has left in its folder, also while it goes on, and never writes there.
+"""Reads the files in a run's folder, also during the run, and never writes there.
 
-The lines of metrics.jsonl become two tables, training and validation, in which every step stands
+The lines of metrics.jsonl become two tables, training and validation, in which every step occurs
 once: a run that was killed and resumed, or rolled back, may have written a step a second time, and
-then the later line counts. Tokens are summed from what each line says of its interval.
+then the later line counts. Tokens are summed from the rates in the lines.
 """
 
 import bisect
@@ -14,9 +14,12 @@ import math
 import operator
 import os
 import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import safetensors
+from numpy.typing import ArrayLike
 
 from bert_gpu.base.errors import UserError, printable, shortened
 from bert_gpu.base.files import check_regular, read_json, readable
@@ -27,44 +30,47 @@ from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.metrics import parse_line
 from bert_gpu.runs.progress import RunRecord
 
-EVAL = "eval_"  # which names of validation begin with
-WEIGHTS = "weights/"  # which names of weights in a checkpoint begin with
-DEPTH = 4  # of folders that are looked through
-NOT_METRICS = ("num_examples", "step")  # of eval_results.json
+EVAL = "eval_"  # beginning of the names of validation metrics
+WEIGHTS = "weights/"  # beginning of the names of weights in a checkpoint
+DEPTH = 4  # levels of folders that are searched for runs
+NOT_METRICS = ("num_examples", "step")  # keys of eval_results.json
 TRIAL = re.compile(r"trial-\d+")  # folders of finetune/sweep.py
-HUGE = 1e100  # from which a value counts as not finite: charts could not be scaled to it
+HUGE = 1e100  # a larger value counts as not finite, because no chart could be scaled to it
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """What a run's folder holds.
+    """The content of a run's folder.
 
     Attributes:
-      path: of the folder. name: its last part, or more where runs would have the same name.
-      record: content of run.json. train, valid: {name: (n,) float64} of the lines of training and
-        of validation, NaN where a line has no value; both have "step", "hours" and "tokens" (NaN
-        when not known). Names of `valid` have no "eval_".
+      path: of the folder.
+      name: its last part, or more where runs would have the same name.
+      record: content of run.json.
+      train, valid: {name: (n,) float64} of the lines of training and of validation, NaN where a
+        line has no value; both have "step", "hours" and "tokens" (NaN when not known). Names of
+        `valid` have no "eval_".
       results: {name: number} of eval_results.json.
-      state: as of `state_of`. num_parameters: None = not known.
+      state: a result of `state_of`.
+      num_parameters: None = not known.
     """
 
     path: str
     name: str
-    record: dict
-    train: dict
-    valid: dict
-    results: dict
+    record: dict[str, Any]
+    train: dict[str, np.ndarray]
+    valid: dict[str, np.ndarray]
+    results: dict[str, float]
     state: str
     num_parameters: int | None
 
     @property
-    def kind(self):
-        """ "pretrain" or "finetune"."""
+    def kind(self) -> str:
+        """Return "pretrain" or "finetune"."""
         return "finetune" if "task_name" in self.record["settings"] else "pretrain"
 
     @functools.cached_property
-    def settings(self):
-        """{name: text} of all settings, nested ones as a.b."""
+    def settings(self) -> dict[str, str]:
+        """Return {name: text} of all settings, nested ones as a.b."""
         free = self.record.get("free") or {}
         plan = {
             name: self.record[name]
@@ -74,35 +80,35 @@ class Run:
         about = dict(versions=self.record.get("versions"), git_commit=self.record.get("git_commit"))
         return flat(free | self.record["settings"] | plan) | flat(about)
 
-    def last(self, name, table="train"):
-        """The last known value of a metric, None without one."""
-        values = known(getattr(self, table).get(name, ()))
+    def last(self, name: str, table: str = "train") -> float | None:
+        """Return the last known value of a metric in a table, None without one."""
+        values = finite_values(getattr(self, table).get(name, ()))
         return float(values[-1]) if len(values) else None
 
     @property
-    def last_step(self):
+    def last_step(self) -> int:
         steps = [table["step"][-1] for table in (self.train, self.valid) if len(table["step"])]
         return int(max(steps)) if steps else 0
 
 
-def known(values):
-    """The finite ones of an array."""
-    values = np.asarray(values, np.float64)
-    return values[np.isfinite(values)]
+def finite_values(values: ArrayLike) -> np.ndarray:
+    """Return the finite values of an array."""
+    array = np.asarray(values, np.float64)
+    return array[np.isfinite(array)]
 
 
-def flat(content, prefix=""):
-    """{"a.b": text} of a dict of dicts; lists as JSON."""
-    found = {}
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return {"a.b": text} of a dict of dicts; lists as JSON."""
+    texts: dict[str, str] = {}
     for name, value in content.items():
         if isinstance(value, dict):
-            found |= flat(value, f"{prefix}{name}.")
+            texts |= flat(value, f"{prefix}{name}.")
         else:
-            found[prefix + name] = as_text(value)
-    return found
+            texts[prefix + name] = as_text(value)
+    return texts
 
 
-def as_text(value):
+def as_text(value: Any) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool | list):
@@ -110,16 +116,16 @@ def as_text(value):
     return f"{value:g}" if isinstance(value, float) else as_name(shortened(value))
 
 
-def as_name(path):
-    """A path as one line that can be printed and encoded, whatever bytes it has."""
+def as_name(path: str) -> str:
+    """Return a path as one line that can be printed and encoded, whatever bytes it has."""
     return printable(path).replace("\n", "\\n").replace("\t", "\\t")
 
 
-def find_runs(paths):
-    """Folders of runs: each path is one, or a folder with runs below it. UserError for what is
-    neither.
+def find_runs(paths: Iterable[str]) -> list[str]:
+    """Return the folders of runs: each path is one, or a folder with runs below it. Raise UserError
+    for a path that is neither.
     """
-    found = []
+    runs = []
     for path in paths:
         if not path:
             raise UserError(
@@ -135,36 +141,39 @@ def find_runs(paths):
                 "name the --output_dir of a run",
                 where=path[:150],
             )
-        found += below
-    return distinct(found)
+        runs += below
+    return distinct(runs)
 
 
-def distinct(paths):
-    """One path of each folder: of links to it, the folder itself if it is among them."""
-    kept = {}
+def distinct(paths: Iterable[str]) -> list[str]:
+    """Return one path of each folder: of several links to it, the folder itself if it is among
+    them.
+    """
+    by_folder: dict[str, str] = {}
     for path in paths:
         real = os.path.realpath(path)
-        if real not in kept or os.path.islink(kept[real]):
-            kept[real] = path
-    return list(kept.values())
+        if real not in by_folder or os.path.islink(by_folder[real]):
+            by_folder[real] = path
+    return list(by_folder.values())
 
 
-def read_whole_runs(paths, warn):
-    """[Run] of `find_runs` without those below a folder that are damaged, which `warn` is told.
+def read_whole_runs(paths: Sequence[str], warn: Callable[[str], None]) -> list[Run]:
+    """Return the runs in the folders of `find_runs`, without damaged ones below a folder, for which
+    `warn` is called.
 
     Raises:
-      UserError: what is wrong with a path that is named itself, or with the first run when none is
-        whole.
+      UserError: a path that is itself a run is damaged, or all runs are.
     """
-    runs, problems = [], {}
+    runs = []
+    problems = {}
     for path in find_runs(paths):
         try:
             runs.append(read_run(path, path))
-        except UserError as problem:
-            problems[path] = problem
-    named = set(map(os.path.realpath, paths))
+        except UserError as error:
+            problems[path] = error
+    real_paths = set(map(os.path.realpath, paths))
     for path, problem in problems.items():
-        if not runs or os.path.realpath(path) in named:
+        if not runs or os.path.realpath(path) in real_paths:
             raise problem
     for problem in problems.values():
         warn(f"left out, because it is damaged: {problem}")
@@ -172,9 +181,9 @@ def read_whole_runs(paths, warn):
     return [dataclasses.replace(run, name=name) for run, name in zip(runs, names, strict=True)]
 
 
-def find_below(path, depth=DEPTH):
-    """Folders of runs, sorted: the folder itself, or those at most `depth` levels below it. Hidden
-    folders, and those that may not be read, are passed over.
+def find_below(path: str, depth: int = DEPTH) -> list[str]:
+    """Return folders of runs, sorted: the folder itself, or those at most `depth` levels below it.
+    Hidden folders, and those that cannot be read, are left out.
     """
     if os.path.isfile(os.path.join(path, RUN)):
         return [path]
@@ -186,22 +195,24 @@ def find_below(path, depth=DEPTH):
     return [run for folder in inside for run in find_below(folder, depth - 1)]
 
 
-def names_of(paths):
-    """A name for each path: its last parts, as few as tell all apart; of the trials of a
-    fine-tuning also the part before, which says of what.
+def names_of(paths: Sequence[str]) -> list[str]:
+    """Return a name for each path: its last parts, as few as distinguish all of them. The name of a
+    trial of a fine-tuning has at least two parts, because the part before names the fine-tuning.
     """
     parts = [as_name(os.path.realpath(path)).split(os.sep) for path in paths]
     names = []
-    least = 1 + any(TRIAL.fullmatch(part[-1]) for part in parts)
-    for count in range(least, max(map(len, parts), default=0) + 1):
+    min_parts = 1 + any(TRIAL.fullmatch(part[-1]) for part in parts)
+    for count in range(min_parts, max(map(len, parts), default=0) + 1):
         names = ["/".join(part[-count:]) for part in parts]
         if len(set(names)) == len(names):
             break
     return names
 
 
-def read_run(path, name):
-    """The Run of a folder. UserError when a file of it is damaged or cannot be read."""
+def read_run(path: str, name: str) -> Run:
+    """Return the run of a folder. Raise UserError when a file of it is damaged or cannot be
+    read.
+    """
     with readable(path):
         record = read_json(
             os.path.join(path, RUN),
@@ -222,9 +233,9 @@ def read_run(path, name):
         )
 
 
-def state_of(path, record):
-    """ "finished", "running", "diverged", "stopped", or "on HOST": its process was one of another
-    host, which cannot be asked whether it is alive. UserError for a finished run without its log.
+def state_of(path: str, record: Mapping[str, Any]) -> str:
+    """Return "finished", "running", "diverged", "stopped", or "on HOST": for a process of another
+    host, it is not known whether it is alive. Raise UserError for a finished run without its log.
     """
     if record.get("exported_step") is not None:
         check_ended(os.path.join(path, METRICS))
@@ -235,8 +246,8 @@ def state_of(path, record):
     return record.get("ended") or ("stopped" if holder == ENDED else holder)
 
 
-def check_ended(path):
-    """UserError unless a metrics.jsonl is there and ends with a whole line."""
+def check_ended(path: str) -> None:
+    """Raise UserError unless a metrics.jsonl exists and ends with a whole line."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
         file.seek(-1, os.SEEK_END)  # OSError for an empty file
         if file.read() == b"\n":
@@ -248,25 +259,27 @@ def check_ended(path):
     )
 
 
-def is_validation(line):
+def is_validation(line: Iterable[str]) -> bool:
     return any(name.startswith(EVAL) for name in line)
 
 
-def read_metrics(path):
-    """(training, validation) of a metrics.jsonl: {name: (n,) float64} each, empty without a file.
-    UserError for a damaged line; a last line without an end is being written, and left out.
+def read_metrics(path: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Return (training, validation) of a metrics.jsonl: {name: (n,) float64} each, empty without a
+    file. Raise UserError for a damaged line; a last line without an end is being written, and left
+    out.
     """
-    train, valid = [], []
+    train_lines: list[dict[str, Any]] = []
+    valid_lines: list[dict[str, Any]] = []
     for line in whole_lines(path):
-        add_line(train, valid, line)
-    train, valid = arrays_of(train), arrays_of(valid)
-    valid = {name.removeprefix(EVAL): values for name, values in valid.items()}
+        add_line(train_lines, valid_lines, line)
+    train = arrays_of(train_lines)
+    valid = {name.removeprefix(EVAL): array for name, array in arrays_of(valid_lines).items()}
     add_axes(train, valid)
     return train, valid
 
 
-def whole_lines(path):
-    """Yields the numbers of each line of a metrics.jsonl that has an end."""
+def whole_lines(path: str) -> Iterator[dict[str, Any]]:
+    """Yield the numbers of each line of a metrics.jsonl that has an end."""
     if not os.path.exists(path):
         return
     check_regular(path)
@@ -276,11 +289,15 @@ def whole_lines(path):
                 yield parse_line(line.decode("utf-8", "replace"), f"{path}, line {number}")
 
 
-def add_line(train: list[dict], valid: list[dict], line: dict) -> None:
-    """Add a line to those of its kind, whose steps rise. One whose step is not above theirs
-    replaces what was written since: the run went back.
+def add_line(
+    train: list[dict[str, Any]], valid: list[dict[str, Any]], line: dict[str, Any]
+) -> None:
+    """Add a line to those of its kind, whose steps rise. A line whose step is not above theirs
+    replaces all lines from its step on, because the run returned to an earlier step.
     """
-    own, other, step = train, valid, line["step"]
+    own = train
+    other = valid
+    step = line["step"]
     if is_validation(line):
         own, other = other, own
     if own and step <= own[-1]["step"]:
@@ -289,12 +306,12 @@ def add_line(train: list[dict], valid: list[dict], line: dict) -> None:
     own.append(line)
 
 
-def cut(lines: list[dict], step: int) -> None:
-    """Drop the lines from a step on."""
+def cut(lines: list[dict[str, Any]], step: int) -> None:
+    """Remove the lines from a step on."""
     del lines[bisect.bisect_left(lines, step, key=operator.itemgetter("step")) :]
 
 
-def arrays_of(lines: list[dict]) -> dict[str, np.ndarray]:
+def arrays_of(lines: list[dict[str, Any]]) -> dict[str, np.ndarray]:
     """Return {name: (n,) float64} of lines of numbers and nulls, NaN where a line has no value."""
     names = dict.fromkeys(["step", *(name for line in lines for name in line)])
     return {
@@ -302,13 +319,15 @@ def arrays_of(lines: list[dict]) -> dict[str, np.ndarray]:
     }
 
 
-def as_float(value):
-    """A number or None as a float; NaN when it is not known, or as good as infinite."""
+def as_float(value: float | None) -> float:
+    """Return a number or None as a float; NaN when it is not known, or so large that it counts as
+    infinite.
+    """
     return math.nan if value is None or abs(value) > HUGE else float(value)
 
 
-def add_axes(train, valid):
-    """Adds "hours" and "tokens" to both tables."""
+def add_axes(train: dict[str, np.ndarray], valid: dict[str, np.ndarray]) -> None:
+    """Add "hours" and "tokens" to both tables."""
     for table in (train, valid):
         table["hours"] = table.get("seconds", np.full(len(table["step"]), np.nan)) / 3600
     train["tokens"] = cumulative_tokens(train)
@@ -319,21 +338,22 @@ def add_axes(train, valid):
         valid["tokens"] = np.full(len(valid["step"]), np.nan)
 
 
-def cumulative_tokens(train):
-    """Real tokens (padding not counted) consumed until each line, (n,); NaN when not known.
+def cumulative_tokens(train: dict[str, np.ndarray]) -> np.ndarray:
+    """Return the real tokens (without padding) consumed until each line, (n,); NaN when not known.
 
-    A line gives tokens a sequence and sequences a step as ratios of rates, which are means over its
+    Tokens a sequence and sequences a step follow from the rates in a line, which are means over its
     interval. The first line of a session has no rates: the tokens of the nearest line and the batch
-    of its last step stand in.
+    of its last step are used.
     """
-    steps, batch = train["step"], train.get("global_batch_size")
-    rates = [train.get(f"{name}_per_second") for name in ("tokens", "sequences")]
-    step_rate = train.get("steps_per_second", np.full(len(steps), np.nan))
-    if batch is None or any(rate is None for rate in rates):
+    steps = train["step"]
+    batch = train.get("global_batch_size")
+    if batch is None or not train.keys() >= {"tokens_per_second", "sequences_per_second"}:
         return np.full(len(steps), np.nan)
+    sequence_rate = train["sequences_per_second"]
+    step_rate = train.get("steps_per_second", np.full(len(steps), np.nan))
     with np.errstate(invalid="ignore", divide="ignore"):
-        length = rates[0] / rates[1]
-        mean_batch = rates[1] / step_rate
+        length = train["tokens_per_second"] / sequence_rate
+        mean_batch = sequence_rate / step_rate
     batch = np.where(np.isfinite(mean_batch), mean_batch, batch)
     is_known = np.isfinite(length)
     if not is_known.any():
@@ -342,8 +362,8 @@ def cumulative_tokens(train):
     return np.cumsum(np.diff(steps, prepend=0) * batch * length)
 
 
-def read_results(path):
-    """{name: number} of an eval_results.json, {} without one."""
+def read_results(path: str) -> dict[str, float]:
+    """Return {name: number} of an eval_results.json, {} without one."""
     if not os.path.exists(path):
         return {}
     content = read_json(path, "the results of a fine-tuning")
@@ -354,9 +374,9 @@ def read_results(path):
     }
 
 
-def count_parameters(path):
-    """Weights of the newest checkpoint or, without one, of model/; None when neither can be read.
-    Only headers are read.
+def count_parameters(path: str) -> int | None:
+    """Return the number of weights of the newest checkpoint or, without one, of model/; None when
+    neither can be read. Only headers are read.
     """
     folder = RunFolder(path)
     candidates = [

@@ -1,12 +1,14 @@
-"""A table of the runs under a folder: how far each is, and whether it still goes on.
+"""Makes a table of the runs under a folder: the progress of each, and whether it is still running.
 
-Only run.json and the end of metrics.jsonl are read, so that long runs answer at once. A run that
-cannot be read is a row that says why.
+Only run.json and the end of metrics.jsonl are read, so that long runs take no longer. A run that
+cannot be read is a row with the reason.
 """
 
 import contextlib
 import os
 import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from bert_gpu.base.console import HUGE, format_metric, format_seconds
 from bert_gpu.base.errors import UserError, shortened
@@ -17,19 +19,19 @@ from bert_gpu.runs.metrics import parse_line
 from bert_gpu.runs.progress import RunRecord
 from bert_gpu.watch.run_data import EVAL, as_name, distinct, find_below, is_validation, state_of
 
-TAIL_BYTES = 1 << 16  # of metrics.jsonl that are read and checked
-MAX_BYTES = 1 << 24  # of it that are searched for a line of a kind that is not there
+TAIL_BYTES = 1 << 16  # at the end of metrics.jsonl, which are read and checked
+MAX_BYTES = 1 << 24  # at its end, which are searched for a kind of line that these lack
 DAMAGED = "damaged"
-NOT_KNOWN = (  # of a damaged run
+NOT_KNOWN = (  # keys that are None for a damaged run
     *("problem", "step", "num_steps", "loss", "eval_loss", "eval_step"),
     *("tokens_per_second", "hours", "remaining_seconds"),
 )
 HEADINGS = ("run", "state", "step", "loss", "validation", "tokens/s", "hours", "last write")
 
 
-def find(path):
-    """Folders of runs in a folder and the folders below it, none inside another; the folder itself
-    may be one. UserError when there is no such folder.
+def find(path: str) -> list[str]:
+    """Return the folders of runs in a folder and the folders below it, none inside another; the
+    folder itself may be one. Raise UserError when there is no such folder.
     """
     if not path:
         raise UserError(
@@ -41,15 +43,15 @@ def find(path):
     return distinct(find_below(path))
 
 
-def look(path, now=None):
-    """What one run is up to: a dict of JSON values, None where something is not known.
+def run_status(path: str, now: float | None = None) -> dict[str, Any]:
+    """Return the status of one run as JSON values, None where something is not known.
 
-    Keys: path, kind ("pretrain" or "finetune"), state (as of run_data.state_of,
-    or "damaged"), problem (of a damaged one), step, num_steps, loss, eval_loss, eval_step,
+    Keys: path, kind ("pretrain" or "finetune"), state (a result of run_data.state_of, or
+    "damaged"), problem (of a damaged run), step, num_steps, loss, eval_loss, eval_step,
     tokens_per_second, hours, remaining_seconds (of a running one), silent_seconds (since the last
     write). now: time.time().
     """
-    run = dict(path=path, kind=None, state=DAMAGED) | dict.fromkeys(NOT_KNOWN)
+    run: dict[str, Any] = dict(path=path, kind=None, state=DAMAGED) | dict.fromkeys(NOT_KNOWN)
     run["silent_seconds"] = silence(path, time.time() if now is None else now)
     try:
         record = read_json(
@@ -81,8 +83,8 @@ def look(path, now=None):
     return run
 
 
-def silence(path, now):
-    """Seconds since something was written to a run's files, None when that is not known."""
+def silence(path: str, now: float) -> float | None:
+    """Return the seconds since the last write to a run's files, None when they are not known."""
     times = []
     for name in (RUN, METRICS, CHECKPOINTS, MODEL):
         with contextlib.suppress(OSError):
@@ -90,33 +92,33 @@ def silence(path, now):
     return max(0.0, now - max(times)) if times else None
 
 
-def last_lines(path):
-    """(last line of training, last line of validation) of a metrics.jsonl, {} each where there is
-    none in its last MAX_BYTES. UserError when one of its last lines is damaged; one without an end
-    is being written.
+def last_lines(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return (last line of training, last line of validation) of a metrics.jsonl, {} each where
+    there is none in its last MAX_BYTES. Raise UserError when one of its last lines is damaged; a
+    line without an end is being written.
     """
     if not os.path.exists(path):
         return {}, {}
     check_regular(path)
-    found = {False: {}, True: {}}
+    lines: dict[bool, dict[str, Any]] = {False: {}, True: {}}
     for text in tail(path, TAIL_BYTES):
         line = parse_line(text, f"{path}, line {shortened(text.strip())!r}")
-        found[is_validation(line)] = line
-    if not all(found.values()) and os.path.getsize(path) > TAIL_BYTES:
+        lines[is_validation(line)] = line
+    if not all(lines.values()) and os.path.getsize(path) > TAIL_BYTES:
         for text in reversed(tail(path, MAX_BYTES)):
             # parses only lines of the kind that is lacking
-            if not found[kind := f'"{EVAL}' in text]:
-                found[kind] = parse_line(text, f"{path}, line {shortened(text.strip())!r}")
-            if all(found.values()):
+            if not lines[kind := f'"{EVAL}' in text]:
+                lines[kind] = parse_line(text, f"{path}, line {shortened(text.strip())!r}")
+            if all(lines.values()):
                 break
         else:
-            if not any(found.values()):
+            if not any(lines.values()):
                 raise UserError(f"no whole line in its last {MAX_BYTES >> 20} MiB", where=path)
-    return found[False], found[True]
+    return lines[False], lines[True]
 
 
-def tail(path, num_bytes):
-    """The whole lines among the last bytes of a file, as texts."""
+def tail(path: str, num_bytes: int) -> list[str]:
+    """Return the whole lines among the last bytes of a file, as texts."""
     with open(path, "rb") as file:
         start = max(0, os.fstat(file.fileno()).st_size - num_bytes)
         file.seek(start)
@@ -124,8 +126,8 @@ def tail(path, num_bytes):
     return lines[1:-1] if start else lines[:-1]
 
 
-def table(runs):
-    """The lines of a table of `look`'s results, columns aligned."""
+def table(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a table of `run_status`'s results, with aligned columns."""
     rows = [HEADINGS, *(cells(run) for run in runs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     lines = [
@@ -139,30 +141,30 @@ def table(runs):
     return lines + ([""] + problems if problems else [])
 
 
-def cells(run):
-    """The texts of a row of the table."""
+def cells(run: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the texts of a row of the table."""
 
-    def shown(name, form):
+    def cell(name: str, form: Callable[[Any], str]) -> str:
         return "" if run[name] is None else form(run[name])
 
-    step = shown("step", "{:,}".format)
+    step = cell("step", "{:,}".format)
     if run["num_steps"] is not None:
         step += f" of {run['num_steps']:,}"
-    ago = shown("silent_seconds", lambda seconds: f"{format_age(seconds)} ago")
+    ago = cell("silent_seconds", lambda seconds: f"{format_age(seconds)} ago")
     return (
         as_name(run["path"]),
         run["state"],
         step,
-        shown("loss", format_metric),
-        shown("eval_loss", format_metric),
-        shown("tokens_per_second", lambda rate: f"{rate:,.0f}" if rate < HUGE else f"{rate:.4g}"),
-        shown("hours", lambda hours: f"{hours:.1f}" if hours < HUGE else f"{hours:.4g}"),
+        cell("loss", format_metric),
+        cell("eval_loss", format_metric),
+        cell("tokens_per_second", lambda rate: f"{rate:,.0f}" if rate < HUGE else f"{rate:.4g}"),
+        cell("hours", lambda hours: f"{hours:.1f}" if hours < HUGE else f"{hours:.4g}"),
         ago,
     )
 
 
-def format_age(seconds):
-    """A time as one is told it: 40 s, 12 min, 5:10 h, 3 days."""
+def format_age(seconds: float) -> str:
+    """Return a time as text, such as 40 s, 12 min, 5:10 h or 3 days."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     if seconds < 3600:

@@ -1,10 +1,11 @@
-"""What a report says of several runs: sections, trials that belong together, what differs, sums.
+"""Facts of a report on several runs: sections, trials that belong together, differences, summaries.
 
 Pretraining and each task of fine-tuning have sections of their own, because their metrics are not
 comparable. Fine-tunings that differ in nothing but the seed are trials, and one entry.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,8 +13,8 @@ from bert_gpu.base.errors import shortened
 from bert_gpu.watch.run_data import Run
 from bert_gpu.watch.style import ACTIVITIES, short_number, slug
 
-OF_TRIALS = ("seed", "output_dir", "init_checkpoint")  # settings in which trials may differ
-NOT_TOLD = ("output_dir", "training_data.made.tokenizer")  # of which no difference is told
+TRIAL_SETTINGS = ("seed", "output_dir", "init_checkpoint")  # in which trials may differ
+NOT_COMPARED = ("output_dir", "training_data.made.tokenizer")  # left out of the differences
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,8 +28,11 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Section:
-    """Runs whose metrics are comparable. key: tells it apart, also in an HTML id; "" = pretraining.
-    title: its heading.
+    """Runs whose metrics are comparable.
+
+    Attributes:
+      key: distinguishes the section, also in an HTML id; "" = pretraining.
+      title: its heading.
     """
 
     key: str
@@ -36,80 +40,86 @@ class Section:
     entries: tuple[Entry, ...]
 
     @property
-    def runs(self):
+    def runs(self) -> list[Run]:
         return [run for entry in self.entries for run in entry.runs]
 
     @property
-    def styled_runs(self):
-        """[(index of its style, Run)]."""
+    def styled_runs(self) -> list[tuple[int, Run]]:
+        """Return pairs of (index of its style, run)."""
         return [(entry.index, run) for entry in self.entries for run in entry.runs]
 
 
-def sections_of(runs):
-    """[Section] of those that have runs: pretraining, then each task."""
+def sections_of(runs: Sequence[Run]) -> list[Section]:
+    """Return the sections that have runs: pretraining, then each task."""
     pretraining = [[run] for run in runs if run.kind == "pretrain"]
-    found = [make_section("", "Pretraining", pretraining)] if pretraining else []
-    tasks = {}
+    sections = [make_section("", "Pretraining", pretraining)] if pretraining else []
+    tasks: dict[str, list[Run]] = {}
     for run in runs:
         if run.kind == "finetune":
             tasks.setdefault(str(run.record["settings"]["task_name"]), []).append(run)
-    for number, (task, own) in enumerate(tasks.items()):
+    for number, (task, task_runs) in enumerate(tasks.items()):
         key = slug(task)
-        is_taken = key in ("", *(section.key for section in found))
+        is_taken = key in ("", *(section.key for section in sections))
         key = f"task-{number}" if is_taken else key
-        found.append(make_section(key, f"Fine-tuning: {task}", trials_of(own)))
-    return found
+        sections.append(make_section(key, f"Fine-tuning: {task}", trials_of(task_runs)))
+    return sections
 
 
-def make_section(key, title, groups):
-    """A Section of [[Run]], an entry each."""
+def make_section(key: str, title: str, groups: Sequence[Sequence[Run]]) -> Section:
+    """Return a section with an entry for each group of runs."""
     named = enumerate(zip(group_names(groups), groups, strict=True))
     entries = (Entry(index, name, tuple(group)) for index, (name, group) in named)
     return Section(key, title, tuple(entries))
 
 
-def trials_of(runs):
-    """[[Run]] of fine-tunings, those that are trials together.
+def trials_of(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return groups of fine-tunings, those that are trials together.
 
-    The hash of the model that a run starts from covers its fresh head, which the seed draws, so it
-    cannot tell models apart; the folders' names must agree up to a last number as well.
+    The hash of the model that a run starts from covers its fresh head, which depends on the seed,
+    so it cannot distinguish models; the folders' names must be equal except for a last number as
+    well.
     """
-    groups = {}
+    groups: dict[tuple[str, frozenset[tuple[str, str]]], list[Run]] = {}
     for run in runs:
-        settings = {name: value for name, value in run.settings.items() if name not in OF_TRIALS}
-        told = frozenset(pair for pair in settings.items() if not is_provenance(pair[0]))
-        groups.setdefault((stem(run.name), told), []).append(run)
-    found = []
+        settings = frozenset(
+            (name, value)
+            for name, value in run.settings.items()
+            if name not in TRIAL_SETTINGS and not is_provenance(name)
+        )
+        groups.setdefault((stem(run.name), settings), []).append(run)
+    trials = []
     for group in groups.values():
         seeds, starts = (
             {run.settings.get(name) for run in group} for name in ("seed", "init_checkpoint")
         )
         is_one = len(seeds) == len(group) or len(starts) == 1
-        found += [group] if is_one else [[run] for run in group]
-    return found
+        trials += [group] if is_one else [[run] for run in group]
+    return trials
 
 
-def stem(name):
-    """A name without the number at its end."""
+def stem(name: str) -> str:
+    """Return a name without the number at its end."""
     start = name.rstrip("0123456789").rstrip("-_. /")
     return start.removesuffix("/trial") or name
 
 
-def is_provenance(name):
+def is_provenance(name: str) -> bool:
     return name.startswith("versions.") or name == "git_commit"
 
 
-def group_names(groups):
-    """A name for each list of runs: that of a single run, or what the names of trials share."""
+def group_names(groups: Sequence[Sequence[Run]]) -> list[str]:
+    """Return a name for each list of runs: that of a single run, or the common part of the names of
+    trials.
+    """
     names = [group[0].name if len(group) == 1 else stem(group[0].name) for group in groups]
     if len(set(names)) == len(names):
         return names
     return [", ".join(run.name for run in group) for group in groups]
 
 
-def differences(section):
-    """{setting: [its text in each entry]} of what differs between entries; "" where it is lacking.
-    The text of trials has the values of all.
+def differences(section: Section) -> dict[str, list[str]]:
+    """Return {setting: its text in each entry} of the settings that differ between entries; ""
+    where an entry lacks one. The text of trials has the values of all.
     """
     names = dict.fromkeys(name for run in section.runs for name in run.settings)
     rows = {
@@ -118,15 +128,16 @@ def differences(section):
             for entry in section.entries
         ]
         for name in names
-        if name not in NOT_TOLD
+        if name not in NOT_COMPARED
     }
     return {name: texts for name, texts in rows.items() if len(set(texts)) > 1}
 
 
-def summary(run):
-    """{term: text} of a run."""
-    settings, plan = run.record["settings"], run.record
-    facts = {"model": describe_model(run)}
+def summary(run: Run) -> dict[str, str]:
+    """Return {term: text} of a run."""
+    plan = run.record
+    settings = plan["settings"]
+    facts: dict[str, str | None] = {"model": describe_model(run)}
     if run.kind == "finetune":
         labels = settings.get("labels")
         classes = f", {len(labels)} labels" if isinstance(labels, list) and labels else ""
@@ -144,23 +155,26 @@ def summary(run):
         if batch is not None and "learning_rate" in plan
         else ["–"]
     )
-    tokens, hours = run.last("tokens"), elapsed_hours(run)
+    tokens = run.last("tokens")
+    hours = elapsed_hours(run)
     facts["real tokens"] = None if tokens is None else short_number(tokens)
     facts["time"] = None if hours is None else format_hours(hours)
-    left = run.last("remaining_seconds") if run.state == "running" else None
-    facts["left"] = None if left is None else format_hours(left / 3600)
+    seconds = run.last("remaining_seconds") if run.state == "running" else None
+    facts["left"] = None if seconds is None else format_hours(seconds / 3600)
     replicas = plan.get("num_replicas")
     if replicas is not None:
-        facts["devices"] = f"{replicas} x {plan.get('device_kind') or 'device'}"
-        facts["devices"] += f", {settings.get('precision', '')}".rstrip(", ")
-    loss, best = run.last("loss"), best_validation(run)
+        precision = f", {settings.get('precision', '')}".rstrip(", ")
+        facts["devices"] = f"{replicas} x {plan.get('device_kind') or 'device'}{precision}"
+    loss = run.last("loss")
     facts["last loss"] = None if loss is None else f"{loss:.4g}"
-    facts["best validation"] = best
+    facts["best validation"] = best_validation(run)
     return {term: text for term, text in facts.items() if text}
 
 
-def summary_of_entry(entry):
-    """{term: text} of a run, or of trials: what is of one alone is left out then."""
+def summary_of_entry(entry: Entry) -> dict[str, str]:
+    """Return {term: text} of a run, or of trials, without the facts that hold for one trial
+    alone.
+    """
     facts = summary(entry.runs[0])
     if len(entry.runs) > 1:
         for term in ("time", "last loss", "best validation"):
@@ -174,13 +188,13 @@ def summary_of_entry(entry):
     return facts
 
 
-def state_of_entry(entry):
-    """The state of a run; of trials, that of one that is not finished, if any."""
+def state_of_entry(entry: Entry) -> str:
+    """Return the state of a run; for trials, that of one that is not finished, if any."""
     states = [run.state for run in entry.runs]
     return next((state for state in states if state != "finished"), "finished")
 
 
-def describe_model(run):
+def describe_model(run: Run) -> str:
     settings = run.record["settings"]
     name = (run.record.get("free") or {}).get("model")
     size = [settings.get(key) for key in ("num_hidden_layers", "hidden_size")]
@@ -192,8 +206,9 @@ def describe_model(run):
     return ", ".join(words)
 
 
-def describe_data(run):
-    settings, free = run.record["settings"], run.record.get("free") or {}
+def describe_data(run: Run) -> str:
+    settings = run.record["settings"]
+    free = run.record.get("free") or {}
     data = settings.get("training_data")
     words = [str(free.get("input_file") or free.get("data_dir") or free.get("train_file") or "")]
     if isinstance(data, dict) and isinstance(data.get("files"), list):
@@ -204,21 +219,21 @@ def describe_data(run):
     return ", ".join(filter(None, words))
 
 
-def elapsed_hours(run):
+def elapsed_hours(run: Run) -> float | None:
     hours = [
         value for value in (run.last("hours"), run.last("hours", "valid")) if value is not None
     ]
     return max(hours, default=None)
 
 
-def format_hours(hours):
+def format_hours(hours: float) -> str:
     minutes = round(60 * hours)
     if minutes < 60:
         return f"{60 * hours:.1f} min"
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def best_validation(run):
+def best_validation(run: Run) -> str | None:
     loss = run.valid.get("loss")
     if loss is None or not np.isfinite(loss).any():
         return None
@@ -226,22 +241,24 @@ def best_validation(run):
     return f"{loss[best]:.4g} at step {run.valid['step'][best]:,.0f}"
 
 
-def time_shares(run):
-    """{activity: share of the time of a run's lines}, {} for runs that have not logged it."""
+def time_shares(run: Run) -> dict[str, float]:
+    """Return {activity: share of the time of a run's lines}, {} for runs that have not logged
+    it.
+    """
     names = [name for name in ACTIVITIES if f"time_{name}" in run.train]
     if not names or "seconds" not in run.train:
         return {}
     seconds = np.diff(run.train["seconds"], prepend=0.0)
     shares = np.stack([run.train[f"time_{name}"] for name in names])
-    kept = np.isfinite(shares).all(axis=0) & np.isfinite(seconds) & (seconds > 0)
-    if not kept.any():
+    is_known = np.isfinite(shares).all(axis=0) & np.isfinite(seconds) & (seconds > 0)
+    if not is_known.any():
         return {}
-    total = shares[:, kept] @ seconds[kept] / seconds[kept].sum()
+    total = shares[:, is_known] @ seconds[is_known] / seconds[is_known].sum()
     return dict(zip(names, map(float, total), strict=True))
 
 
-def trial_metrics(section):
-    """{metric: {Entry: [value of each trial that has it]}} of the results of fine-tunings."""
+def trial_metrics(section: Section) -> dict[str, dict[Entry, list[float]]]:
+    """Return {metric: {entry: value of each trial that has it}} of the results of fine-tunings."""
     names = dict.fromkeys(name for run in section.runs for name in run.results)
     return {
         name: {

@@ -1,16 +1,27 @@
-"""How runs, numbers and names look in a report: colours, dashes, short numbers, slugs."""
+"""Colours, dashes, short numbers and slugs: the appearance of runs, numbers and names in a
+report.
+"""
 
 import itertools
 import math
 import re
+from collections.abc import Iterable
 
-INK, MUTED, GRID, PAPER = "#1b2430", "#5b6776", "#e2e6eb", "#ffffff"
-# Okabe & Ito (2008), which colour-blind readers tell apart; their yellow is too faint on white
+INK = "#1b2430"
+MUTED = "#5b6776"
+GRID = "#e2e6eb"
+PAPER = "#ffffff"
+# Okabe & Ito (2008): colour-blind readers can distinguish them. Their yellow is too faint on white.
 SERIES = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#6b6b6b",
 )  # fmt: skip
-DASHES = ("-", (0, (5, 1.5)), (0, (2, 1)), (0, (5, 1, 1, 1)))
-# what the time of a run is spent on, and its colour
+DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = (
+    "-",
+    (0, (5, 1.5)),
+    (0, (2, 1)),
+    (0, (5, 1, 1, 1)),
+)
+# {activity that takes time of a run: its colour}
 ACTIVITIES = {
     "training": SERIES[0],
     "input": SERIES[1],
@@ -18,22 +29,22 @@ ACTIVITIES = {
     "validation": SERIES[2],
     "saving": SERIES[4],
 }
-# (the least number that has it, what it stands for, its letter)
+# (the least number that is written with the unit, the value of the unit, its letter)
 UNITS = ((1e12, 1e12, "T"), (1e9, 1e9, "B"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
-SLUG_CHARACTERS = 80  # a file's name has to hold it
+SLUG_CHARACTERS = 80  # so that a file's name can contain a slug
 VARIABLES = {INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper"} | {
     color: f"series-{index}" for index, color in enumerate(SERIES)
 }
 
 
-def style_of(index):
-    """(colour, dashes) of the run with an index."""
+def style_of(index: int) -> tuple[str, str | tuple[float, tuple[float, ...]]]:
+    """Return (colour, dashes) of the run with an index."""
     return SERIES[index % len(SERIES)], DASHES[index // len(SERIES) % len(DASHES)]
 
 
-def short_number(value):
-    """A number as on an axis: 20k, 1.5M, 0.25, 1e-4; to four digits, rounded before the unit is
-    chosen.
+def short_number(value: float) -> str:
+    """Return a number as on an axis: 20k, 1.5M, 0.25, 1e-4; to four digits, rounded before the unit
+    is chosen.
     """
     value = float(f"{value:.4g}")
     size = abs(value)
@@ -46,24 +57,27 @@ def short_number(value):
     return f"{value:.4g}"
 
 
-def encodable(text):
-    """A text in which what UTF-8 cannot hold, such as half of a pair of surrogates, is escaped."""
+def encodable(text: str) -> str:
+    """Return a text in which characters that UTF-8 cannot encode, such as half of a surrogate pair,
+    are escaped.
+    """
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def slug(name):
-    """A name in what ids and names of files may have: a to z, 0 to 9 and -; "" if nothing is
-    left.
+def slug(name: str) -> str:
+    """Return a name reduced to the characters of ids and names of files: a to z, 0 to 9 and -; ""
+    if none is left.
     """
     return re.sub("[^a-z0-9]+", "-", name.lower())[:SLUG_CHARACTERS].strip("-")
 
 
-def slugs(names):
-    """{name: its slug}, with a number behind that of a name whose slug is taken."""
-    found, taken = {}, set()
+def slugs(names: Iterable[str]) -> dict[str, str]:
+    """Return {name: its slug}, with a number at the end where a slug is taken."""
+    by_name = {}
+    taken: set[str] = set()
     for name in dict.fromkeys(names):
         numbered = (f"{slug(name)}-{number}" for number in itertools.count(2))
-        tried = itertools.chain([slug(name)], numbered)
-        found[name] = next(one for one in tried if one and one not in taken)
-        taken.add(found[name])
-    return found
+        candidates = itertools.chain([slug(name)], numbered)
+        by_name[name] = next(one for one in candidates if one and one not in taken)
+        taken.add(by_name[name])
+    return by_name

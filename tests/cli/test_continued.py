@@ -307,7 +307,7 @@ def test_a_folder_that_says_no_casing_is_said_to(world, tmp_path, capsys):
     assert make_data(world / "more.txt", tmp_path / "data", f"--init_checkpoint={start}") == 0
     pieces = (start / "vocab.txt").read_text().split()
     has_capitals = any(piece != piece.lower() for piece in pieces if piece[0] != "[")
-    guess = "cased (no file says so" if has_capitals else "lower case (no file says so"
+    guess = "cased (no file states it" if has_capitals else "lower case (no file states it"
     assert guess in capsys.readouterr().out.splitlines()[0]
     os.remove(start / "vocab.txt")
     assert make_data(world / "more.txt", tmp_path / "other", f"--init_checkpoint={start}") == 2

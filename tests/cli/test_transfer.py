@@ -280,4 +280,4 @@ def test_a_format_that_cannot_hold_the_task_says_so(tuned, tmp_path, monkeypatch
         config = ExportConfig(source=tuned[0], to=str(tmp_path / "there"), format=name)
         assert models.transfer(config, told.append, name) == ["task.json"]
     (warning,) = [text for text in told if "task.json" in text]
-    assert warning.startswith("--format=google: has no room for the names of its classes (no, yes")
+    assert warning.startswith("--format=google: cannot hold the names of its classes (no, yes")

@@ -142,7 +142,7 @@ def test_what_google_does_not_have_is_named(tmp_path, switch, theirs):
         (dict(num_hidden_layers=1), "more layers than bert_config.json says"),
         (dict(num_hidden_layers=3), "has no weights layer_2/"),
         (dict(num_hidden_layers=10**9), "num_hidden_layers=1000000000, the checkpoint has"),
-        (dict(vocab_size=14), "word_embeddings has shape (13, 16), bert_config.json asks for"),
+        (dict(vocab_size=14), "word_embeddings has shape (13, 16), bert_config.json gives"),
         (dict(vocab_size=0), "vocab_size=0"),
         (dict(hidden_act="tanh"), "hidden_act=tanh"),
         (dict(model_type="roberta"), "model_type='roberta' is not supported"),

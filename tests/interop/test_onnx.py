@@ -256,7 +256,7 @@ def test_the_files_say_what_the_scores_mean(tmp_path, monkeypatch, means):
 
 def test_what_cannot_leave_is_one_line_and_leaves_nothing(tmp_path, monkeypatch):
     model = make("BertForMaskedLM", {})
-    monkeypatch.setattr(onnx, "MOST_BYTES", 1000)
+    monkeypatch.setattr(onnx, "MAX_WEIGHT_BYTES", 1000)
     with pytest.raises(UserError, match="one file of ONNX holds 2 GB"):
         onnx.write(model, str(tmp_path / "out"), None)
     monkeypatch.setitem(sys.modules, "tf2onnx", None)

@@ -19,7 +19,7 @@ FIRST = dict(step=0, eval_loss=9.0, seconds=0.5)
 
 
 def look(path, **more):
-    found = runs.look(str(path), **more)
+    found = runs.run_status(str(path), **more)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     return found
 
