@@ -1,7 +1,7 @@
 """Prints messages, warnings and progress; in a program that uses the library, logs them.
 
 A console may vanish under a job: its terminal or its pipe is closed, its disk is full. That never
-stops the job. What is printed for a person goes through `tell`, which drops what nobody can read.
+stops the job. What is printed for a person goes through `print_to`, which drops what nobody can read.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class Console:
 
     def say(self, text):
         if not self.quiet:
-            tell(self.stream, text)
+            print_to(self.stream, text)
 
     def warn(self, text):
         if self.origin_of is not None and isinstance(text, UserError):
@@ -242,7 +242,7 @@ def columns_of(stream):
     return shutil.get_terminal_size().columns
 
 
-def tell(stream, text):
+def print_to(stream, text):
     """Prints text to a standard stream, if anybody is there to read it. Control characters, which
     could steer a terminal, are shown as escapes. A bar on the terminal makes room for the text and
     is drawn again below.
@@ -261,7 +261,7 @@ def warn(text):
     if _logs_warnings.get():
         LOGGER.warning(text)
     else:
-        tell(sys.stderr, one_line(f"warning: {text}"))
+        print_to(sys.stderr, one_line(f"warning: {text}"))
 
 
 @contextlib.contextmanager

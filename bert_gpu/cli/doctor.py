@@ -31,7 +31,7 @@ def main(argv):
 
     def say(text):
         if console.is_terminal(sys.stderr):
-            console.tell(sys.stderr, f"{text} ...")
+            console.print_to(sys.stderr, f"{text} ...")
 
     findings = checks.examine(say=say)
     if config.json:

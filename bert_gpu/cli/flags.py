@@ -458,5 +458,5 @@ def tensorflow_problem(error):
 
 def fail(message):
     """Prints one line of at most 300 characters to stderr; returns the exit code of bad input."""
-    console.tell(sys.stderr, one_line(name_commands(message)))
+    console.print_to(sys.stderr, one_line(name_commands(message)))
     return 2
