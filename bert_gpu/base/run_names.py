@@ -1,5 +1,5 @@
-"""Names of the files and folders in OUTPUT_DIR, for those who write and those who read a run: they
-stand here because interop/, which may not import runs/, recognises a run's folder by them.
+"""Names of the files and folders in OUTPUT_DIR. They are here because interop/, which may not
+import runs/, recognises a run's folder by them.
 """
 
 RUN = "run.json"
@@ -12,5 +12,5 @@ MARKS, WANDB = "marks", "wandb"
 
 # in the folder of a checkpoint
 VARIABLES, PROGRESS = "variables.safetensors", "progress.json"
-# an empty file of this name keeps the checkpoint, whatever --keep_checkpoint_max says
+# an empty file of this name keeps the checkpoint, whatever --keep_checkpoint_max is
 KEEP = "KEEP"
