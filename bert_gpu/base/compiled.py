@@ -13,7 +13,6 @@ from bert_gpu.base.environment import cache_folder
 
 @functools.cache
 def numba_folder() -> str:
-    """Return the folder for machine code where NUMBA_CACHE_DIR is not set."""
     return cache_folder("numba")
 
 

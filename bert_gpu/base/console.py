@@ -400,7 +400,6 @@ def close_streams() -> None:
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Return whether a stream is a terminal; False when it is closed."""
     with contextlib.suppress(ValueError):
         return stream.isatty()
     return False

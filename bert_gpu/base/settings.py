@@ -66,24 +66,26 @@ def setting(
     """
     assert role in (None, *ROLES), role
     assert unit in (None, *TIME_UNITS), unit
-    rules = dict(
-        help=help,
-        low=low,
-        high=high,
-        above=above,
-        below=below,
-        choices=choices,
-        words=tuple(words),
-        aliases=tuple(aliases),
-        needs=needs,
-        instead=tuple(instead),
-        role=role,
-        bert_values=bert_values,
-        none_means=none_means,
-        inside=inside or {},
-        unit=unit,
+    return dataclasses.field(
+        default=default,
+        metadata=dict(
+            help=help,
+            low=low,
+            high=high,
+            above=above,
+            below=below,
+            choices=choices,
+            words=tuple(words),
+            aliases=tuple(aliases),
+            needs=needs,
+            instead=tuple(instead),
+            role=role,
+            bert_values=bert_values,
+            none_means=none_means,
+            inside=inside or {},
+            unit=unit,
+        ),
     )
-    return dataclasses.field(default=default, metadata=rules)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
