@@ -7,7 +7,8 @@ import os
 
 LINE_CHARACTERS = 300  # of a warning or an error
 # in a message that is too long: the most characters of the place, and the least of the problem
-MANY_CHARACTERS, LEAST_CHARACTERS = 90, 60
+MANY_CHARACTERS = 90
+LEAST_CHARACTERS = 60
 
 
 class UserError(Exception):
@@ -46,7 +47,8 @@ class UserError(Exception):
         remedy = f"; {self.remedy}" if self.remedy else ""
         origin = f" ({self.origin})" if self.origin else ""
         end = f"{remedy}{origin}"
-        place, problem = self._place(None), self.problem
+        place = self._place(None)
+        problem = self.problem
         if len(one_line(f"{place}{problem}{end}", None)) > LINE_CHARACTERS:
             limit = LINE_CHARACTERS - len(one_line(end, None)) - 2 * LEAST_CHARACTERS
             place = self._place(min(MANY_CHARACTERS, max(LEAST_CHARACTERS // 2, limit)))
@@ -87,7 +89,9 @@ class TrainingStopped(Exception):
       ends_at_once: whether the process should end without waiting for TensorFlow.
     """
 
-    is_reported, exit_code, ends_at_once = False, 3, False
+    is_reported = False
+    exit_code = 3
+    ends_at_once = False
 
 
 def one_line(text: str, limit: int | None = LINE_CHARACTERS) -> str:

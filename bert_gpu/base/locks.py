@@ -8,7 +8,8 @@ import os
 import socket
 import typing
 
-RUNNING, ENDED = "running", "ended"
+RUNNING = "running"
+ENDED = "ended"
 CLOCK_SECONDS = 2.0  # the error that the computed start of a process may have
 
 

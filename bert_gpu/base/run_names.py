@@ -7,10 +7,14 @@ METRICS = "metrics.jsonl"
 EVAL_RESULTS = "eval_results.json"
 MLFLOW_RUN_ID = "mlflow_run_id.txt"  # a resumed run keeps its id
 LOCK = ".run.lock"  # of files.only_writer; it stays
-MODEL, CHECKPOINTS, TENSORBOARD = "model", "checkpoints", "tensorboard"
-MARKS, WANDB = "marks", "wandb"
+MODEL = "model"
+CHECKPOINTS = "checkpoints"
+TENSORBOARD = "tensorboard"
+MARKS = "marks"
+WANDB = "wandb"
 
 # in the folder of a checkpoint
-VARIABLES, PROGRESS = "variables.safetensors", "progress.json"
+VARIABLES = "variables.safetensors"
+PROGRESS = "progress.json"
 # an empty file of this name keeps the checkpoint, whatever --keep_checkpoint_max is
 KEEP = "KEEP"

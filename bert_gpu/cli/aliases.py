@@ -16,7 +16,9 @@ from typing import Any
 from bert_gpu.cli import translations
 from bert_gpu.cli.translations import OFF, Conversion, is_true, whole_steps
 
-GOOGLE, HUGGING_FACE, NVIDIA = "Google", "Hugging Face", "NVIDIA"
+GOOGLE = "Google"
+HUGGING_FACE = "Hugging Face"
+NVIDIA = "NVIDIA"
 SCRIPTS = {
     "data": "create_pretraining_data.py",
     "pretrain": "run_pretraining_gpu.py",
@@ -31,7 +33,7 @@ class Alias:
 
     Attributes:
       name: without dashes. owners: the projects that have it; () for another name of our flag.
-      scripts: our scripts that know it; keys of SCRIPTS.
+      scripts: our scripts that accept or refuse it; keys of SCRIPTS.
       is_switch: whether it is true or false, so that it needs no value.
       otherwise: the error for a value that `values` lacks.
       flag: our flag, which gets the same value.

@@ -188,13 +188,13 @@ class Reader:
         return [*names, *(f"no{name}" for name in names if self.all_switches[name])]
 
     def _translate(self, flags: Sequence[tuple[str, str, str, Place]]) -> list[UserFlag]:
-        """Return the flags of ours for (name, value, text, place) of flags and aliases."""
+        """Return our flags for (name, value, text, place) of flags and aliases."""
         names = {name for name, *_ in flags}
-        ours = []
+        user_flags = []
         for name, value, argument, place in flags:
             alias = self.aliases.get(name)
             if alias is None or name in self.switches:
-                ours.append(UserFlag(name, f"--{name}={value}", place))
+                user_flags.append(UserFlag(name, f"--{name}={value}", place))
                 continue
             try:
                 settings = alias.translate(value, names)
@@ -203,11 +203,11 @@ class Reader:
                 raise UserError(f"{argument[:80]}: {problem}", where=place.where) from None
             if alias.note is not None:
                 console.warn(f"{place.prefix}{argument[:80]} has no effect here: {alias.note}")
-            ours += [
+            user_flags += [
                 UserFlag(flag, f"--{flag}={text}", place, argument, name, yields)
                 for flag, text in settings.items()
             ]
-        return without_conflicts(ours)
+        return without_conflicts(user_flags)
 
 
 def without_conflicts(flags: Sequence[UserFlag]) -> list[UserFlag]:

@@ -138,8 +138,8 @@ def run(parsed: flags.Parsed) -> "Manifest | str":
     if common.save_config is not None:
         parsed.save_config(common.save_config, [config, text_format])
     if common.show_config:
-        rest = [parsed.make(kind) for kind in (FolderConfig, StartConfig, RecipeConfig)]
-        return flags.describe(parsed, [config, *rest, text_format, show, common])
+        other_configs = [parsed.make(kind) for kind in (FolderConfig, StartConfig, RecipeConfig)]
+        return flags.describe(parsed, [config, *other_configs, text_format, show, common])
     with parsed.imports():
         from bert_gpu.data.build import build
     log = parsed.console(common.quiet)

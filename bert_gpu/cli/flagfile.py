@@ -70,8 +70,12 @@ def save(path: str, script: str, flags: Sequence[str], others: Sequence[str]) ->
         f"# {script} --flagfile=FILE starts the same run; flags after it win.",
         f"# Relative paths start at the folder of the call, which was {os.getcwd()}",
     ]
-    rest = ["", "# Other settings, as they are in this version:", *(f"# {line}" for line in others)]
-    text = "\n".join([*head, "", *flags, *(rest if others else [])]) + "\n"
+    comments = [
+        "",
+        "# Other settings in this version:",
+        *(f"# {line}" for line in others),
+    ]
+    text = "\n".join([*head, "", *flags, *(comments if others else [])]) + "\n"
     try:
         write_text(target, text)
     except (OSError, ValueError) as error:

@@ -150,13 +150,13 @@ class Parsed:
         """Return settings of a class. Each value comes from the first that has it: the user, the
         recipe, `defaults`, the command's defaults, the class.
         """
-        ours = {
+        command_defaults = {
             field.name: self.defaults[field.name]
             for field in dataclasses.fields(kind)
             if field.name in self.defaults and not any(map(self.is_set, field.metadata["instead"]))
         }
         with self.naming_origins():
-            config = kind(**ours | defaults | self.overrides(kind))
+            config = kind(**command_defaults | defaults | self.overrides(kind))
         for name in self.user_values(kind):
             problem = config.without_effect(name)
             if problem and problem not in self.warned:
@@ -304,7 +304,7 @@ def parse(
     reader = arguments.Reader(
         switches, foreign | own_aliases(fields), positionals is not None, script, listing
     )
-    user_flags, rest = reader.read(argv[1:])
+    user_flags, texts = reader.read(argv[1:])
     for flag in user_flags:
         try:
             values([argv[0], flag.argument])
@@ -313,7 +313,7 @@ def parse(
                 f"{flag.alias_text or flag.argument}: {form_of(fields[flag.name])}",
                 where=flag.place.where,
             ) from error
-    return Parsed(values, classes, defaults, rest, script, user_flags, implied, in_program)
+    return Parsed(values, classes, defaults, texts, script, user_flags, implied, in_program)
 
 
 HELP = ("--help", "-h", "-help", "--helpfull")

@@ -99,7 +99,7 @@ def describe(
         at a sentence; None = all.
     """
     rules = field.metadata
-    own = ", ".join(f"--{name}" for name in (field.name, *rules["aliases"]))
+    flag_names = ", ".join(f"--{name}" for name in (field.name, *rules["aliases"]))
     value = defaults.get(field.name, field.default)
     kind = value_type(field)[0]
     default = "" if value is None else f" (default: {format_value(value, rules['unit'])})"
@@ -108,7 +108,7 @@ def describe(
     choices = f" One of: {', '.join(map(str, rules['choices']))}." if rules["choices"] else ""
     unit = f" Such as 24h, 90m or 1h30m; a bare number: {rules['unit']}." if rules["unit"] else ""
     about = rules["help"] if num_lines is None else brief(rules["help"], width - 6, num_lines)
-    head = f"  {own}{'' if kind is bool else '=' + form + words}{default}"
+    head = f"  {flag_names}{'' if kind is bool else '=' + form + words}{default}"
     return [
         textwrap.fill(head, width, subsequent_indent=" " * 4, **WHOLE),
         textwrap.fill(

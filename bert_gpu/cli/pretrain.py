@@ -140,17 +140,17 @@ def show_config(parsed: flags.Parsed, settings: PretrainSettings) -> str:
     lines = []
     length = 0
     vocab_size = None
-    stored = None
+    earlier_settings = None
     patterns = split_patterns(settings.inputs.input_file)
     if all(matching(pattern, "input_file") for pattern in patterns):
         length, vocab_size = look_at_data(settings)
-        stored = (
+        earlier_settings = (
             None if settings.overwrite else RunFolder(settings.run.output_dir).stored(RUN_FIELDS)
         )
     else:
         lines.append(f"# {settings.inputs.input_file}: no data yet; it determines vocab_size")
-    model = resolve_model(settings, length, vocab_size, device_kind, stored)
-    batch = fit_sizes(settings.batch, settings.flexible, num_replicas, stored)
+    model = resolve_model(settings, length, vocab_size, device_kind, earlier_settings)
+    batch = fit_sizes(settings.batch, settings.flexible, num_replicas, earlier_settings)
     resolved = {BatchConfig: batch, ModelConfig: model}
     configs = [resolved[kind] if kind in resolved else parsed.make(kind) for kind in CLASSES]
     return "\n".join([*lines, flags.describe(parsed, configs)])

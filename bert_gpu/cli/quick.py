@@ -45,7 +45,7 @@ def starts_quick() -> bool:
     from bert_gpu.runs.folder import RunFolder
 
     try:
-        stored = RunFolder(os.path.dirname(DEFAULT_START)).stored()
+        record = RunFolder(os.path.dirname(DEFAULT_START)).stored()
     except UserError:
         return False
-    return stored is not None and stored.get("free", {}).get("recipe") == QUICK
+    return record is not None and record.get("free", {}).get("recipe") == QUICK

@@ -18,10 +18,10 @@ def classes_of(kind: type[RunSettings], *more: type[Settings]) -> list[type[Sett
     """Return the settings classes of a command, in the order of its help: those in the fields of
     `kind`, and more.
     """
-    first, *own = [
+    first, *others = [
         config for name, config in kind.kinds().items() if name not in RunSettings.kinds()
     ]
-    return [first, RecipeConfig, *own, *RunSettings.kinds().values(), *more, CommonConfig]
+    return [first, RecipeConfig, *others, *RunSettings.kinds().values(), *more, CommonConfig]
 
 
 def defaults_of(kind: type[RunSettings]) -> dict[str, Any]:
@@ -29,12 +29,12 @@ def defaults_of(kind: type[RunSettings]) -> dict[str, Any]:
     class's.
     """
     values = kind().values()
-    own = {
+    class_defaults = {
         field.name: field.default
         for config in kind.kinds().values()
         for field in dataclasses.fields(config)
     }
-    return {name: value for name, value in values.items() if value != own[name]}
+    return {name: value for name, value in values.items() if value != class_defaults[name]}
 
 
 def read_settings(parsed: Parsed, kind: type[R], **more: Any) -> R:

@@ -1,8 +1,8 @@
 """Converts values of other projects' flags to ours, where the table of aliases is not enough.
 
-A conversion is a function: (text of the value, names of all flags of other projects in the call)
--> {flag of ours: text of its value}. It raises ValueError, whose message says what is wrong with
-the value and what to do.
+A conversion is a function: (text of the value, names of all flags in the call) -> {flag of ours:
+text of its value}. It raises ValueError, whose message says what is wrong with the value and what
+to do.
 """
 
 import os

@@ -23,11 +23,9 @@ GOOGLE_DATA = "google-research/bert, create_pretraining_data.py"
 GOOGLE_TIPS = "google-research/bert, README.md (Pre-training with BERT)"
 
 CRAMMING = "JonasGeiping/cramming, cramming/config"
-PILE, TRAIN, EVALUATE = (
-    f"{CRAMMING}/data/the-pile.yaml",
-    f"{CRAMMING}/train/bert-o4.yaml",
-    f"{CRAMMING}/eval/GLUE_sane.yaml",
-)
+PILE = f"{CRAMMING}/data/the-pile.yaml"
+TRAIN = f"{CRAMMING}/train/bert-o4.yaml"
+EVALUATE = f"{CRAMMING}/eval/GLUE_sane.yaml"
 
 ACADEMIC = "IntelLabs/academic-budget-bert, README.md"
 ACADEMIC_DATA = "IntelLabs/academic-budget-bert, dataset/README.md"
@@ -296,12 +294,12 @@ RECIPES = {
                     "its rows are ordered by their number of full stops, "
                     "most first; here they are in random order"
                 ),
-                "its text is brought to the characters of an English keyboard",
+                "its text is reduced to the characters of an English keyboard",
             ),
             pretrain=(FLOAT16,),
             classify=(
                 (
-                    "its cosine begins behind the warm-up; ours runs over "
+                    "its cosine begins after the warm-up; ours runs over "
                     "the whole fine-tuning, with warm-up in place of its start"
                 ),
                 "it reports the median of 5 seeds: run_classifier.py five times, with --seed",
@@ -556,7 +554,7 @@ RECIPES = {
             BATCH_32,
         ),
         differs=dict(
-            data=("its vocabulary is a BPE of bytes, which knows every text; here WordPiece",),
+            data=("its vocabulary is a BPE of bytes, which covers every text; here WordPiece",),
             pretrain=(
                 (
                     "it has no segment embeddings; here BERT base's, so that transformers opens "
