@@ -1,10 +1,11 @@
 """bert-gpu: BERT pretraining on the GPUs of one machine, from text to a fine-tuned classifier.
 
-The names in __all__ are public, and are imported when they are used: `import bert_gpu` changes
-nothing in the process.
+The names in __all__ are public, and their modules are imported when they are used, so that `import
+bert_gpu` changes nothing in the process.
 """
 
 import importlib
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -35,11 +36,11 @@ _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(["__version__", *_MODULES])
 
 
-def __getattr__(name):
+def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
-def __dir__():
+def __dir__() -> list[str]:
     return __all__

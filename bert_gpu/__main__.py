@@ -7,6 +7,7 @@ import importlib
 import keyword
 import sys
 import textwrap
+from typing import Any
 
 from bert_gpu.base import environment
 from bert_gpu.base.signals import quiet_interrupts
@@ -19,17 +20,17 @@ COMMANDS = {
     "classify": "BERT -> downstream task (run_classifier.py)",
     "vocab": "learn a WordPiece or SentencePiece vocabulary",
     "fill-mask": "guess the words for [MASK]",
-    "import": "a model in any format -> a model folder of ours",
+    "import": "a model in any format -> a model folder of bert-gpu",
     "export": "a model -> Hugging Face and other formats",
-    "embed": "a vector for each line of a text",
-    "report": "pictures of runs, in one HTML file",
-    "runs": "a table of the runs under a folder",
-    "doctor": "would a training work on this machine?",
-    "launch": "a command as several workers that train together",
+    "embed": "write a vector for each line of a text",
+    "report": "draw runs, in one HTML file",
+    "runs": "list the runs under a folder",
+    "doctor": "check whether a training would work on this machine",
+    "launch": "run a command as several workers that train together",
 }
 
 
-def main(argv=None):
+def main(argv: list[str] | None = None) -> int:
     with quiet_interrupts():
         from bert_gpu.base import console
 
@@ -41,8 +42,8 @@ def main(argv=None):
         console.close_streams()
 
 
-def run(argv):
-    """Runs the command that argv[1] names; returns its exit code."""
+def run(argv: list[str]) -> Any:
+    """Run the command that argv[1] names; return its result, for flags.exit_code."""
     import bert_gpu
     from bert_gpu.base.console import answer
     from bert_gpu.base.errors import UserError
@@ -50,9 +51,12 @@ def run(argv):
 
     command = argv[1] if len(argv) > 1 else "--help"
     if command in ("--help", "-h", "help"):
-        usage = "usage: bert-gpu COMMAND [--flags]    (bert-gpu COMMAND --help lists the flags)"
-        lines = [usage, "", *(f"  {name:<10} {what}" for name, what in COMMANDS.items())]
-        indent = dict(subsequent_indent=" " * len(f"  {'':<10} "), **WHOLE)
+        lines = [
+            "usage: bert-gpu COMMAND [--flags]    (bert-gpu COMMAND --help lists the flags)",
+            "",
+            *(f"  {name:<10} {summary}" for name, summary in COMMANDS.items()),
+        ]
+        indent: dict[str, Any] = dict(subsequent_indent=" " * len(f"  {'':<10} "), **WHOLE)
         answer("\n".join(textwrap.fill(line, columns(), **indent) for line in lines))
         return 0
     if command == "--version":

@@ -1,7 +1,7 @@
-"""The calls of a program that uses the library: each does what the command of its name does.
+"""The calls for programs that use the library: each does the same as a command.
 
-Keyword arguments become the words of that command's line, so that names, ranges, recipes and
-defaults are the same; or settings objects take their place. Messages go to Python's logger
+Keyword arguments become the command line of that command, so that names, ranges, recipes and
+defaults are the same. Some calls take settings objects instead. Messages go to Python's logger
 "bert_gpu".
 """
 
@@ -11,6 +11,9 @@ import itertools
 import numbers
 import os
 import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
 
 from bert_gpu.base import console, environment
 from bert_gpu.base.errors import UserError, shortened
@@ -31,8 +34,8 @@ from bert_gpu.finetune.config import FinetuneSettings
 from bert_gpu.pretrain.config import PretrainSettings
 from bert_gpu.text.config import TextFormat
 
-# {call: what its settings objects are for, and their classes}
-OF_SETTINGS = dict(
+# {call: (the function that takes settings objects, their classes)}
+OF_SETTINGS: dict[str, tuple[str, tuple[type, ...]]] = dict(
     create_pretraining_data=("bert_gpu.data.build.build", (DataConfig, TextFormat)),
     run_pretraining=("bert_gpu.pretrain.run.pretrain", (PretrainSettings,)),
     run_classifier=("bert_gpu.finetune.run.finetune", (FinetuneSettings,)),
@@ -48,22 +51,24 @@ COMMANDS = dict(
 )
 HELP = """
 Keyword arguments are the flags below, without dashes: learning_rate=3e-4 is --learning_rate=3e-4.
-A value is a number, a text, a path, True or False, or a list of these; None is not given.
+A value is a number, a text, a path, True or False, or a list of these. None leaves a flag out.
 
-Returns an object that says what was made; where show_config is a flag, with show_config=True the
-settings, as text.
+Returns an object that describes the result; with show_config=True, if that is a flag, the settings
+as text.
 
-Raises bert_gpu.UserError for what is wrong with a setting or a file; a training also
-bert_gpu.TrainingStopped when it diverges or cannot save, and KeyboardInterrupt when it has saved
-after Ctrl-C.
+Raises bert_gpu.UserError for a setting or a file that is wrong. A training also raises
+bert_gpu.TrainingStopped when it diverges or cannot save, and KeyboardInterrupt after Ctrl-C, when
+it has saved.
 
 """
 
 
-def make_call(name, command):
-    """A function that does what a command does; its signature and its help are the flags'."""
+def make_call(name: str, command: ModuleType) -> Callable:
+    """Return a function that does what a command does. Its signature and its help come from the
+    command's flags.
+    """
 
-    def call(*settings, **arguments):
+    def call(*settings: Any, **arguments: Any) -> Any:
         return run(name, command, settings, arguments)
 
     defaults = getattr(command, "DEFAULTS", {})
@@ -78,8 +83,8 @@ def make_call(name, command):
         aliases={},
         is_full=True,
     )
-    summary, _, listed = flags.name_commands(words).partition("\n\n")
-    call.__doc__ = f"{summary}\n{HELP}{listed.strip()}"
+    summary, _, flag_list = flags.name_commands(words).partition("\n\n")
+    call.__doc__ = f"{summary}\n{HELP}{flag_list.strip()}"
     call.__name__ = call.__qualname__ = name
     call.__module__ = "bert_gpu"
     flag_parameters = [
@@ -92,16 +97,20 @@ def make_call(name, command):
         for kind in command.CLASSES
         for field in dataclasses.fields(kind)
     ]
-    positionals = inspect.Parameter("settings", inspect.Parameter.VAR_POSITIONAL)
-    call.__signature__ = inspect.Signature([positionals, *flag_parameters])
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter("settings", inspect.Parameter.VAR_POSITIONAL), *flag_parameters]
+    )
     return call
 
 
-def run(name, command, positionals, arguments):
-    """Do a call of a command's module; return its result.
+def run(
+    name: str, command: ModuleType, positionals: Sequence[Any], arguments: Mapping[str, Any]
+) -> Any:
+    """Run a command's module; return its result.
 
     Args:
-      positionals: settings objects alone, or texts or lists of texts. arguments: {flag: value}.
+      positionals: settings objects, without arguments; or texts or lists of texts. arguments:
+        {flag: value}.
     """
     environment.hint()
     parts = [one if isinstance(one, list | tuple) else [one] for one in positionals]
@@ -113,28 +122,27 @@ def run(name, command, positionals, arguments):
             f"--{flag}={text_of(flag, value)}"
             for flag, value in arguments.items()
             if value is not None
-        ]
-        ends = ["--"] if texts else []
-        return answered(command.main([name, *words, *ends, *texts], in_program=True))
+        ] + (["--", *texts] if texts else [])
+        return reraise_signal(command.main([name, *words], in_program=True))
 
 
-def run_settings(name, settings, arguments):
+def run_settings(name: str, settings: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
     """Do a call with settings objects in place of arguments; return its result."""
-    function, kinds = OF_SETTINGS.get(name, (None, ()))
+    function, kinds = OF_SETTINGS.get(name, ("", ()))
     if arguments or tuple(map(type, settings)) not in (kinds[:1], kinds):
         names = " and ".join(kind.__name__ for kind in kinds) or "arguments alone"
         raise UserError("settings objects stand alone", f"this call takes {names}", where=name)
-    return answered(pkgutil.resolve_name(function)(*settings))
+    return reraise_signal(pkgutil.resolve_name(function)(*settings))
 
 
-def answered(result):
-    """The result of a call. A signal that was kept until its end is answered now."""
+def reraise_signal(result: Any) -> Any:
+    """Return the result of a call, after raising again the signal that stopped its run, if any."""
     reraise(getattr(result, "signal", None))
     return result
 
 
 def text_of(name: str, value: object) -> str:
-    """The value of a flag as on a command line."""
+    """Return the value of a flag as on a command line."""
     if isinstance(value, list | tuple):
         texts = [text_of(name, part) for part in value]
         if any("," in text for text in texts):

@@ -106,7 +106,7 @@ def shown_default(field, value):
         return ""
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"`{help_text.shown(value, field.metadata['unit'])}`"
+    return f"`{help_text.format_value(value, field.metadata['unit'])}`"
 
 
 def meaning_of(field):

@@ -71,7 +71,7 @@ def check_flags(monkeypatch):
         assert script in ("pretrain", "run_pretraining_gpu.py")
         with pytest.raises(SystemExit):
             command(["bert-gpu", "pretrain", *flags])
-        assert parsed.pop().given("output_dir")
+        assert parsed.pop().is_set("output_dir")
 
     return check
 

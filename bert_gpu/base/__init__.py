@@ -1,1 +1,1 @@
-"""What every package uses: errors, settings, files, the console, the environment."""
+"""Modules that every package uses: errors, settings, files, the console, the environment."""

@@ -1,8 +1,10 @@
-"""Loops that Numba compiles, kept in the user's cache: the package may lie where nothing can be
-written.
+"""Compiles loops with Numba and caches the machine code in the user's cache folder, because the
+package may be in a folder that cannot be written to.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import numba
 
@@ -10,18 +12,19 @@ from bert_gpu.base.environment import cache_folder
 
 
 @functools.cache
-def own_folder() -> str:
+def numba_folder() -> str:
     return cache_folder("numba")
 
 
-def compiled(function):
-    """Decorator: Numba compiles a function, which runs without the interpreter's lock. Its machine
-    code is kept in NUMBA_CACHE_DIR or, where that is not set, in a folder of ours; Numba chooses
-    the folder now, and its setting is left as it was.
+def compiled(function: Callable) -> Callable:
+    """Compile a function with Numba, to run without the interpreter's lock (a decorator).
+
+    Numba chooses the cache folder during this call, so its setting is changed for that time only.
     """
-    own = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = own or own_folder()
+    config: Any = numba.config
+    user_folder = config.CACHE_DIR
+    config.CACHE_DIR = user_folder or numba_folder()
     try:
         return numba.njit(cache=True, nogil=True)(function)
     finally:
-        numba.config.CACHE_DIR = own
+        config.CACHE_DIR = user_folder

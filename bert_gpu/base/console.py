@@ -1,8 +1,10 @@
 """Prints messages, warnings and progress; in a program that uses the library, logs them.
 
-A console may vanish under a job: its terminal or its pipe is closed, its disk is full. That never
-stops the job. What is printed for a person goes through `tell`, which drops what nobody can read.
+The stream may fail during a job: its terminal or pipe is closed, or its disk is full. That never
+stops the job. Text for a person goes through `print_to`, which drops what cannot be written.
 """
+
+from __future__ import annotations
 
 import contextlib
 import contextvars
@@ -16,39 +18,57 @@ import sys
 import textwrap
 import time
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from bert_gpu.base.errors import UserError, one_line, printable
+
+if TYPE_CHECKING:
+    import tqdm
 
 HUGE = 1e9  # from which a metric is written with an exponent
 LOGGER = logging.getLogger("bert_gpu")
 
 
 class Console:
-    """Prints to the terminal. quiet: warnings only. Progress is a bar on a terminal, and occasional
-    lines elsewhere. in_program: whether a program or a notebook goes on afterwards.
+    """Prints to the terminal; if quiet, warnings only. Progress is a bar on a terminal, and
+    occasional lines elsewhere.
+
+    Attributes:
+      in_program: whether a program or a notebook uses the library, and continues afterwards.
     """
 
     in_program = False
 
-    def __init__(self, quiet=False, stream=None, origin_of=None):
-        """origin_of: function of a UserError -> the origin of its setting, for warnings."""
-        self.quiet, self.stream, self.origin_of = quiet, stream or sys.stdout, origin_of
+    def __init__(
+        self,
+        quiet: bool = False,
+        stream: TextIO | None = None,
+        origin_of: Callable[[UserError], str | None] | None = None,
+    ) -> None:
+        """origin_of: returns the origin of an error's setting, which a warning names."""
+        self.quiet = quiet
+        self.stream = stream or sys.stdout
+        self.origin_of = origin_of
 
-    def say(self, text):
+    def say(self, text: str) -> None:
         if not self.quiet:
-            tell(self.stream, text)
+            print_to(self.stream, text)
 
-    def warn(self, text):
+    def warn(self, text: str | UserError) -> None:
         if self.origin_of is not None and isinstance(text, UserError):
             text.origin = self.origin_of(text)
         (LOGGER.warning if self.in_program else warn)(str(text))
 
-    def block(self, rows):
-        """Says rows of (label, text) in two columns; a terminal's width breaks long texts."""
+    def block(self, rows: Sequence[tuple[str, str]]) -> None:
+        """Print (label, text) rows in two columns; long texts are wrapped at a terminal's width."""
         for line in aligned(rows, columns_of(self.stream)):
             self.say(line)
 
-    def progress(self, total, start, what, unit="step"):
+    def progress(
+        self, total: float, start: float, what: str, unit: str = "step"
+    ) -> Bar | NoProgress:
+        """Return an object whose `update` shows progress; `what` labels it."""
         if self.quiet:
             return NoProgress()
         return (
@@ -57,100 +77,114 @@ class Console:
             else Lines(self, total, start, what, unit)
         )
 
-    def share_bar(self, what):
-        """A ShareBar on a terminal; None elsewhere, where lines serve."""
+    def share_bar(self, what: str) -> ShareBar | None:
+        """Return a ShareBar on a terminal; None elsewhere, where lines show the progress."""
         return ShareBar(what) if self.has_bars() and not self.quiet else None
 
-    def has_bars(self):
+    def has_bars(self) -> bool:
         return in_notebook() if self.in_program else is_terminal(sys.stderr)
 
 
 class LogConsole(Console):
-    """For a program that uses the library: messages go to Python's logger "bert_gpu", and there are
-    no bars but in a notebook.
+    """Console of a program that uses the library: messages go to Python's logger "bert_gpu", and
+    only a notebook has bars.
     """
 
     in_program = True
 
-    def __init__(self, quiet=False, origin_of=None):
+    def __init__(
+        self, quiet: bool = False, origin_of: Callable[[UserError], str | None] | None = None
+    ) -> None:
         super().__init__(quiet or not in_notebook(), origin_of=origin_of)
 
-    def say(self, text):
+    def say(self, text: str) -> None:
         LOGGER.info(text)
 
 
 class NoProgress:
-    """The methods of progress, which do nothing."""
+    """Progress that is not shown."""
 
-    def update(self, done, text=""):
+    def update(self, done: float, text: str = "") -> None:
         pass
 
-    def close(self):
+    def close(self) -> None:
         pass
 
 
 class Bar:
     """A tqdm bar: share done, time left, and a few metrics."""
 
-    def __init__(self, total, start, what, unit):
+    def __init__(self, total: float, start: float, what: str, unit: str) -> None:
         self.bar = open_bar(
             total=total, initial=start, desc=what, unit=unit, dynamic_ncols=True, smoothing=0.1
         )
 
-    def update(self, done, text=""):
+    def update(self, done: float, text: str = "") -> None:
         if text:
             self.bar.set_postfix_str(text, refresh=False)
         with tolerate_lost_stream(sys.stderr):
             self.bar.update(done - self.bar.n)
 
-    def close(self):
+    def close(self) -> None:
         with tolerate_lost_stream(sys.stderr):
             self.bar.close()
 
 
 class ShareBar:
-    """A bar over the share that is done, with fields of text: as many as the terminal has room for.
+    """A bar for the share that is done, followed by as many fields of text as the terminal has
+    room for.
 
-    It is drawn at most every SECONDS, so that it is calm, and whenever its fields change.
+    It is drawn whenever its fields change, and otherwise at most every SECONDS, so that it does not
+    flicker.
     """
 
-    SECONDS, LEAST_BAR = 0.5, 2  # columns
+    SECONDS = 0.5
+    MIN_COLUMNS = 2  # of the bar itself
 
-    def __init__(self, what):
+    def __init__(self, what: str) -> None:
         first = "{l_bar}{bar}| the first step compiles"
         self.bar = open_bar(total=1.0, desc=what, miniters=1, delay=1e9, bar_format=first)
-        # a terminal may be gone by now, and then has no width
+        # a terminal may be closed by now, and then has no width
         self.bar.dynamic_ncols = lambda stream: ((columns_of(stream) or 80) - len("^C"), None)
-        self.started, self.drawn, self.fields = time.monotonic(), -math.inf, []
+        self.started = time.monotonic()
+        self.drawn = -math.inf
+        self.fields: list[tuple[int, str]] = []
 
-    def show(self, share, count, left, fields=None):
-        """Draws it anew.
+    def show(
+        self,
+        share: float,
+        count: str,
+        remaining: str,
+        fields: list[tuple[int, str]] | None = None,
+    ) -> None:
+        """Draw the bar.
 
         Args:
-          share: 0 to 1. count: text, such as "20/120". left: the time left, as text.
-          fields: [(importance, text)] in their order; those of the lowest importance give way on a
-            narrow terminal. None: those shown before, and it may wait.
+          share: 0 to 1. count: such as "20/120". remaining: the time left.
+          fields: (importance, text) in their order; those of the lowest importance are left out on
+            a narrow terminal. None = those of the last call, and the bar may be drawn later.
         """
         now = time.monotonic()
         if fields is None and now - self.drawn < self.SECONDS:
             return
-        self.drawn, self.fields = now, self.fields if fields is None else fields
-        self.bar.delay = 0  # of tqdm, which would draw an empty bar first
+        self.drawn = now
+        self.fields = self.fields if fields is None else fields
+        self.bar.delay = 0  # it kept tqdm from drawing an empty bar first
         self.bar.n = min(1.0, share)
-        start = f"{count} [{self.bar.format_interval(now - self.started)}<{left}"
-        taken = len(self.bar.desc) + len(f": 100%|| {start}]^C") + self.LEAST_BAR
-        fields = fitting(self.fields, (columns_of(sys.stderr) or 80) - taken)
-        text = "".join(f", {field}" for field in fields)
+        start = f"{count} [{self.bar.format_interval(now - self.started)}<{remaining}"
+        other_columns = len(self.bar.desc) + len(f": 100%|| {start}]^C") + self.MIN_COLUMNS
+        texts = fitting(self.fields, (columns_of(sys.stderr) or 80) - other_columns)
+        text = "".join(f", {field}" for field in texts)
         self.bar.bar_format = f"{{l_bar}}{{bar}}| {start}{escaped(text)}]"
         with tolerate_lost_stream(sys.stderr):
             self.bar.refresh()
 
-    def close(self):
+    def close(self) -> None:
         with tolerate_lost_stream(sys.stderr):
             self.bar.close()
 
 
-def open_bar(**options):
+def open_bar(**options: Any) -> tqdm.tqdm:
     """Return a tqdm bar on standard error or, in a notebook, on its page."""
     import tqdm  # here, because --help should not wait for it
 
@@ -162,7 +196,7 @@ def open_bar(**options):
 
 
 def in_notebook() -> bool:
-    """Whether this process runs the cells of a notebook."""
+    """Return whether this process runs the cells of a notebook."""
     python = sys.modules.get("IPython")
     return hasattr(python and python.get_ipython(), "kernel")
 
@@ -171,51 +205,55 @@ LOG = LogConsole()
 
 
 class Lines(NoProgress):
-    """Progress as lines for logs, at most one every ten seconds, and the last."""
+    """Progress as lines for logs: at most one every ten seconds, and one at the end."""
 
     SECONDS = 10.0
 
-    def __init__(self, console, total, start, what, unit):
-        self.console, self.total, self.what, self.unit = console, total, what, unit
-        self.start, self.started, self.shown, self.latest = (
-            start,
-            time.monotonic(),
-            time.monotonic(),
-            "",
-        )
+    def __init__(self, console: Console, total: float, start: float, what: str, unit: str) -> None:
+        self.console = console
+        self.total = total
+        self.start = start
+        self.what = what
+        self.unit = unit
+        self.started = time.monotonic()
+        self.printed = self.started
+        self.text = ""
         self.is_done = False
 
-    def update(self, done, text=""):
+    def update(self, done: float, text: str = "") -> None:
         now = time.monotonic()
-        self.latest = text or self.latest
+        self.text = text or self.text
         is_last = done == self.total and not self.is_done
-        if (now - self.shown >= self.SECONDS or is_last) and done > self.start:
-            left = (now - self.started) / (done - self.start) * (self.total - done)
+        if (now - self.printed >= self.SECONDS or is_last) and done > self.start:
+            seconds = (now - self.started) / (done - self.start) * (self.total - done)
             self.console.say(
                 f"{self.what}: {done}/{self.total} {self.unit}  "
-                f"{self.latest}  {format_seconds(left)} left"
+                f"{self.text}  {format_seconds(seconds)} left"
             )
-            self.shown, self.is_done = now, is_last
+            self.printed = now
+            self.is_done = is_last
 
 
-def fitting(fields, room):
-    """The texts of (importance, text) that fit into `room` columns with two more each, in their
-    order; the least important ones, of these the last, are left out first.
+def fitting(fields: Iterable[tuple[int, str]], room: int) -> list[str]:
+    """Return the texts of (importance, text) fields that fit into `room` columns, in their order.
+
+    Each takes two more columns than its text. The least important are left out first; of equally
+    important ones, the last.
     """
-    kept = list(fields)
-    while kept and sum(len(text) + 2 for _, text in kept) > room:
-        least = min(field[0] for field in kept)
-        del kept[max(index for index, field in enumerate(kept) if field[0] == least)]
-    return [text for _, text in kept]
+    remaining = list(fields)
+    while remaining and sum(len(text) + 2 for _, text in remaining) > room:
+        least = min(importance for importance, _ in remaining)
+        del remaining[max(index for index, field in enumerate(remaining) if field[0] == least)]
+    return [text for _, text in remaining]
 
 
-def escaped(text):
-    """A text as it stands in a format string."""
+def escaped(text: str) -> str:
+    """Return a text with its braces doubled, for a format string."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
-def aligned(rows, columns=None):
-    """Lines of (label, text) rows with the texts below each other, broken at `columns` if given."""
+def aligned(rows: Iterable[tuple[str, str]], columns: int | None = None) -> list[str]:
+    """Return lines of (label, text) rows with the texts below each other, wrapped at `columns`."""
     rows = [(f"{label}:", text) for label, text in rows]
     width = 2 + max(len(label) for label, _ in rows)
     lines = []
@@ -226,15 +264,15 @@ def aligned(rows, columns=None):
     return lines
 
 
-def broken(text, columns):
-    """A text as lines of at most so many columns, the later ones indented; as it is for None."""
+def broken(text: str, columns: int | None) -> str:
+    """Return a text wrapped at `columns`, with indented later lines; unchanged for None."""
     if columns is None:
         return text
     return textwrap.fill(text, columns, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def columns_of(stream):
-    """The width of a stream's terminal, None when it is none."""
+def columns_of(stream: TextIO) -> int | None:
+    """Return the width of a stream's terminal; None when it is not a terminal."""
     if not is_terminal(stream):
         return None
     with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -242,10 +280,11 @@ def columns_of(stream):
     return shutil.get_terminal_size().columns
 
 
-def tell(stream, text):
-    """Prints text to a standard stream, if anybody is there to read it. Control characters, which
-    could steer a terminal, are shown as escapes. A bar on the terminal makes room for the text and
-    is drawn again below.
+def print_to(stream: TextIO, text: str) -> None:
+    """Print a text to a standard stream; drop it if the stream is closed or its reader is gone.
+
+    Control characters, which could steer a terminal, are printed as escapes. A bar on the terminal
+    makes room for the text and is drawn again below.
     """
     tqdm = sys.modules.get("tqdm")  # without it there is no bar
     with tolerate_lost_stream(stream):
@@ -256,17 +295,17 @@ def tell(stream, text):
         stream.flush()
 
 
-def warn(text):
+def warn(text: str) -> None:
     """Print a warning to stderr; inside `warnings_to_log`, log it."""
     if _logs_warnings.get():
         LOGGER.warning(text)
     else:
-        tell(sys.stderr, one_line(f"warning: {text}"))
+        print_to(sys.stderr, one_line(f"warning: {text}"))
 
 
 @contextlib.contextmanager
-def warnings_to_log():
-    """Warnings inside go to Python's logger "bert_gpu"."""
+def warnings_to_log() -> Iterator[None]:
+    """Send the warnings inside to Python's logger "bert_gpu"."""
     token = _logs_warnings.set(True)
     try:
         yield
@@ -278,23 +317,24 @@ _logs_warnings = contextvars.ContextVar("logs_warnings", default=False)
 
 
 @functools.cache
-def warn_once(text):
-    """Warns unless this process has printed the same warning."""
+def warn_once(text: str) -> None:
+    """Print a warning unless this process has printed the same one."""
     warn(text)
 
 
 @contextlib.contextmanager
-def warnings_of_libraries():
-    """Shows what libraries warn of inside as our own warnings are: the first line of the text."""
+def warnings_of_libraries() -> Iterator[None]:
+    """Print the warnings of libraries inside like our own, with the first line of their text."""
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: warn(str(message).partition("\n")[0])
         yield
 
 
-def answer(text):
-    """Prints what a command was asked for on stdout. When its reader has gone, the command ends.
+def answer(text: str) -> None:
+    """Print the result of a command to stdout.
 
-    Raises SystemExit(0) then; UserError when stdout takes no more for another reason.
+    Raises SystemExit(0) when the reader of stdout is gone; UserError when stdout fails for another
+    reason.
     """
     try:
         print(printable(text), flush=True)
@@ -309,18 +349,20 @@ def answer(text):
 
 
 @contextlib.contextmanager
-def tolerate_lost_stream(stream):
-    """Writes inside go to a stream that may be lost: then they, and all later ones, are dropped."""
+def tolerate_lost_stream(stream: TextIO) -> Iterator[None]:
+    """Ignore errors of writes inside to a stream that may be closed; discard what is written to it
+    from then on.
+    """
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: it was closed in this process
-        # a full disk may have room again: then what is in the buffer is written with the next text
+        # a full disk may have room again: then the buffer is written with the next text
         if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
             discard(stream)
 
 
-def discard(stream):
-    """Sends all that is and will be written to a standard stream nowhere."""
+def discard(stream: TextIO) -> None:
+    """Redirect a standard stream to /dev/null, with all that is in its buffer."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -328,11 +370,11 @@ def discard(stream):
         stream.flush()
 
 
-def open_streams():
-    """Gives the process the standard streams that it lacks, and lets them take any character.
+def open_streams() -> None:
+    """Open the standard streams that the process lacks, and let them accept any character.
 
-    Without it, the first files that are opened would get the numbers of closed streams, and take
-    what libraries write to these.
+    Otherwise the first files that are opened would get the numbers of the closed streams, and
+    receive what libraries write to these.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
@@ -346,9 +388,9 @@ def open_streams():
             stream.reconfigure(errors="backslashreplace")
 
 
-def close_streams():
-    """Writes out the buffers of stdout and stderr; drops them if that fails, so that the end of
-    the process does not.
+def close_streams() -> None:
+    """Write the buffers of stdout and stderr; discard them if that fails, because Python would
+    end with an error otherwise.
     """
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -357,13 +399,14 @@ def close_streams():
             discard(stream)
 
 
-def is_terminal(stream):
+def is_terminal(stream: TextIO) -> bool:
     with contextlib.suppress(ValueError):
         return stream.isatty()
     return False
 
 
-def format_seconds(seconds):
+def format_seconds(seconds: float) -> str:
+    """Return a duration as M:SS or H:MM:SS."""
     seconds = int(seconds)
     return (
         f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
@@ -372,8 +415,10 @@ def format_seconds(seconds):
     )
 
 
-def format_metric(value):
-    """A loss or another metric: four digits behind the point; a huge one as 1.5e+300."""
+def format_metric(value: float | None) -> str:
+    """Return a metric with four digits behind the point; a huge one as 1.5e+300, and "none" for
+    None or a value that is not finite.
+    """
     if value is None or not math.isfinite(value):
         return "none"
     return f"{value:.4f}" if abs(value) < HUGE else f"{value:.4g}"

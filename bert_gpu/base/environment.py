@@ -1,8 +1,8 @@
 """Sets the environment variables that TensorFlow reads, before it is imported.
 
-Scripts and commands call `prepare` in bert_gpu/__main__.py, worker processes in `start_prepared`; a
-program that uses the library may call it, and `import bert_gpu` does not. Variables that the user
-has set win. Nothing here imports a heavy package.
+bert_gpu/__main__.py calls `prepare` for scripts and commands, and `start_prepared` for worker
+processes. A program that uses the library may call it; `import bert_gpu` does not. Variables that
+the user has set stay. Nothing here imports a heavy package.
 """
 
 import contextlib
@@ -18,24 +18,29 @@ import pickle
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from types import ModuleType
+from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import quiet_interrupts
 
-# By default XLA removes a conversion to bfloat16 and back, also between two passes, so that float32
-# is written between them: on GPUs 1.4 times the bytes outside matrix products, and more memory. XLA
-# reads its flags when it first compiles.
+# By default XLA removes a conversion to bfloat16 and back, also between two passes over memory, so
+# that the first one writes float32: on GPUs that is 1.4 times the bytes outside matrix products,
+# and needs more memory. XLA reads its flags when it first compiles.
 ROUNDING_FLAG = "--xla_allow_excess_precision"
 OUR_FLAGS = f"{ROUNDING_FLAG}=false"  # the value of XLA_FLAGS where the user has set none
 
 
-def prepare(environ=os.environ):
-    """Set what the scripts set before TensorFlow is imported, so that a program that uses the
-    library computes the same numbers as fast: environment variables that are not set yet, and an
-    import hook, with which TensorFlow imports Keras when it is used. Call it first.
+def prepare(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Prepare this process for TensorFlow, as the scripts do. Call it before TensorFlow is
+    imported: a program that uses the library then computes the same numbers as fast.
+
+    Sets environment variables that are not set yet, and an import hook that delays the import of
+    Keras until it is used.
 
     Args:
-      environ: the environment, a mapping that is changed.
+      environ: the environment that is changed.
     """
     processes = sys.modules.get("multiprocessing.process")
     is_worker = bool(processes and processes.parent_process())
@@ -43,21 +48,23 @@ def prepare(environ=os.environ):
         hint()  # too late
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     environ.setdefault("GLOG_minloglevel", "3")
-    environ.update(lacking(environ))
-    if is_worker:  # its parent has shown these
+    environ.update(missing_variables(environ))
+    if is_worker:  # its parent has printed these warnings
         warnings.filterwarnings("ignore", "Environment variable .* is defined", module="numba")
-    if not any(isinstance(finder, KerasLater) for finder in sys.meta_path):
-        sys.meta_path.insert(0, KerasLater())
+    if not any(isinstance(finder, LazyKerasFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, LazyKerasFinder())
 
 
-def start_prepared(pickled, *arguments):
+def start_prepared(pickled: bytes, *arguments: object) -> None:
     """Prepare a worker process, then unpickle a function, which imports its module, and call it."""
     prepare()
     pickle.loads(pickled)(*arguments)
 
 
-def lacking(environ) -> dict[str, str]:
-    """{variable: value} of what changes TensorFlow's numbers or speed and is not set."""
+def missing_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that change TensorFlow's numbers or speed and are not set, with the
+    values that they should have.
+    """
     values = {}
     # TensorFlow leaves oneDNN's kernels off on CPUs without AVX512, where they are faster too
     # (dev/measurements.md).
@@ -72,18 +79,20 @@ def lacking(environ) -> dict[str, str]:
 
 @functools.cache
 def hint() -> None:
-    """Say once in a process, to the logger "bert_gpu", what its TensorFlow lacks."""
-    values = " ".join(f"{name}={value!r}" for name, value in lacking(os.environ).items())
-    if values:
+    """Warn once in a process, by the logger "bert_gpu", of environment variables that are not
+    set.
+    """
+    missing = missing_variables(os.environ).items()
+    if values := " ".join(f"{name}={value!r}" for name, value in missing):
         logging.getLogger("bert_gpu").warning(
             f"TensorFlow runs without {values}: numbers may differ from those of the scripts, and "
             "CPUs may be slower; call bert_gpu.prepare() before TensorFlow is imported"
         )
 
 
-def cache_folder(name, environ=os.environ):
-    """A folder for files that can be recreated: the user's cache or, when that is not writable, the
-    system's temporary folder.
+def cache_folder(name: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return a folder for files that can be recreated: in the user's cache or, when that is not
+    writable, in the system's temporary folder.
     """
     home = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = os.path.join(home, "bert-gpu", name)
@@ -100,16 +109,18 @@ def cache_folder(name, environ=os.environ):
     return tempfile.mkdtemp(prefix="bert-gpu-")
 
 
-class KerasLater:
-    """Delays the import of Keras by `import tensorflow` and `import tensorflow_text`, which takes
-    as long as the rest of them.
+class LazyKerasFinder:
+    """An import finder that keeps `import tensorflow` and `import tensorflow_text` from importing
+    Keras, which would double their time.
 
-    TensorFlow imports Keras' optimizers last and tolerates a failure, which this import finder
-    causes; `tf.keras` imports Keras when it is used. So does `tensorflow_text.keras`, which is an
-    empty package until then.
+    TensorFlow imports Keras' optimizers last and tolerates a failure, which this finder causes;
+    `tf.keras` imports Keras when it is used. `tensorflow_text.keras` becomes a package whose
+    modules are imported when they are used.
     """
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         tensorflow = sys.modules.get("tensorflow")
         is_starting = tensorflow is not None and getattr(
             tensorflow.__spec__, "_initializing", False
@@ -119,42 +130,41 @@ class KerasLater:
         if name == "tensorflow_text.python.keras":
             spec = importlib.machinery.PathFinder.find_spec(name, path)
             if spec is not None:
-                spec.loader = PartsLater()
+                spec.loader = LazyPackageLoader()
             return spec
         return None
 
 
-class PartsLater(importlib.abc.Loader):
+class LazyPackageLoader(importlib.abc.Loader):
     """Loads a package without running it; its modules are imported when they are used."""
 
-    def exec_module(self, module):
-        def part(name):
+    def exec_module(self, module: ModuleType) -> None:
+        def part(name: str) -> ModuleType:
             full_name = f"{module.__name__}.{name}"
             if name.startswith("__") or importlib.util.find_spec(full_name) is None:
                 raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}")
             return importlib.import_module(full_name)
 
-        module.__getattr__ = part
+        module.__getattr__ = part  # type: ignore[method-assign]
 
 
 class LazyModule:
     """A module that is imported when one of its attributes is first used: `tf =
-    LazyModule("tensorflow")`.
-
-    For modules that rarely need it, so that importing them is quick.
+    LazyModule("tensorflow")`. It keeps the import of a module quick that rarely needs the other.
     """
 
-    def __init__(self, name):
+    def __init__(self, name: str) -> None:
         self._name = name
 
-    def __getattr__(self, attribute):
+    def __getattr__(self, attribute: str) -> Any:
         return getattr(importlib.import_module(self._name), attribute)
 
 
 @contextlib.contextmanager
-def quick_imports():
-    """Runs imports inside without garbage collection, also of their objects later on: for scripts,
-    whose modules stay loaded. Ctrl-C ends the process quietly.
+def quick_imports() -> Iterator[None]:
+    """Run the imports inside without garbage collection, and keep their objects out of later
+    collections. For scripts, whose modules stay loaded. Ctrl-C ends the process without a
+    traceback.
     """
     gc.disable()
     try:
@@ -165,9 +175,10 @@ def quick_imports():
         gc.enable()
 
 
-def import_extra(module: str, setting: str, remedy: str):
-    """A module of a package that an extra installs. UserError, which begins with the setting that
-    needs it, where it is missing.
+def import_extra(module: str, setting: str, remedy: str) -> ModuleType:
+    """Import a module of a package that an extra installs.
+
+    Raises UserError, which begins with the setting that needs it, when it is missing.
     """
     try:
         return importlib.import_module(module)

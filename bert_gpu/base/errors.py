@@ -1,11 +1,14 @@
-"""What ends a command: bad input, and a training that stops. Both become one line on stderr."""
+"""The errors that end a command: bad input, and a training that stops. Both become one line on
+stderr.
+"""
 
 import copy
 import os
 
 LINE_CHARACTERS = 300  # of a warning or an error
-# of a message that is too long: the most that a place keeps, and the least that a problem keeps
-MANY_CHARACTERS, LEAST_CHARACTERS = 90, 60
+# in a message that is too long: the most characters of the place, and the least of the problem
+MANY_CHARACTERS = 90
+LEAST_CHARACTERS = 60
 
 
 class UserError(Exception):
@@ -13,14 +16,14 @@ class UserError(Exception):
     `--setting=value: problem; remedy (origin)` or `where: problem; remedy`.
 
     Args:
-      problem: what is wrong. remedy: what to do, None where the problem says it.
-      setting: name of the setting that is wrong, None = none; or names, of which the others are in
-        conflict with the first. value: of the setting, None = not shown.
+      problem: what is wrong. remedy: what to do; None when the problem implies it.
+      setting: name of the setting that is wrong; or several names, of which the later ones conflict
+        with the first. value: the setting's value; None = the message has none.
       where: the file and line, or the command, that is wrong; a setting in it has no dashes.
 
-    Attributes: problem, remedy, value and where as given.
-      settings: the names of the settings, a tuple. origin: what gave the setting its value, such as
-        a recipe; None = the user, on the command line.
+    Attributes:
+      problem, remedy, value, where: the arguments. settings: the names in `setting`.
+      origin: the source of the setting's value, such as a recipe; None = the command line.
     """
 
     def __init__(
@@ -31,20 +34,21 @@ class UserError(Exception):
         setting: str | tuple[str, ...] | None = None,
         value: object = None,
         where: str | os.PathLike | None = None,
-    ):
+    ) -> None:
         super().__init__(problem, remedy)
         self.problem = problem
         self.remedy = remedy
-        self.settings = (setting,) if isinstance(setting, str) else setting or ()
+        self.settings: tuple[str, ...] = (setting,) if isinstance(setting, str) else setting or ()
         self.value = value
         self.where = where
-        self.origin = None
+        self.origin: str | None = None
 
     def __str__(self) -> str:
         remedy = f"; {self.remedy}" if self.remedy else ""
         origin = f" ({self.origin})" if self.origin else ""
         end = f"{remedy}{origin}"
-        place, problem = self._place(None), self.problem
+        place = self._place(None)
+        problem = self.problem
         if len(one_line(f"{place}{problem}{end}", None)) > LINE_CHARACTERS:
             limit = LINE_CHARACTERS - len(one_line(end, None)) - 2 * LEAST_CHARACTERS
             place = self._place(min(MANY_CHARACTERS, max(LEAST_CHARACTERS // 2, limit)))
@@ -53,7 +57,9 @@ class UserError(Exception):
         return one_line(f"{place}{problem}{end}")
 
     def _place(self, limit: int | None) -> str:
-        """What is wrong, with at most `limit` characters of a file's name and of a value."""
+        """Return the beginning of the message: the place and the setting, with at most `limit`
+        characters of the place and of the value.
+        """
         parts = [] if self.where is None else [shortened_start(str(self.where), limit)]
         if self.settings:
             dashes = "" if parts else "--"
@@ -65,8 +71,8 @@ class UserError(Exception):
         return "".join(f"{part}: " for part in parts)
 
     def within(self, where: str, remedy: str | None = None) -> "UserError":
-        """The same error, as one of something in `where`, such as a file; with a remedy if it has
-        none.
+        """Return a copy of the error whose place is in `where`, such as a file. remedy: for an
+        error that has none.
         """
         error = copy.copy(self)
         error.where = where if self.where is None else f"{where}: {self.where}"
@@ -75,24 +81,29 @@ class UserError(Exception):
 
 
 class TrainingStopped(Exception):
-    """A training stops: it diverged, reached an early stop, or cannot save. The message says when
-    and what to try.
+    """The end of a training that diverged, reached an early stop, or cannot save. The message says
+    at which step, and what to try.
 
-    is_reported: whether the message has been printed. exit_code: of the command that it ends.
-    ends_at_once: whether the process should not wait for TensorFlow to end.
+    Attributes:
+      is_reported: whether the message has been printed. exit_code: exit code of the command.
+      ends_at_once: whether the process should end without waiting for TensorFlow.
     """
 
-    is_reported, exit_code, ends_at_once = False, 3, False
+    is_reported = False
+    exit_code = 3
+    ends_at_once = False
 
 
 def one_line(text: str, limit: int | None = LINE_CHARACTERS) -> str:
-    """Text as one line of printable characters, at most `limit`."""
+    """Return a text as one line of at most `limit` printable characters; None = any number."""
     line = printable(" ".join(text.split()))
     return line if limit is None else shortened(line, limit)
 
 
 def printable(text: str) -> str:
-    """Text in which characters that print nothing are escapes; line breaks and tabs stay."""
+    """Return a text with escapes in place of characters that are not printable; line breaks and
+    tabs stay.
+    """
     if text.isprintable():
         return text
     return "".join(
@@ -104,16 +115,16 @@ def printable(text: str) -> str:
 
 
 def shortened(value: object, limit: int = 60) -> str:
-    """The beginning of a text, of at most `limit` characters."""
+    """Return at most `limit` characters from the beginning of a text."""
     text = str(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def shortened_start(text: str, limit: int | None) -> str:
-    """The end of a text, of at most `limit` characters, such as of a path."""
+    """Return at most `limit` characters from the end of a text, such as a path."""
     return text if limit is None or len(text) <= limit else f"...{text[3 - limit :]}"
 
 
 def shortened_path(path: str) -> str:
-    """A path that leaves room for the message: of a long one the end."""
+    """Return at most 90 characters from the end of a path, so that a message has room for more."""
     return path if len(path) <= 90 else f"...{os.path.basename(path)[-87:]}"

@@ -1,5 +1,5 @@
-"""Safe file access: files are written completely or not at all, errors say what to do, and a folder
-has one writer at a time.
+"""Reads and writes files safely: a file is written completely or not at all, errors say what to do,
+and a folder has one writer at a time.
 """
 
 import collections
@@ -12,23 +12,27 @@ import shutil
 import socket
 import stat
 import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any
 
 import filelock
 import google_crc32c
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.locks import read_holder, this_process, write_holder
-from bert_gpu.base.settings import stored_complaint
+from bert_gpu.base.settings import JsonFields, stored_complaint
 
 CHECKSUM = "crc32c"  # the last entry of a JSON file of ours: the checksum of the others
-# what transformers adds when it saves a model of ours anew, with our checksum of what it was before
+# transformers adds these when it saves a model of ours again, and keeps our old checksum
 SAVED_ANEW = {"transformers_version", "is_local", "added_tokens_decoder"}
 MAX_DEPTH = 16  # of lists and objects in each other
 LARGEST = sys.float_info.max
 
 
-def exists(path):
-    """Whether a file or folder exists; TensorFlow checks paths with a scheme, such as gs://."""
+def exists(path: str) -> bool:
+    """Return whether a file or folder exists. TensorFlow checks paths with a scheme, such as
+    gs://.
+    """
     if "://" not in str(path):
         return os.path.exists(path)
     import tensorflow as tf
@@ -36,8 +40,8 @@ def exists(path):
     return tf.io.gfile.exists(path)
 
 
-def check_local(path: str, setting: str):
-    """UserError for a path with a scheme; its message names `flag`."""
+def check_local(path: str, setting: str) -> None:
+    """Raise UserError for a path with a scheme, such as gs://."""
     if "://" in str(path):
         raise UserError(
             "records, runs and models must be on a local or mounted file system",
@@ -49,14 +53,15 @@ def check_local(path: str, setting: str):
 
 def is_inside(path: str, folder: str) -> bool:
     """Return whether a path is a folder or lies in it, at any depth."""
-    path, folder = os.path.realpath(path), os.path.realpath(folder)
+    path = os.path.realpath(path)
+    folder = os.path.realpath(folder)
     return os.path.commonpath([path, folder]) == folder
 
 
 LEFT_FREE_BYTES = 256 << 20  # on a disk, or a twentieth of a small one
-LOOK_AGAIN_BYTES = 64 << 20  # written, after which free space is asked for again
+LOOK_AGAIN_BYTES = 64 << 20  # written between two checks of the free space
 
-KINDS = {
+SPECIAL_FILES = {
     stat.S_IFIFO: "a pipe (FIFO)",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
@@ -64,12 +69,12 @@ KINDS = {
 }
 
 
-def check_regular(path):
-    """UserError for an input that is no file: a pipe, a device or a socket might never end. What is
-    missing, or a folder, passes: who opens it says so.
+def check_regular(path: str) -> None:
+    """Raise UserError for a pipe, a device or a socket, which might never end. A missing file or a
+    folder passes: opening it raises an error of its own.
     """
     try:
-        kind = KINDS.get(stat.S_IFMT(os.stat(path).st_mode))
+        kind = SPECIAL_FILES.get(stat.S_IFMT(os.stat(path).st_mode))
     except (OSError, ValueError):
         return
     if kind is not None:
@@ -79,8 +84,8 @@ def check_regular(path):
 
 
 @contextlib.contextmanager
-def readable(path):
-    """An OSError inside, where a file is opened and read, becomes a UserError that names it."""
+def readable(path: str) -> Iterator[None]:
+    """Turn an OSError of opening or reading a file inside into a UserError that names the file."""
     try:
         yield
     except OSError as error:
@@ -91,9 +96,10 @@ def readable(path):
         raise UserError(problem, "change its permissions", where=where) from error
 
 
-def within_free_space(pieces, folder):
-    """Yields pieces of bytes that are written to a folder. OSError before they would fill its disk:
-    a small archive may hold more than any disk.
+def within_free_space(pieces: Iterable[bytes], folder: str) -> Iterator[bytes]:
+    """Yield pieces that the caller writes to a folder.
+
+    Raises OSError before they would fill its disk: a small archive may hold more than any disk.
     """
     room = 0
     for piece in pieces:
@@ -108,25 +114,25 @@ def within_free_space(pieces, folder):
 
 
 @contextlib.contextmanager
-def atomic_file(path, mode="w", partial=None):
-    """A new file, open to be written, that replaces `path` when the block ends without an error and
-    is removed otherwise. After a power cut `path` is the old file or the whole new one.
+def atomic_file(path: str, mode: str = "w", partial: str | None = None) -> Iterator[IO]:
+    """Yield a new file, open for writing, that replaces `path` when the block ends without an error
+    and is removed otherwise. After a power cut `path` is the old file or the whole new one.
 
     Args:
-      path: with a scheme, TensorFlow's file systems decide what is atomic. mode: "w" (UTF-8) or
-        "wb". partial: the file's path until then; default: .NAME.PID.partial beside it.
+      path: if it has a scheme, TensorFlow's file systems decide what is atomic. mode: "w" (UTF-8)
+        or "wb". partial: the file's path inside the block; default: .NAME.PID.partial beside it.
 
     Raises: OSError, or tf.errors.OpError with a scheme.
     """
     folder, name = os.path.split(path)
     partial = partial or os.path.join(folder, f".{name}.{os.getpid()}.partial")
-    opened = remote_file if "://" in path else local_file
-    with opened(path, mode, partial) as file:
+    open_file = remote_file if "://" in path else local_file
+    with open_file(path, mode, partial) as file:
         yield file
 
 
 @contextlib.contextmanager
-def local_file(path, mode, partial):
+def local_file(path: str, mode: str, partial: str) -> Iterator[IO]:
     file = open(partial, mode, encoding=None if "b" in mode else "utf-8")
     try:
         yield file
@@ -143,7 +149,7 @@ def local_file(path, mode, partial):
 
 
 @contextlib.contextmanager
-def remote_file(path, mode, partial):
+def remote_file(path: str, mode: str, partial: str) -> Iterator[IO]:
     import tensorflow as tf
 
     try:
@@ -156,16 +162,16 @@ def remote_file(path, mode, partial):
         raise
 
 
-def publish(partial, path):
-    """Renames a file whose content is on the disk, and writes its folder to the disk."""
+def publish(partial: str, path: str) -> None:
+    """Rename a file whose content is on the disk, and write its folder to the disk."""
     os.replace(partial, path)
-    # Some file systems cannot sync a folder; the file is whole all the same.
+    # Some file systems cannot sync a folder; the file is complete nevertheless.
     with contextlib.suppress(OSError):
         sync(os.path.dirname(path) or ".")
 
 
 def sync(path: str) -> None:
-    """Write what is buffered of a file or a folder to the disk."""
+    """Write the buffered content of a file or a folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -173,36 +179,38 @@ def sync(path: str) -> None:
         os.close(descriptor)
 
 
-def write_text(path, text):
-    """Writes a text file as a whole or not at all; see `atomic_file`."""
+def write_text(path: str, text: str) -> None:
+    """Write a text file completely or not at all; see `atomic_file`."""
     with atomic_file(path) as file:
         file.write(text)
 
 
-def write_json(path, content):
-    """Writes a JSON object, with a checksum that `read_json` verifies."""
+def write_json(path: str, content: dict[str, Any]) -> None:
+    """Write a JSON object, with a checksum that `read_json` verifies."""
     whole = content | {CHECKSUM: json_checksum(content)}
     write_text(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
 
 
-def json_checksum(content):
-    """CRC-32C, 8 hexadecimal digits, of a JSON object, however it is laid out."""
+def json_checksum(content: Mapping[str, Any]) -> str:
+    """Return the CRC-32C of a JSON object, 8 hexadecimal digits, whatever the order of its keys."""
     text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
     return f"{google_crc32c.value(text.encode()):08x}"
 
 
-def read_json(path, what, fields=None, keys=()):
-    """The JSON object in a file, without its checksum. Every JSON file is read and checked here.
+def read_json(
+    path: str, what: str, fields: JsonFields | None = None, keys: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Return the JSON object in a file, without its checksum. Every JSON file is read and checked
+    here.
 
     Args:
-      what: says what the file should be, for messages.
-      fields: {key: dataclass field of a settings class, or a dict of such for an object}, which
-        says the types and ranges of values; keys that it lacks are not checked.
-      keys: those that must be there.
+      what: what the file should be, for messages.
+      fields: the types and ranges of values; other keys are not checked.
+      keys: keys that must be in the object.
 
     Raises:
-      UserError: it is not a JSON object (NaN, a key given twice and deep nesting are not allowed),
-        a key is missing or its value is impossible, or the content does not match its checksum.
+      UserError: the file is not a JSON object (NaN, repeated keys and deep nesting are not
+        allowed), a key is missing, a value is impossible, or the checksum does not match.
     """
     check_regular(path)
     try:
@@ -231,23 +239,23 @@ def read_json(path, what, fields=None, keys=()):
     return content
 
 
-def check_values(path: str, content: dict, fields: dict) -> None:
-    """Raise UserError for a value in the JSON object of a file that its field does not allow;
-    fields as for `read_json`.
-    """
+def check_values(path: str, content: Mapping[str, Any], fields: JsonFields) -> None:
+    """Raise UserError for a value in the JSON object of a file that its field does not allow."""
     if error := stored_complaint(content, fields):
         raise error.within(path)
 
 
-def parse_json(text):
-    """The value of a JSON text. ValueError also for what Python's parser would allow: NaN,
-    infinities, numbers too large for a float, a key given twice, deep nesting.
+def parse_json(text: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises ValueError also for what Python's parser allows: NaN, infinities, numbers too large for a
+    float, repeated keys, deep nesting.
     """
 
-    def refuse_constant(name):
+    def refuse_constant(name: str) -> None:
         raise ValueError(f"{name} is not a JSON number")
 
-    def refuse_duplicates(pairs):
+    def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         content = dict(pairs)
         if len(content) < len(pairs):
             twice = collections.Counter(key for key, _ in pairs).most_common(1)[0][0]
@@ -274,28 +282,32 @@ def parse_json(text):
     return value
 
 
-def finite(digits, value):
-    """A number that was read; ValueError when a float cannot hold it."""
+def finite(digits: str, value: float) -> float:
+    """Return the number that digits stand for. Raises ValueError when a float cannot hold it."""
     if not -LARGEST <= value <= LARGEST:
         raise ValueError(f"{digits[:20]}... is too large a number")
     return value
 
 
-def comma_hint(patterns):
-    """What a message adds about a name out of a text of several names."""
+def comma_hint(patterns: str) -> str:
+    """Return a hint for a message about a file's name, for a text in which commas separate names:
+    a name that contains a comma was split.
+    """
     return "; commas separate names: write ? for one in a name" if "," in patterns else ""
 
 
 def existing_parent(path: str) -> str:
-    """Return the absolute path itself where it exists, or else the nearest folder above it."""
+    """Return the absolute path itself if it exists, else the nearest folder above it that does."""
     path = os.path.abspath(path)
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
 
 
-def check_writable(folder: str, setting: str, value: str):
-    """UserError, of a setting and its value, unless `folder` can be written to or created."""
+def check_writable(folder: str, setting: str, value: str) -> None:
+    """Raise UserError, about a setting and its value, unless `folder` can be written to or
+    created.
+    """
     path = existing_parent(folder)
     if not os.path.isdir(path):
         raise UserError(
@@ -311,16 +323,16 @@ def check_writable(folder: str, setting: str, value: str):
 
 
 @contextlib.contextmanager
-def only_writer(folder: str, name: str, setting: str, value: str | None = None):
-    """Reserves `folder`, created if needed, for this process by a lock on the hidden file
+def only_writer(folder: str, name: str, setting: str, value: str | None = None) -> Iterator[None]:
+    """Reserve `folder`, created if needed, for this process by a lock on the hidden file
     .NAME.lock.
 
     The file is never removed: otherwise a process that has the old file open and one that creates
     a new file could both hold a lock.
 
     Raises:
-      UserError: another process holds the folder, or it cannot be written to; the error is of
-        the setting and its value.
+      UserError: another process holds the folder, or it cannot be written to; the error names the
+        setting and its value.
     """
     path = os.path.join(folder, f".{name}.lock")
     lock = filelock.FileLock(path, timeout=0, preserve_lock_file=True)

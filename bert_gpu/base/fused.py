@@ -1,10 +1,10 @@
-"""Small functions that XLA compiles into few passes over memory, for steps that are not compiled as
+"""Compiles small functions with XLA into few passes over memory, for steps that are not compiled as
 a whole (those on CPUs).
 
-Outside XLA every elementwise op reads and writes all of its values; a GELU and its gradient are
+Outside XLA every elementwise op reads and writes all of its values; a GELU and its gradient need
 eleven such passes. Compiling the whole step does not help on CPUs, where XLA's matrix products are
 slower than TensorFlow's. So only the ops between the products are compiled. In a step that XLA
-compiles as a whole, these functions become part of it.
+compiles as a whole, these functions become part of it. Shapes: R rows, C columns.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import contextvars
 import functools
 import os
 import sys
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -19,8 +20,8 @@ from bert_gpu.base.console import tolerate_lost_stream
 from bert_gpu.base.environment import OUR_FLAGS
 
 
-def fused(function, reduce_retracing=True):
-    """Decorator: XLA compiles a function of tensors, once per process for each shape.
+def fused(function: Callable, reduce_retracing: bool = True) -> Callable:
+    """Compile a function of tensors with XLA, once per process for each shape (a decorator).
 
     Pass an optional tensor as a sequence that may be empty: TensorFlow 2.20 fails on calls with
     different numbers of arguments.
@@ -30,7 +31,7 @@ def fused(function, reduce_retracing=True):
     )
 
     @functools.wraps(function)
-    def call(*arguments):
+    def call(*arguments: object) -> tf.Tensor:
         return (function if _inlined.get() else compiled)(*arguments)
 
     return call
@@ -39,23 +40,23 @@ def fused(function, reduce_retracing=True):
 _inlined = contextvars.ContextVar("inlined", default=False)
 
 
-def custom_gradient(function):
-    """tf.custom_gradient: function(*tensors) -> (results, function of their gradients). Inside
-    `inlined` it gives the results alone.
+def custom_gradient(function: Callable) -> Callable:
+    """Apply tf.custom_gradient to a function: (*tensors) -> (results, function of their gradients).
+    Inside `inlined` the function returns its results with TensorFlow's own gradient.
     """
     with_gradient = tf.custom_gradient(function)
 
     @functools.wraps(function)
-    def call(*arguments):
+    def call(*arguments: tf.Tensor) -> tf.Tensor:
         return function(*arguments)[0] if _inlined.get() else with_gradient(*arguments)
 
     return call
 
 
 @contextlib.contextmanager
-def inlined():
-    """What is traced inside gets the plain ops of fused functions, and no gradients of our own: for
-    graphs that leave for programs which have neither XLA nor our code.
+def inlined() -> Iterator[None]:
+    """Trace fused functions inside as plain ops, without gradients of our own: for graphs that are
+    exported to programs which have neither XLA nor our code.
     """
     token = _inlined.set(True)
     try:
@@ -64,14 +65,14 @@ def inlined():
         _inlined.reset(token)
 
 
-def widened(x, bias=()):
-    """x as float32, plus the bias if there is one. bias: a sequence of one tensor or none."""
+def widened(x: tf.Tensor, bias: Sequence[tf.Tensor] = ()) -> tf.Tensor:
+    """Return x as float32, plus the bias. bias: a sequence of one tensor or none."""
     x = tf.cast(x, tf.float32)
     return x + tf.cast(bias[0], tf.float32) if bias else x
 
 
-def elementwise(function):
-    """Turns an elementwise function of float32 into one of any float type, with one pass forward
+def elementwise(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[..., tf.Tensor]:
+    """Turn an elementwise function of float32 into one of any float type, with one pass forward
     and one pass backward.
 
     Args:
@@ -82,11 +83,11 @@ def elementwise(function):
     """
 
     @fused
-    def forward(x, bias):
+    def forward(x: tf.Tensor, bias: Sequence[tf.Tensor]) -> tf.Tensor:
         return tf.cast(function(widened(x, bias)), x.dtype)
 
     @fused
-    def backward(x, upstream, bias):
+    def backward(x: tf.Tensor, upstream: tf.Tensor, bias: Sequence[tf.Tensor]) -> tf.Tensor:
         wide = widened(x, bias)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(wide)
@@ -94,8 +95,8 @@ def elementwise(function):
         return tf.cast(tape.gradient(y, wide, tf.cast(upstream, tf.float32)), x.dtype)
 
     @custom_gradient
-    def call(x, *bias):
-        def gradient(upstream):
+    def call(x: tf.Tensor, *bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
             dx = backward(x, upstream, bias)
             return dx, *(column_sums(dx, b.dtype) for b in bias)
 
@@ -105,15 +106,15 @@ def elementwise(function):
 
 
 @functools.cache
-def has_gpu():
+def has_gpu() -> bool:
     return bool(tf.config.list_logical_devices("GPU"))
 
 
-def column_sums(x, dtype=tf.float32):
-    """The gradient of a bias: (R, C) -> (C,). On CPUs it is a product with ones, several times
-    faster than a reduction.
+def column_sums(x: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
+    """Return the sums of columns, the gradient of a bias: (R, C) -> (C,). On CPUs it is a product
+    with ones, several times faster than a reduction.
 
-    float16 is always reduced in float32: its product would be float16, and sums of scaled gradients
+    float16 is always summed in float32: the product would be float16, and sums of scaled gradients
     exceed its range.
     """
     if has_gpu() or x.dtype == tf.float16:
@@ -122,11 +123,13 @@ def column_sums(x, dtype=tf.float32):
 
 
 @functools.cache
-def compile_silently_once():
-    """Compiles a trivial function with stderr discarded. XLA logs its first compilation regardless
-    of TensorFlow's log level, and this hides that line. Where the user has set XLA_FLAGS, it shows:
-    XLA reads them now, and says what is wrong with them before it aborts. Call it once the devices
-    are set up; later calls do nothing.
+def compile_silently_once() -> None:
+    """Compile a trivial function with stderr discarded, which hides the line that XLA logs at its
+    first compilation, regardless of TensorFlow's log level.
+
+    If the user has set XLA_FLAGS, stderr stays: XLA reads them in this call, and prints what is
+    wrong with them before it aborts. Call this after the devices are set up; later calls do
+    nothing.
     """
     are_ours = os.environ.get("XLA_FLAGS") == OUR_FLAGS
     hiding = stderr_discarded() if are_ours else contextlib.nullcontext()
@@ -135,11 +138,12 @@ def compile_silently_once():
 
 
 @contextlib.contextmanager
-def stderr_discarded():
-    """Discards what is written to standard error inside, by libraries in C++ as well."""
+def stderr_discarded() -> Iterator[None]:
+    """Discard what is written to standard error inside, also by libraries in C++."""
     with tolerate_lost_stream(sys.stderr):
         sys.stderr.flush()
-    stderr, devnull = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    stderr = os.dup(2)
+    devnull = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(devnull, 2)
         yield

@@ -1,5 +1,5 @@
-"""Names of the files and folders in OUTPUT_DIR, for those who write and those who read a run: they
-stand here because interop/, which may not import runs/, recognises a run's folder by them.
+"""Names of the files and folders in OUTPUT_DIR. They are here because interop/, which may not
+import runs/, recognises a run's folder by them.
 """
 
 RUN = "run.json"
@@ -7,10 +7,14 @@ METRICS = "metrics.jsonl"
 EVAL_RESULTS = "eval_results.json"
 MLFLOW_RUN_ID = "mlflow_run_id.txt"  # a resumed run keeps its id
 LOCK = ".run.lock"  # of files.only_writer; it stays
-MODEL, CHECKPOINTS, TENSORBOARD = "model", "checkpoints", "tensorboard"
-MARKS, WANDB = "marks", "wandb"
+MODEL = "model"
+CHECKPOINTS = "checkpoints"
+TENSORBOARD = "tensorboard"
+MARKS = "marks"
+WANDB = "wandb"
 
 # in the folder of a checkpoint
-VARIABLES, PROGRESS = "variables.safetensors", "progress.json"
-# an empty file of this name keeps the checkpoint, whatever --keep_checkpoint_max says
+VARIABLES = "variables.safetensors"
+PROGRESS = "progress.json"
+# an empty file of this name keeps the checkpoint, whatever --keep_checkpoint_max is
 KEEP = "KEEP"

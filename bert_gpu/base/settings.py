@@ -1,4 +1,4 @@
-"""Settings are frozen dataclasses; each field defines a flag's name, default, range and help.
+"""Settings: frozen dataclasses, each field of which defines a flag's name, default, range and help.
 
 Every package keeps its settings in its config.py, as subclasses of `Settings`. Only the command
 line (cli/flags.py) turns the fields into flags and back. A value out of range, like any other bad
@@ -11,75 +11,95 @@ import re
 import sys
 import types
 import typing
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from bert_gpu.base.errors import UserError, shortened
 
 ROLES = ("bert", "departure")
-# seconds of the letters in a time such as 1h30m, from large to small; and the units of settings
+# the letters in a time such as 1h30m, with their seconds, from large to small
 TIME_LETTERS = dict(d=86400, h=3600, m=60, s=1)
-TIME_UNITS = dict(hours="h", minutes="m", seconds="s")
+TIME_UNITS = dict(hours="h", minutes="m", seconds="s")  # {unit of a setting: its letter}
+# {key of a JSON object: the settings field that describes its value, or such a dict for an object}
+JsonFields = Mapping[str, "dataclasses.Field | JsonFields"]
 
 
 def setting(
-    default, help, *, low=None, high=None, above=None, below=None, choices=None, words=(),
-    aliases=(), needs=None, instead=(), role=None, bert_values=None, none_means=None, inside=None,
-    unit=None,
-):  # fmt: skip
-    """A dataclass field that is also a flag.
+    default: Any,
+    help: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: Collection[str] | None = None,
+    words: Collection[str] = (),
+    aliases: Collection[str] = (),
+    needs: tuple[str, Collection | None] | None = None,
+    instead: Collection[str] = (),
+    role: str | None = None,
+    bert_values: Collection | None = None,
+    none_means: str | None = None,
+    inside: JsonFields | None = None,
+    unit: str | None = None,
+) -> Any:
+    """Return a dataclass field that is also a flag.
 
     Args:
       default: value when the user gives none. A field typed `T | None` may be None, which means
         "decided later".
-      help: one or two sentences for --help; says the unit.
+      help: one or two sentences for --help, with the unit.
       low, high: inclusive bounds. above, below: exclusive bounds.
       choices: the allowed strings. words: strings that a number may also be, such as "auto".
       aliases: other names of the flag.
-      needs: (field, values): this field has no effect unless that field of the same class has one
-        of the values; values None = any value but None.
-      instead: fields of the same class: where the user gives one of them, a command's own default
-        for this field does not hold.
-      role: only for the model's fields: "bert", which BERT has, or "departure" from BERT.
-      bert_values: a container of the values that are BERT. None = any value of BERT's own fields;
-        for a departure, only its default.
+      needs: (name of a field of the same class, values): this field has no effect unless that one
+        has one of the values; values None = any value but None.
+      instead: fields of the same class: if the user gives one of them, a command's own default for
+        this field does not apply.
+      role: only for the model's fields: "bert" for a field that BERT has, or "departure" from BERT.
+      bert_values: the values that are BERT. None = any value for BERT's own fields; for a
+        departure, only its default.
       none_means: for a departure that may be None, the field whose value it then takes.
-      inside: for a dict, {key: field} of the values in it.
-      unit: of a time, a float: "hours", "minutes" or "seconds". Its flag takes texts such as 1h30m,
-        too; see `parse_time`.
+      inside: for a dict, the fields of the values in it.
+      unit: for a time, a float: "hours", "minutes" or "seconds". Its flag also accepts texts such
+        as 1h30m; see `parse_time`.
     """
     assert role in (None, *ROLES), role
     assert unit in (None, *TIME_UNITS), unit
-    rules = dict(
-        help=help,
-        low=low,
-        high=high,
-        above=above,
-        below=below,
-        choices=choices,
-        words=tuple(words),
-        aliases=tuple(aliases),
-        needs=needs,
-        instead=tuple(instead),
-        role=role,
-        bert_values=bert_values,
-        none_means=none_means,
-        inside=inside or {},
-        unit=unit,
+    return dataclasses.field(
+        default=default,
+        metadata=dict(
+            help=help,
+            low=low,
+            high=high,
+            above=above,
+            below=below,
+            choices=choices,
+            words=tuple(words),
+            aliases=tuple(aliases),
+            needs=needs,
+            instead=tuple(instead),
+            role=role,
+            bert_values=bert_values,
+            none_means=none_means,
+            inside=inside or {},
+            unit=unit,
+        ),
     )
-    return dataclasses.field(default=default, metadata=rules)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
     """Base of all settings: the constructor checks every field's type and range."""
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             error = complaint(field, getattr(self, field.name))
             if error:
                 raise error
 
-    def without_effect(self, name):
-        """A message why the value of a field has no effect; None when it has one."""
+    def without_effect(self, name: str) -> str | None:
+        """Return a message why the value of a field has no effect; None when it has one."""
         needs = next(field for field in dataclasses.fields(self) if field.name == name).metadata[
             "needs"
         ]
@@ -93,32 +113,36 @@ class Settings:
             "" if needs[1] is None else f"={' or '.join(map(str, needs[1]))}"
         )
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
 
-def fields_of(*kinds):
-    """{name: field} of settings classes, the first one's where several have a name."""
+def fields_of(*kinds: type) -> dict[str, dataclasses.Field]:
+    """Return {name: field} of dataclasses; if several have a field of a name, that of the first."""
     return {field.name: field for kind in reversed(kinds) for field in dataclasses.fields(kind)}
 
 
-def like(kind, name):
-    """A field with the default and the rules of a settings class's field."""
+def like(kind: type[Settings], name: str) -> Any:
+    """Return a field with the default and the rules of a settings class's field."""
     field = fields_of(kind)[name]
     return dataclasses.field(default=field.default, metadata=field.metadata)
 
 
-def stored_complaint(content, fields, prefix=""):
-    """The UserError for the values in a JSON object; None when they are valid.
+def stored_complaint(
+    content: Mapping[str, Any], fields: JsonFields, prefix: str = ""
+) -> UserError | None:
+    """Return the UserError for the values in a JSON object; None when they are valid.
 
-    fields: {key: a settings field, or such a dict for an object}; keys that it lacks pass. prefix:
-    of keys in the message. Lists stand for tuples.
+    Args:
+      content: the object, with lists in place of tuples. fields: keys that it lacks are valid.
+      prefix: of keys in the message.
     """
     for key, rule in fields.items():
         if key not in content:
             continue
-        name, value = f"{prefix}{key}", content[key]
-        if not isinstance(rule, dict):
+        name = f"{prefix}{key}"
+        value = content[key]
+        if isinstance(rule, dataclasses.Field):
             error = complaint(rule, as_tuple(rule, value), name)
         elif isinstance(value, dict):
             error = stored_complaint(value, rule, f"{name}.")
@@ -129,13 +153,13 @@ def stored_complaint(content, fields, prefix=""):
     return None
 
 
-def as_tuple(field, value):
-    """The value of a JSON entry for a field: a tuple in place of a list where it should be one."""
+def as_tuple(field: dataclasses.Field, value: Any) -> Any:
+    """Return the value of a JSON entry for a field: a list as a tuple if the field is a tuple."""
     return tuple(value) if isinstance(value, list) and value_type(field)[0] is tuple else value
 
 
-def parse_time(text, unit):
-    """A time in `unit` ("hours", "minutes" or "seconds"), a float, from a text: 24h, 90m, 1.5d or
+def parse_time(text: str, unit: str) -> float:
+    """Return a time in `unit` ("hours", "minutes" or "seconds") from a text: 24h, 90m, 1.5d or
     1h30m, larger units first; a bare number is in `unit`.
 
     Raises ValueError, whose message says what is allowed.
@@ -158,19 +182,22 @@ def parse_time(text, unit):
     return seconds / TIME_LETTERS[TIME_UNITS[unit]]
 
 
-def value_type(field):
-    """(type, optional) of a settings field: bool, int, float, str or tuple (of strings)."""
+def value_type(field: dataclasses.Field) -> tuple[Any, bool]:
+    """Return (type, optional) of a settings field. The type is bool, int, float, str, tuple (of
+    strings) or dict.
+    """
     options = [kind for kind in typing.get_args(field.type) if kind is not types.NoneType]
     if isinstance(field.type, types.UnionType):
         return typing.get_origin(options[0]) or options[0], True
     return typing.get_origin(field.type) or field.type, False
 
 
-def complaint(field, value, name=None) -> UserError | None:
-    """The error of the value of a field; None when it is valid. name: of the field in its message,
-    None = its own.
+def complaint(field: dataclasses.Field, value: Any, name: str | None = None) -> UserError | None:
+    """Return the error of the value of a field; None when it is valid. name: of the field in the
+    message; None = its own.
     """
-    rules, (kind, optional) = field.metadata, value_type(field)
+    rules = field.metadata
+    kind, optional = value_type(field)
     name = name or field.name
     if value is None:
         return None if optional else UserError("a value is needed", setting=name)
@@ -183,12 +210,12 @@ def complaint(field, value, name=None) -> UserError | None:
     if kind is dict and isinstance(value, dict):
         return stored_complaint(value, rules["inside"], f"{name}.")
     problem = type_problem(value, kind, rules) or range_problem(value, rules)
-    written = ",".join(map(str, value)) if isinstance(value, tuple) else value
-    return problem and UserError(f"must be {problem}", setting=name, value=shortened(written))
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+    return UserError(f"must be {problem}", setting=name, value=shortened(text)) if problem else None
 
 
-def type_problem(value, kind, rules):
-    """What a value must be, where it is not of the type of its field; None when it is."""
+def type_problem(value: Any, kind: Any, rules: Mapping[str, Any]) -> str | None:
+    """Return what a value must be if it is not of the type of its field; None if it is."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         name = dict(tuple="list", dict="object").get(kind.__name__, kind.__name__)
         return " or ".join([f"of type {name}", *rules["words"]])
@@ -199,8 +226,8 @@ def type_problem(value, kind, rules):
     return None
 
 
-def range_problem(value, rules):
-    """What a value of the right type must be, where it is not in the field's range, else None."""
+def range_problem(value: Any, rules: Mapping[str, Any]) -> str | None:
+    """Return what a value of the right type must be if it is out of range; None if it is not."""
     values = value if isinstance(value, tuple | list) else [value]
     if rules.get("choices") and not set(values) <= set(rules["choices"]):
         return f"one of {', '.join(map(str, rules['choices']))}"

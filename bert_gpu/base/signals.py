@@ -1,9 +1,9 @@
-"""What SIGINT, SIGTERM and SIGHUP do, in three policies: the process ends at once
+"""Handles SIGINT, SIGTERM and SIGHUP by three policies: the process ends at once
 (`quiet_interrupts`, for imports); it unwinds (`answer_interrupts`, `sigterm_unwinds`); or the
-signal is kept for a loop that saves and stops (`watch_signals`, `collect_signals`).
+signal is stored for a loop that saves and stops (`watch_signals`, `collect_signals`).
 
 Python runs signal handlers only between calls into TensorFlow, which may be long, so a thread
-counts the signals as they arrive, and answers the first by a line; a second ends the process.
+counts the signals as they arrive and prints a line for the first; a second ends the process.
 """
 
 import contextlib
@@ -11,47 +11,53 @@ import os
 import select
 import signal
 import threading
+from collections.abc import Callable, Collection, Iterator, Mapping
+from types import FrameType
+from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 0.5  # seconds in which a process may end without the line
+Handler = Callable[[int, FrameType | None], Any]
 
 
 @contextlib.contextmanager
-def handled_signals(handlers):
-    """Sets signal handlers, {signum: handler}, inside; in threads other than the main nothing."""
+def handled_signals(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
+    """Set handlers of signals inside; does nothing outside the main thread."""
     previous = {}
     with contextlib.suppress(ValueError):  # not in the main thread
         previous = {number: signal.signal(number, call) for number, call in handlers.items()}
     try:
         yield
     finally:
-        for number, call in previous.items():
-            signal.signal(number, call)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
-def reraise(signum):
-    """Raises a signal that a run has caught again, after the run has saved: SIGINT becomes a
+def reraise(signum: int | None) -> None:
+    """Raise again the signal that a run has caught, after the run has saved: SIGINT becomes a
     KeyboardInterrupt.
     """
     if signum is not None:
         signal.raise_signal(signum)
 
 
-def quiet_interrupts():
-    """A context in which Ctrl-C ends the process at once, with exit code 130: for imports, which
-    would turn it into other exceptions, and before which nothing is written.
+def quiet_interrupts() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which Ctrl-C ends the process at once, with exit code 130.
+
+    It is for imports: they would turn Ctrl-C into other exceptions, and nothing has been written
+    before them.
     """
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     end = {signal.SIGINT: lambda number, frame: os._exit(128 + number)}
     return handled_signals(end if is_default else {})
 
 
-def sigterm_unwinds():
-    """A context in which SIGTERM ends the process by SystemExit, so that contexts clean up as for
-    Ctrl-C. A program that handles the signal itself goes on to do so.
+def sigterm_unwinds() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which SIGTERM ends the process by SystemExit, so that contexts clean up
+    as for Ctrl-C. A handler that a program has set stays.
     """
 
-    def stop(number, frame):
+    def stop(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
     is_default = signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
@@ -59,65 +65,81 @@ def sigterm_unwinds():
 
 
 @contextlib.contextmanager
-def children_ignore_interrupts():
-    """Processes started inside do not get Ctrl-C, which the terminal sends to them too: it is
-    their parent's to handle, once they are started.
+def children_ignore_interrupts() -> Iterator[None]:
+    """Keep Ctrl-C from the processes that are started inside. A terminal sends it to them too, but
+    their parent handles it, once they are started.
     """
-    caught, handler = [], signal.getsignal(signal.SIGINT)
+    caught: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
     # any thread of this process may get the signal, and Python then interrupts the main one
-    keep = {signal.SIGINT: lambda signum, frame: caught.append(signum)} if callable(handler) else {}
-    with handled_signals(keep):
+    delay = (
+        {signal.SIGINT: lambda signum, frame: caught.append(signum)} if callable(handler) else {}
+    )
+    with handled_signals(delay):
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which children inherit
         try:
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    if caught:  # called, not raised again: who counts signals has seen it
+    # called, not raised again: a thread that counts signals has counted it
+    if caught and callable(handler):
         handler(signal.SIGINT, None)
 
 
 @contextlib.contextmanager
-def collect_signals():
-    """Yields a list that receives SIGINT, SIGTERM and SIGHUP; SIGHUP not where it is ignored, as
-    under nohup. Of SIGHUP only the first counts: the end of a terminal is told by the kernel and
-    again by the shell, and a second signal would end workers that are saving.
+def collect_signals() -> Iterator[list[int]]:
+    """Yield a list that receives SIGINT, SIGTERM and SIGHUP, but not a SIGHUP that is ignored, as
+    under nohup.
+
+    Only the first SIGHUP counts: the kernel and the shell both send one when a terminal closes, and
+    a second signal would end workers that are saving.
     """
-    taken, numbers = [], [*SIGNALS, signal.SIGHUP]
+    signals: list[int] = []
+    numbers = [*SIGNALS, signal.SIGHUP]
     if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
         numbers.remove(signal.SIGHUP)
 
-    def take(number, frame):
-        if number != signal.SIGHUP or number not in taken:
-            taken.append(number)
+    def collect(number: int, frame: FrameType | None) -> None:
+        if number != signal.SIGHUP or number not in signals:
+            signals.append(number)
 
-    with handled_signals(dict.fromkeys(numbers, take)):
-        yield taken
+    with handled_signals(dict.fromkeys(numbers, collect)):
+        yield signals
 
 
 @contextlib.contextmanager
-def watch_signals(warn, patience=PATIENCE, interrupts=False):
-    """Yields a list that receives the first SIGINT or SIGTERM; a second one ends the process at
-    once with exit code 128 + signum. warn, patience: as for `answer_signals`.
+def watch_signals(
+    warn: Callable[[str], None], patience: float = PATIENCE, interrupts: bool = False
+) -> Iterator[list[int]]:
+    """Yield a list that receives the first SIGINT or SIGTERM; a second one ends the process at
+    once with exit code 128 + signum.
 
-    interrupts: for a program or a notebook, which lives on: a second SIGINT is a KeyboardInterrupt.
+    Args:
+      warn, patience: as in `answer_signals`.
+      interrupts: whether a second SIGINT raises KeyboardInterrupt instead, for a program or a
+        notebook, which continues.
     """
-    caught = []
+    caught: list[int] = []
 
-    def keep(signum, frame):
+    def collect(signum: int, frame: FrameType | None) -> None:
         if interrupts and signum == signal.SIGINT and caught:
             raise KeyboardInterrupt
         caught.append(signum)
 
-    handlers = dict.fromkeys(SIGNALS, keep)
+    handlers = dict.fromkeys(SIGNALS, collect)
     answer = "the run saves and stops after the current call; a second signal ends it unsaved"
     with answer_signals(handlers, answer, warn, patience, [signal.SIGINT] * interrupts):
         yield caught
 
 
-def answer_interrupts(warn, patience=PATIENCE):
-    """A context in which Ctrl-C is a KeyboardInterrupt as ever, but one that has to wait for a long
-    call is answered, and a second one ends the process at once. A program that handles or ignores
-    Ctrl-C itself goes on to do so. warn, patience: as for `answer_signals`.
+def answer_interrupts(
+    warn: Callable[[str], None], patience: float = PATIENCE
+) -> contextlib.AbstractContextManager[None]:
+    """Return a context in which Ctrl-C raises KeyboardInterrupt as usual, but prints a line when it
+    has to wait for a long call, and ends the process at once the second time.
+
+    If a program handles or ignores Ctrl-C itself, that stays. warn, patience: as in
+    `answer_signals`.
     """
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     handlers = {signal.SIGINT: signal.default_int_handler} if is_default else {}
@@ -126,14 +148,19 @@ def answer_interrupts(warn, patience=PATIENCE):
 
 
 @contextlib.contextmanager
-def answer_signals(handlers, answer, warn, patience, harmless=()):
-    """Sets signal handlers. A signal whose effect has to wait gets a line; a second one ends the
-    process at once with exit code 128 + signum.
+def answer_signals(
+    handlers: Mapping[signal.Signals, Handler],
+    answer: str,
+    warn: Callable[[str], None],
+    patience: float,
+    harmless: Collection[int] = (),
+) -> Iterator[None]:
+    """Set handlers of signals inside. A signal whose effect has to wait gets a line; a second one
+    ends the process at once with exit code 128 + signum.
 
     Args:
-      handlers: {signum: function of Python's `signal`}. While another one is set in its place, its
-        signal is not answered here.
-      answer: the line, behind the signal's name. warn: function of the line; a thread calls it.
+      handlers: while another handler is set in the place of one of them, its signal gets no line.
+      answer: the line, without the signal's name. warn: called with the line, by a thread.
       patience: seconds after which the line is written, unless the context has ended by then.
       harmless: signals that do not end the process.
     """
@@ -141,14 +168,17 @@ def answer_signals(handlers, answer, warn, patience, harmless=()):
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
 
-    def count():
-        seen = 0
+    def count() -> None:
+        num_signals = 0
         while byte := os.read(reader, 1):
-            if byte[0] in handlers and signal.getsignal(byte[0]) == handlers[byte[0]]:
-                seen += 1
-                if seen >= 2 and byte[0] not in harmless:
+            if (
+                byte[0] in handlers
+                and signal.getsignal(byte[0]) == handlers[signal.Signals(byte[0])]
+            ):
+                num_signals += 1
+                if num_signals >= 2 and byte[0] not in harmless:
                     os._exit(128 + byte[0])
-                if seen == 1 and not select.select([reader], [], [], patience)[0]:
+                if num_signals == 1 and not select.select([reader], [], [], patience)[0]:
                     warn(f"{signal.Signals(byte[0]).name}: {answer}")
 
     with contextlib.suppress(ValueError):  # not in the main thread: nothing to watch

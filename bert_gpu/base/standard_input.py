@@ -1,4 +1,4 @@
-"""Standard input as a text or table: the name that stands for it, and its bytes."""
+"""Standard input in place of a file: its name in a flag, and its bytes."""
 
 import sys
 import typing
@@ -9,8 +9,9 @@ STANDARD_INPUT = "-"
 
 
 def open_standard_input(complaint: str) -> typing.BinaryIO:
-    """Return the stream of bytes; UserError with the complaint at a terminal, to which nothing is
-    piped.
+    """Return standard input as a stream of bytes.
+
+    Raises UserError(complaint) when it is a terminal, so that nothing is piped into it.
     """
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError(complaint)

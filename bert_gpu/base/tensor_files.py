@@ -1,12 +1,13 @@
 """safetensors files with a checksum of their tensors, which is verified when they are read.
 
 The checksum is the CRC-32C of every tensor's name, dtype, shape and bytes, in the metadata of the
-file's header. Files without one, of other tools, are read as they are.
+file's header. Files of other tools, which have none, are read without that check.
 """
 
 import json
 import os
 import re
+from collections.abc import Mapping
 
 import google_crc32c
 import numpy as np
@@ -18,8 +19,8 @@ from bert_gpu.base.errors import UserError
 KEY = "crc32c"  # in the metadata
 
 
-def checksum(tensors):
-    """8 hexadecimal digits, for {name: array}."""
+def checksum(tensors: Mapping[str, np.ndarray]) -> str:
+    """Return the checksum of tensors, as 8 hexadecimal digits."""
     crc = 0
     for name in sorted(tensors):
         array = tensors[name]
@@ -29,29 +30,29 @@ def checksum(tensors):
     return f"{crc:08x}"
 
 
-def check(path, tensors, metadata):
-    """UserError when the tensors do not match the checksum in the metadata of the file's header, if
-    there is one. metadata: None where the file has none.
-    """
+def check(path: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, str] | None) -> None:
+    """Raise UserError when the tensors of a file do not match the checksum in its metadata."""
     if metadata and KEY in metadata and metadata[KEY] != checksum(tensors):
         raise UserError("is damaged: its tensors do not match their checksum", where=path)
 
 
-def metadata_of(content):
-    """The metadata in the header of the bytes of a safetensors file; {} without any."""
+def metadata_of(content: bytes) -> dict[str, str]:
+    """Return the metadata in the header of the bytes of a safetensors file; {} without any."""
     size = int.from_bytes(content[:8], "little")
     return json.loads(content[8 : 8 + size]).get("__metadata__") or {}
 
 
-def save(tensors):
-    """The bytes of a safetensors file of {name: array} that other tools open too."""
+def save(tensors: dict[str, np.ndarray]) -> bytes:
+    """Return the bytes of a safetensors file, for other tools as well."""
     metadata = {"format": "pt", KEY: checksum(tensors)}
     return with_sorted_metadata(safetensors.numpy.save(tensors, metadata=metadata))
 
 
-def with_sorted_metadata(content):
-    """The bytes of a safetensors file with its metadata in alphabetic order: the library writes it
-    in another order in each process, but equal tensors should make equal files.
+def with_sorted_metadata(content: bytes) -> bytes:
+    """Return the bytes of a safetensors file with its metadata in alphabetic order.
+
+    The library writes the metadata in another order in each process, but equal tensors should make
+    equal files.
     """
     end = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:end])
@@ -60,20 +61,20 @@ def with_sorted_metadata(content):
     return b"".join((content[:8], text.ljust(end - 8), memoryview(content)[end:]))
 
 
-def save_file(tensors, path):
-    """Writes {name: array}. Raises OSError like any other write."""
-    tensors = {name: np.asarray(value, order="C") for name, value in tensors.items()}
+def save_file(tensors: Mapping[str, np.ndarray], path: str) -> None:
+    """Write tensors to a file. Raises OSError when that fails."""
+    arrays = {name: np.asarray(value, order="C") for name, value in tensors.items()}
     try:
-        safetensors.numpy.save_file(tensors, path, metadata={KEY: checksum(tensors)})
+        safetensors.numpy.save_file(arrays, path, metadata={KEY: checksum(arrays)})
     except safetensors.SafetensorError as error:
-        found = re.search(r"os error (\d+)", str(error))
-        if found is None:
+        match = re.search(r"os error (\d+)", str(error))
+        if match is None:
             raise
-        raise OSError(int(found[1]), os.strerror(int(found[1])), path) from error
+        raise OSError(int(match[1]), os.strerror(int(match[1])), path) from error
 
 
-def load_file(path):
-    """{name: array}. UserError when the file is damaged or cannot be read."""
+def load_file(path: str) -> dict[str, np.ndarray]:
+    """Return the tensors of a file. Raises UserError when it is damaged or cannot be read."""
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = file.metadata()

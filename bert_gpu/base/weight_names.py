@@ -1,10 +1,12 @@
-"""The parts of the network that a weight's name stands for: its layer, or the embeddings.
+"""Finds the part of the network to which a weight belongs, by its name: a layer, or the embeddings.
 
 Names are ours, such as "layer_0/attention/qkv/kernel", or Model Garden's, which begin with
-"encoder/". A layer of theirs without an index is layer 0, which all layers may share (albert).
+"encoder/". A layer of Model Garden's without an index is layer 0, which all layers may share
+(ALBERT).
 """
 
 import re
+from collections.abc import Iterable
 
 EMBEDDINGS = r"^(embeddings|encoder/\w*embedding\w*)/"
 LAYER = re.compile(
@@ -14,12 +16,12 @@ LAYER = re.compile(
 
 
 def layer_of(name: str) -> int | None:
-    """Return the index of the layer that a weight belongs to, None for weights outside of them."""
-    found = LAYER.match(name)
-    return found and int(found[1] or found[2] or 0)
+    """Return the index of the layer to which a weight belongs; None for weights of no layer."""
+    match = LAYER.match(name)
+    return match and int(match[1] or match[2] or 0)
 
 
-def layers_of(names) -> dict[str, int]:
-    """Return {name: index of its layer} of those weights that belong to one."""
+def layers_of(names: Iterable[str]) -> dict[str, int]:
+    """Return {name of the weight: index of its layer}, without the weights of no layer."""
     layers = {name: layer_of(name) for name in names}
     return {name: layer for name, layer in layers.items() if layer is not None}

@@ -1,20 +1,24 @@
-"""Flags of Google's, Hugging Face's and NVIDIA's BERT: what each means in ours.
+"""The table of the flags of Google's, Hugging Face's and NVIDIA's BERT, with their meaning here.
 
-One table, ALIASES. An alias that we take becomes one or more of our flags before anything is parsed
-(arguments.py); one that has no counterpart is refused with what we do instead. Flags that have the
-same name and meaning as ours need no row. docs/migration.md shows the table to users, and a test
-holds the two to each other. Sources: google-research/bert (run_pretraining.py, run_classifier.py);
-transformers (TrainingArguments, versions 4 and 5; run_mlm.py, run_glue.py);
-NVIDIA/DeepLearningExamples (BERT in TensorFlow 1, TensorFlow 2 and PyTorch: run_pretraining.py).
+arguments.py turns an alias into one or more flags of ours before flags are parsed, or raises an
+error with a remedy if it has no counterpart. Flags that have the same name and meaning as ours need
+no entry. docs/migration.md shows the table to users; a test compares the two.
+
+Sources: google-research/bert (run_pretraining.py, run_classifier.py); transformers
+(TrainingArguments, versions 4 and 5; run_mlm.py, run_glue.py); NVIDIA/DeepLearningExamples (BERT in
+TensorFlow 1, TensorFlow 2 and PyTorch: run_pretraining.py).
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from bert_gpu.cli import translations
-from bert_gpu.cli.translations import OFF, is_true, whole_steps
+from bert_gpu.cli.translations import OFF, Conversion, is_true, whole_steps
 
-GOOGLE, HUGGING_FACE, NVIDIA = "Google", "Hugging Face", "NVIDIA"
+GOOGLE = "Google"
+HUGGING_FACE = "Hugging Face"
+NVIDIA = "NVIDIA"
 SCRIPTS = {
     "data": "create_pretraining_data.py",
     "pretrain": "run_pretraining_gpu.py",
@@ -25,18 +29,18 @@ TRAINING = ("pretrain", "classify")
 
 @dataclasses.dataclass(frozen=True)
 class Alias:
-    """A flag of another project. One of the last five fields says what it means here.
+    """A flag of another project. One of the last five fields is its meaning here.
 
     Attributes:
-      name: without dashes. owners: whose flag it is; () for another name of a flag of ours.
-      scripts: ours that take or refuse it; keys of SCRIPTS.
-      is_switch: it is true or false, so that it may stand without a value.
-      flag: ours, with the same value.
-      values: {text of the value, in lower case: {flag of ours: text}}; otherwise: what to do
-        instead of any other value.
+      name: without dashes. owners: the projects that have it; () for another name of our flag.
+      scripts: our scripts that accept or refuse it; keys of SCRIPTS.
+      is_switch: whether it is true or false, so that it needs no value.
+      otherwise: the error for a value that `values` lacks.
+      flag: our flag, which gets the same value.
+      values: {text of the value, in lower case: {flag of ours: text}}.
       convert: a function of translations.py, and the flags that it may set.
-      note: why it has no effect, said in a warning.
-      refusal: what is wrong with it, and what to do. A switch that is off is taken nevertheless.
+      note: why it has no effect, for a warning.
+      refusal: what is wrong with it, and what to do. A switch that is off is accepted nevertheless.
     """
 
     name: str
@@ -46,22 +50,23 @@ class Alias:
     otherwise: str = ""
     flag: str | None = None
     values: Mapping[str, dict[str, str]] | None = None
-    convert: tuple[Callable, tuple[str, ...]] | None = None
+    convert: tuple[Conversion, tuple[str, ...]] | None = None
     note: str | None = None
     refusal: str | None = None
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The flags of ours that it may set."""
+        """Our flags that it may set."""
         if self.convert is not None:
             return self.convert[1]
         names = [name for settings in (self.values or {}).values() for name in settings]
         return (self.flag,) if self.flag else tuple(dict.fromkeys(names))
 
     def translate(self, text: str, names: set[str]) -> dict[str, str]:
-        """{flag of ours: text of its value}. names: all flags of other projects in the call.
+        """Return {flag of ours: text of its value}. names: all flags in the call, other projects'
+        included.
 
-        ValueError says what is wrong with the value and what to do.
+        Raises ValueError, whose message says what is wrong with the value and what to do.
         """
         if self.refusal is not None:
             if self.is_switch and text.lower() in OFF:
@@ -75,14 +80,23 @@ class Alias:
             return {self.flag: text}
         if self.convert is not None:
             return self.convert[0](text, names)
-        if text.lower() not in self.values:
+        if self.values is None or text.lower() not in self.values:
             raise ValueError(self.otherwise)
         return self.values[text.lower()]
 
 
-def entries(owners, scripts, meaning, rows, **more) -> list[Alias]:
-    """Aliases of a kind. meaning: the field of Alias that says what they mean. rows: {names
-    separated by spaces: its value}. more: further fields.
+def entries(
+    owners: tuple[str, ...],
+    scripts: tuple[str, ...],
+    meaning: str,
+    rows: Mapping[str, Any],
+    **more: Any,
+) -> list[Alias]:
+    """Return aliases of a kind.
+
+    Args:
+      meaning: the field of Alias that holds their meaning. rows: {names separated by spaces: value
+        of that field}. more: other fields.
     """
     return [
         Alias(name, owners, scripts, **more, **{meaning: value})
@@ -94,7 +108,7 @@ def entries(owners, scripts, meaning, rows, **more) -> list[Alias]:
 FLOAT16 = dict(true={"precision": "float16"}, false={"precision": "float32"})
 BFLOAT16 = dict(true={"precision": "bfloat16"}, false={"precision": "float32"})
 XLA = dict(true={"xla": "on"}, false={"xla": "off"})
-CPU = dict(true={"num_gpus": "0"}, false={})
+CPU: dict[str, dict[str, str]] = dict(true={"num_gpus": "0"}, false={})
 CURVES = {
     "linear": {"curve": "one_cycle"},
     "constant": {"curve": "constant", "num_warmup_steps": "0"},
@@ -114,7 +128,7 @@ ONE_PROCESS = (
 )
 RESUMES = "a run resumes by itself: repeat its command; --overwrite starts over"
 LOSS_SCALE = "the loss scale of --precision=float16 adapts by itself; drop the flag"
-LOGS = "the loss and all else is in OUTPUT_DIR/metrics.jsonl and OUTPUT_DIR/tensorboard"
+LOGS = "the loss and all metrics are in OUTPUT_DIR/metrics.jsonl and OUTPUT_DIR/tensorboard"
 READERS = "records are read in background threads"
 NO_DDP = "it is about torch's DistributedDataParallel; one process trains on all GPUs"
 COMPILED = "the step is compiled by XLA on GPUs; see --xla"
@@ -151,7 +165,7 @@ ROWS = (
         ("classify",),
         "note",
         {
-            "predict_batch_size": "predictions have the batches of --eval_batch_size",
+            "predict_batch_size": "predictions use --eval_batch_size",
         },
     ),
     # Hugging Face
@@ -204,7 +218,9 @@ ROWS = (
         {
             "lr_scheduler_type": CURVES,
         },
-        otherwise="has no counterpart here; choose a --curve: linear here is Google's line",
+        otherwise=(
+            "has no counterpart here; choose a --curve, whose linear decays as in Google's BERT"
+        ),
     ),
     *entries(
         (HUGGING_FACE,),
@@ -336,9 +352,7 @@ ROWS = (
                 "text first becomes records: create_pretraining_data.py --input_file; this "
                 "script reads them, --input_file=data/*.tfrecord"
             ),
-            "validation_file": (
-                "validation records are those that the data holds out, or --eval_input_file"
-            ),
+            "validation_file": ("validation records come with the data, or from --eval_input_file"),
             "model_type": "the model is a BERT; choose its size with --model",
             "config_overrides": "each field of the model is a flag, such as --hidden_size",
             "tokenizer_name": (
@@ -366,7 +380,7 @@ ROWS = (
             "logging_dir run_name": (
                 "TensorBoard's files are in OUTPUT_DIR/tensorboard; drop the flag"
             ),
-            "data_seed": "--seed is that of the data's order, too; drop the flag",
+            "data_seed": "--seed also determines the order of the data; drop the flag",
             "deepspeed fsdp ddp_backend": ONE_PROCESS,
             "optim_args": "each setting of an --optimizer is a flag, such as --adam_beta2",
             "lr_scheduler_kwargs": "each setting of a --curve is a flag, such as --min_lr_ratio",
@@ -420,10 +434,10 @@ ROWS = (
             "dataloader_drop_last": "a training batch is always full; validation takes every row",
             "ddp_find_unused_parameters ddp_broadcast_buffers": NO_DDP,
             "fp16_full_eval bf16_full_eval": "validation has the --precision of the training",
-            "ignore_data_skip": "a resumed run goes on at the row where it stopped, at once",
-            "include_inputs_for_metrics prediction_loss_only": (
-                "which metrics there are does not depend on it"
+            "ignore_data_skip": (
+                "a resumed run continues where it stopped, without reading earlier data"
             ),
+            "include_inputs_for_metrics prediction_loss_only": ("the metrics do not depend on it"),
             "logging_first_step": "a run logs every --log_steps",
             "low_cpu_mem_usage": "it is about how torch loads a model",
             "remove_unused_columns": "only what the model needs is read",
@@ -539,7 +553,7 @@ ROWS = (
             "init_loss_scale loss_scale": LOSS_SCALE,
             "distribution_strategy": ONE_PROCESS,
             "num_steps_per_epoch": (
-                "give --num_train_steps: steps of an epoch x epochs, counted in updates"
+                "give --num_train_steps: steps of an epoch x epochs, in optimizer updates"
             ),
         },
     ),
@@ -574,8 +588,8 @@ ROWS = (
         {
             "allreduce_post_accumulation_fp16": "see --all_reduce_dtype=bfloat16",
             "checkpoint_activations": (
-                "--recompute keeps each layer's input, --recompute_every=4 every fourth (its "
-                "number for 12 layers)"
+                "--recompute keeps each layer's input; --recompute_every=4 keeps every fourth, as "
+                "NVIDIA's flag does with 12 layers"
             ),
             "skip_checkpoint": "the last step is always saved; raise --save_checkpoints_steps",
             "scale_loss": "the loss is the exact mean over all GPUs; drop the flag",
@@ -604,14 +618,14 @@ ROWS = (
 )
 
 
-def table(rows):
-    """{script: {name: Alias}}."""
-    found = {script: {} for script in SCRIPTS}
+def table(rows: Iterable[Alias]) -> dict[str, dict[str, Alias]]:
+    """Return {script: {name: Alias}}."""
+    aliases: dict[str, dict[str, Alias]] = {script: {} for script in SCRIPTS}
     for alias in rows:
         for script in alias.scripts:
-            assert alias.name not in found[script], f"two aliases are named {alias.name}"
-            found[script][alias.name] = alias
-    return found
+            assert alias.name not in aliases[script], f"two aliases are named {alias.name}"
+            aliases[script][alias.name] = alias
+    return aliases
 
 
 ALIASES = table(ROWS)

@@ -1,18 +1,20 @@
-"""The arguments of a call: what the user gave, where, and what of ours it means.
+"""Reads the arguments of a command into flags of ours, with the place of each.
 
-Arguments and flagfiles are read in order into `Given` entries, each of which sets one of our flags;
-flags of other projects (aliases.py) are translated on the way. What is given twice in one place
-under different names is refused, and what comes later wins over a flagfile's, as with absl. Types
-and ranges are not looked at here.
+Arguments and flagfiles are read in order into `UserFlag` objects, each of which sets one of our
+flags; flags of other projects (aliases.py) are translated. A flag that is set twice in one place
+under different names is an error, and a later argument wins over an earlier one or a flagfile, as
+with absl. Types and ranges are not checked here.
 """
 
 import collections
 import dataclasses
 import os
+from collections.abc import Iterable, Mapping, Sequence
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
 from bert_gpu.cli import flagfile
+from bert_gpu.cli.aliases import Alias
 from bert_gpu.cli.translations import is_true
 
 TRUTHS = ("true", "false")
@@ -20,26 +22,26 @@ TRUTHS = ("true", "false")
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where an argument stands: a line of a flagfile, or the command line (path None).
+    """The place of an argument: a line of a flagfile, or the command line (path None).
 
-    files: the flagfiles that are being read there, outermost first.
+    files: the flagfile of the line, after those that include it, outermost first.
     """
 
     path: str | None = None
     line: int = 0
     files: tuple[str, ...] = ()
 
-    def __str__(self):
+    def __str__(self) -> str:
         return "command line" if self.path is None else f"{self.path}: line {self.line}"
 
     @property
-    def where(self):
-        """The same for a message; None for the command line."""
+    def where(self) -> str | None:
+        """The place as a UserError takes it; None for the command line."""
         return None if self.path is None else str(self)
 
     @property
-    def prefix(self):
-        """Begins a message about what stands there."""
+    def prefix(self) -> str:
+        """The beginning of a message about an argument at this place."""
         return "" if self.path is None else f"{self}: "
 
 
@@ -47,74 +49,91 @@ COMMAND_LINE = Place()
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
-    """A flag of ours that was given.
+class UserFlag:
+    """A flag of ours that the user has set.
 
     Attributes:
-      name: of our flag. argument: --name=value, as absl reads it. place: where it stands.
-      said: what the user wrote, and via: the alias's name, if that was one; else None.
-      yields: whether it is what another project's switch means when it is off, which any other
-        value wins over.
+      name: of our flag. argument: --name=value, as absl reads it. place: of the argument.
+      alias_text: the argument that the user wrote, if it names an alias; else None.
+      alias: the alias's name, or None.
+      yields: whether any other value wins over this one: another project's switch that is off
+        yields to one that is on.
     """
 
     name: str
     argument: str
     place: Place
-    said: str | None = None
-    via: str | None = None
+    alias_text: str | None = None
+    alias: str | None = None
     yields: bool = False
 
     @property
-    def source(self):
-        """For --show_config."""
-        return str(self.place) if self.said is None else f"{self.place}, as {self.said}"
+    def source(self) -> str:
+        """The source of the value, for --show_config."""
+        return str(self.place) if self.alias_text is None else f"{self.place}, as {self.alias_text}"
 
     @property
-    def origin(self):
-        """Where the value comes from, for a message; None where the message itself says it."""
-        return self.place.where if self.said is None else f"{self.place.prefix}from {self.said}"
+    def origin(self) -> str | None:
+        """The source of the value, for a message; None if the message shows it anyway."""
+        return (
+            self.place.where
+            if self.alias_text is None
+            else f"{self.place.prefix}from {self.alias_text}"
+        )
 
 
 class Reader:
     """Reads the arguments of one command.
 
     Args:
-      switches: {name of a flag of ours: whether it is true or false}. aliases: {name: Alias}.
+      switches: {name of a flag of ours: whether it is boolean}. aliases: {name: Alias}.
       takes_positionals: whether there may be arguments that are not flags. script: the command's
-        name in aliases.SCRIPTS, or None. listing: what lists all flags.
+        name in aliases.SCRIPTS; "" = it is not there. listing: the command that lists all flags.
     """
 
-    def __init__(self, switches, aliases, takes_positionals, script, listing="--helpfull"):
-        self.switches, self.aliases, self.script = switches, aliases, script
+    def __init__(
+        self,
+        switches: dict[str, bool],
+        aliases: Mapping[str, Alias],
+        takes_positionals: bool,
+        script: str,
+        listing: str = "--helpfull",
+    ) -> None:
+        self.switches = switches
+        self.aliases = aliases
+        self.script = script
         self.listing = listing
         self.takes_positionals = takes_positionals
         self.all_switches = {name: alias.is_switch for name, alias in aliases.items()} | switches
 
-    def read(self, arguments):
-        """([Given] in order, [positional arguments]) of a call. UserError for what is wrong."""
+    def read(self, arguments: Iterable[str]) -> tuple[list[UserFlag], list[str]]:
+        """Return the flags of a call in order, and its positional arguments.
+
+        Raises UserError for an argument that is not valid.
+        """
         tokens = collections.deque((text, COMMAND_LINE) for text in arguments)
-        flags, positionals = [], []
+        flags = []
+        positionals = []
         while tokens:
             text, place = tokens.popleft()
             if text == "--" and place is COMMAND_LINE:
-                rest = [text for text, _ in tokens]
-                for text in rest:
+                for text, _ in tokens:
                     self._check_positional(text, place)
-                positionals += rest
+                    positionals.append(text)
                 break
             if not text.startswith("-") or text in ("-", "--"):
                 self._check_positional(text, place)
                 positionals.append(text)
                 continue
             check_unicode(text)
-            name, value, said = self._split(text, place, tokens)
+            name, value, argument = self._split(text, place, tokens)
             if name == "flagfile":
                 tokens.extendleft(reversed(lines_of(value, place)))
             else:
-                flags.append((name, value, said, place))
+                flags.append((name, value, argument, place))
         return self._translate(flags), positionals
 
-    def _check_positional(self, text, place):
+    def _check_positional(self, text: str, place: Place) -> None:
         if not self.takes_positionals or place is not COMMAND_LINE:
             raise UserError(
                 f"{text[:100]!r}: not a flag",
@@ -122,9 +141,11 @@ class Reader:
                 where=place.where,
             )
 
-    def _split(self, text, place, tokens):
-        """(name, value, what the user wrote) of the flag that an argument begins; takes its value
-        from `tokens` where that is an argument of its own.
+    def _split(
+        self, text: str, place: Place, tokens: collections.deque[tuple[str, Place]]
+    ) -> tuple[str, str, str]:
+        """Return (name, value, text) of the flag that an argument begins, text as the user wrote
+        it. Removes the value from `tokens` if it is an argument of its own.
         """
         name, equals, value = text.removeprefix("-").removeprefix("-").partition("=")
         is_switch = self.all_switches.get(name)
@@ -160,84 +181,86 @@ class Reader:
         return name, value, f"{text}={value}"
 
     @property
-    def all_names(self):
-        """The names of the flags that are taken, those of switches also with "no" before them."""
+    def all_names(self) -> list[str]:
+        """The names of the flags that the command accepts; those of switches also with "no"."""
         refused = {name for name, alias in self.aliases.items() if alias.refusal is not None}
         names = [name for name in self.all_switches if name not in refused]
         return [*names, *(f"no{name}" for name in names if self.all_switches[name])]
 
-    def _translate(self, flags):
-        """[Given] of [(name, value, what the user wrote, place)]."""
+    def _translate(self, flags: Sequence[tuple[str, str, str, Place]]) -> list[UserFlag]:
+        """Return our flags for (name, value, text, place) of flags and aliases."""
         names = {name for name, *_ in flags}
-        found = []
-        for name, value, said, place in flags:
+        user_flags = []
+        for name, value, argument, place in flags:
             alias = self.aliases.get(name)
             if alias is None or name in self.switches:
-                found.append(Given(name, f"--{name}={value}", place))
+                user_flags.append(UserFlag(name, f"--{name}={value}", place))
                 continue
             try:
                 settings = alias.translate(value, names)
                 yields = alias.refusal is None and alias.is_switch and not is_true(value)
             except ValueError as problem:
-                raise UserError(f"{said[:80]}: {problem}", where=place.where) from None
+                raise UserError(f"{argument[:80]}: {problem}", where=place.where) from None
             if alias.note is not None:
-                console.warn(f"{place.prefix}{said[:80]} has no effect here: {alias.note}")
-            found += [
-                Given(flag, f"--{flag}={text}", place, said, name, yields)
+                console.warn(f"{place.prefix}{argument[:80]} has no effect here: {alias.note}")
+            user_flags += [
+                UserFlag(flag, f"--{flag}={text}", place, argument, name, yields)
                 for flag, text in settings.items()
             ]
-        return without_conflicts(found)
+        return without_conflicts(user_flags)
 
 
-def without_conflicts(flags):
-    """[Given] without those that yield to another. UserError when one place sets a flag under two
-    names.
+def without_conflicts(flags: Sequence[UserFlag]) -> list[UserFlag]:
+    """Return the flags without those that yield to another.
+
+    Raises UserError when one place sets a flag under two names.
     """
-    last = {(flag.name, flag.place.path, flag.via): flag for flag in flags}
-    groups = {}
+    last = {(flag.name, flag.place.path, flag.alias): flag for flag in flags}
+    groups: dict[tuple[str, str | None], list[UserFlag]] = {}
     for (name, path, _), flag in last.items():
         groups.setdefault((name, path), []).append(flag)
-    kept = []
+    remaining: list[UserFlag] = []
     for group in groups.values():
         firm = [flag for flag in group if not flag.yields]
-        if firm and all(flag.via for flag in group):
+        if firm and all(flag.alias for flag in group):
             group = firm
+        first = group[0]
         for other in group[1:]:
-            first = group[0]
-            if first.via and other.via and first.argument == other.argument:
+            if first.alias and other.alias and first.argument == other.argument:
                 continue
             raise UserError(
-                f"{first.said or first.argument} and {other.said or other.argument}: "
-                f"both set --{first.name}",
+                f"{first.alias_text or first.argument} and "
+                f"{other.alias_text or other.argument}: both set --{first.name}",
                 "give one of them",
                 where=other.place.where,
             )
-        kept += group
-    return [flag for flag in flags if any(flag is one for one in kept)]
+        remaining += group
+    return [flag for flag in flags if any(flag is one for one in remaining)]
 
 
-def lines_of(path, place):
-    """[(text, Place)] of a flagfile that an argument at `place` names. UserError when it is being
-    read already, or cannot be read.
+def lines_of(path: str, place: Place) -> list[tuple[str, Place]]:
+    """Return (text, place) of each line of a flagfile that an argument at `place` names.
+
+    Raises UserError when the file is being read already, or cannot be read.
     """
     try:
         if not path:
             raise UserError(
                 "is empty", "name a file, or leave the flag out", setting="flagfile", value=""
             )
-        known = os.path.realpath(os.path.expanduser(path))
-        if known in place.files:
-            raise UserError("names itself", "remove this line", setting="flagfile", value=path)
+        real_path = os.path.realpath(os.path.expanduser(path))
+        if real_path in place.files:
+            raise UserError("includes itself", "remove this line", setting="flagfile", value=path)
         lines = flagfile.read_lines(path)
     except UserError as error:
         if place.path is None:
             raise
         raise UserError(str(error), where=place.where) from None
-    files = (*place.files, known)
+    files = (*place.files, real_path)
     return [(text, Place(path, number, files)) for number, text in lines]
 
 
-def check_unicode(text):
+def check_unicode(text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,6 +1,12 @@
-"""run_classifier.py: BERT -> a classifier of texts, pairs of texts or words, or answers."""
+"""run_classifier.py: fine-tunes a BERT to classify texts, pairs of texts or words, or to answer
+questions.
+"""
+
+from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.cli import flags, training
@@ -13,6 +19,10 @@ from bert_gpu.finetune.config import (
     resolve_defaults,
     resolve_phases,
 )
+
+if TYPE_CHECKING:
+    from bert_gpu.finetune.run import Result
+    from bert_gpu.finetune.sweep import SweepResult
 
 SUMMARY = (
     "Fine-tunes a BERT to classify texts or pairs of texts, to score them, to tag words (ner) or "
@@ -38,7 +48,7 @@ EXAMPLE = (
 
 CLASSES = training.classes_of(FinetuneSettings, SweepConfig)
 DEFAULTS = training.defaults_of(FinetuneSettings)
-NOT_IN_A_GRID = dict(  # and what to do instead
+NOT_IN_A_GRID = dict(  # {flag: remedy}
     seed="use --num_trials for several seeds",
     num_trials="give it once, beside --grid",
     overwrite="give it once, beside --grid",
@@ -63,20 +73,20 @@ MAIN = {
 }
 
 
-def main(argv, in_program=False):
-    """Returns a finetune.run.Result, of several a SweepResult, or the text of --show_config;
-    in_program: of flags.parse.
+def main(argv: list[str], in_program: bool = False) -> Result | SweepResult | str:
+    """Run the command; return the text of --show_config where that is set. in_program: as in
+    flags.parse.
     """
     parsed = parse(argv, in_program)
     with parsed.naming_origins():
         sweep = parsed.make(SweepConfig)
         cells = {} if sweep.grid is None else read_grid(sweep.grid)
-        variants = {cell: parse([*argv, *given], in_program) for cell, given in cells.items()}
+        variants = {cell: parse([*argv, *words], in_program) for cell, words in cells.items()}
         return run(parsed, sweep, variants or {"": parsed})
 
 
-def parse(argv, in_program=False):
-    """The flags.Parsed of a call; only a training takes the bundled data by default."""
+def parse(argv: list[str], in_program: bool = False) -> flags.Parsed:
+    """Parse the flags of a call. The bundled data is the default of a training only."""
     parsed = flags.parse(
         argv,
         SUMMARY,
@@ -94,9 +104,11 @@ def parse(argv, in_program=False):
     return parsed
 
 
-def read_grid(text):
-    """{cell: its flags} of --grid, such as {"learning_rate=2e-5": ["--learning_rate=2e-5"]}."""
-    axes = {}
+def read_grid(text: str) -> dict[str, list[str]]:
+    """Return {cell: its flags} for the text of --grid; a cell is one combination of values, such as
+    {"learning_rate=2e-5 seed=1": ["--learning_rate=2e-5", "--seed=1"]}.
+    """
+    axes: dict[str, list[str]] = {}
     for part in text.split():
         name, is_set, values = part.removeprefix("--").partition("=")
         if name in NOT_IN_A_GRID:
@@ -129,11 +141,11 @@ def read_grid(text):
     return {cell: [f"--{part}" for part in cell.split()] for cell in cells}
 
 
-def run(parsed, sweep, variants):
-    common, settings = (
-        parsed.make(flags.CommonConfig),
-        training.read_settings(parsed, FinetuneSettings),
-    )
+def run(
+    parsed: flags.Parsed, sweep: SweepConfig, variants: Mapping[str, flags.Parsed]
+) -> Result | SweepResult | str:
+    common = parsed.make(flags.CommonConfig)
+    settings = training.read_settings(parsed, FinetuneSettings)
     phases = resolve_phases(settings.run)
     if common.save_config is not None:
         parsed.save_config(common.save_config, [parsed.make(kind) for kind in CLASSES])
@@ -145,9 +157,9 @@ def run(parsed, sweep, variants):
         from bert_gpu.finetune.run import finetune
         from bert_gpu.finetune.sweep import is_sweep, run_sweep
     if is_sweep(settings, sweep):
-        chosen = {
+        cells = {
             cell: training.read_settings(one, FinetuneSettings) for cell, one in variants.items()
         }
-        return run_sweep(chosen, sweep, parsed.console(common.quiet))
-    answers = settings.run.predictions_file == STANDARD_OUTPUT
-    return finetune(settings, parsed.console(common.quiet or answers))
+        return run_sweep(cells, sweep, parsed.console(common.quiet))
+    prints_predictions = settings.run.predictions_file == STANDARD_OUTPUT
+    return finetune(settings, parsed.console(common.quiet or prints_predictions))

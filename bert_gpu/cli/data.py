@@ -1,8 +1,10 @@
-"""create_pretraining_data.py: text -> TFRecords."""
+"""create_pretraining_data.py: turns text into TFRecords for pretraining."""
 
 import contextlib
 import dataclasses
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
@@ -21,9 +23,12 @@ from bert_gpu.interop.sources import (
 from bert_gpu.recipes.rules import RecipeConfig
 from bert_gpu.text.config import TextFormat
 
+if TYPE_CHECKING:
+    from bert_gpu.data.manifest import Manifest
+
 SUMMARY = (
-    "Turns text (lines, JSON, csv, tsv, parquet or saved datasets; files, folders or standard "
-    "input) into TFRecords for BERT pretraining, and says what it takes the text for. Learns a "
+    "Turns text (lines, JSON, csv, tsv, parquet or saved data sets; files, folders or standard "
+    "input) into TFRecords for BERT pretraining, and prints which format it recognised. Learns a "
     "WordPiece vocabulary from the text unless you give one. "
     "To resume a job that was stopped, repeat the same command."
 )
@@ -61,12 +66,12 @@ class FolderConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StartConfig(Settings):
-    """The model whose pretraining the data is to continue."""
+    """The model whose pretraining continues with the data."""
 
     init_checkpoint: str | None = setting(
         None,
-        "Take vocabulary, tokenization and casing from this model, to continue its pretraining: a "
-        "model/ folder, a run's folder or a Hugging Face BERT folder. none = from no model, the "
+        "Use the vocabulary, tokenization and casing of this model, to continue its pretraining: "
+        "a model/ folder, a run's folder or a Hugging Face BERT folder. none = no model, the "
         "default.",
     )
 
@@ -75,7 +80,7 @@ class StartConfig(Settings):
 class ShowConfig(Settings):
     """Show the result."""
 
-    show: int = setting(0, "Print this many decoded instances of the data set.", low=0)
+    show: int = setting(0, "Print this many decoded records of the data set.", low=0)
 
 
 CLASSES = [
@@ -97,35 +102,44 @@ MAIN = {
 }
 
 
-def main(argv, in_program=False):
-    """Returns a data.manifest.Manifest, or the text of --show_config. in_program: of
+def main(argv: list[str], in_program: bool = False) -> "Manifest | str":
+    """Run the command; return the text of --show_config where that is set. in_program: as in
     flags.parse.
     """
-    rules = dict(script="data", main=MAIN, implied=implied_recipe)
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, **rules, in_program=in_program)
+    parsed = flags.parse(
+        argv,
+        SUMMARY,
+        EXAMPLE,
+        CLASSES,
+        script="data",
+        main=MAIN,
+        implied=implied_recipe,
+        in_program=in_program,
+    )
     with parsed.naming_origins(), naming_folder(parsed):
         return run(parsed)
 
 
-def run(parsed):
-    common, show = parsed.make(flags.CommonConfig), parsed.make(ShowConfig)
+def run(parsed: flags.Parsed) -> "Manifest | str":
+    common = parsed.make(flags.CommonConfig)
+    show = parsed.make(ShowConfig)
     name = parsed.make(StartConfig).init_checkpoint
     model = None if name in (None, NONE) else find_model(name, "init_checkpoint")
-    values = adopted(parsed, model)
+    values = model_values(parsed, model)
     config = parsed.make(DataConfig, **own_defaults(parsed) | values)
     if model is not None:
-        taken = {name: value for name, value in values.items() if getattr(config, name) == value}
-        # that of `config` is for a vocabulary to be learnt
-        taken["vocab_size"] = read_config(model).vocab_size
-        parsed.adopted = {
-            name: (value, "the folder of --init_checkpoint") for name, value in taken.items()
+        used = {name: value for name, value in values.items() if getattr(config, name) == value}
+        # config.vocab_size is for a vocabulary that is learnt
+        used["vocab_size"] = read_config(model).vocab_size
+        parsed.file_values = {
+            name: (value, "the folder of --init_checkpoint") for name, value in used.items()
         }
     text_format = parsed.make(TextFormat)
     if common.save_config is not None:
         parsed.save_config(common.save_config, [config, text_format])
     if common.show_config:
-        rest = [parsed.make(kind) for kind in (FolderConfig, StartConfig, RecipeConfig)]
-        return flags.describe(parsed, [config, *rest, text_format, show, common])
+        other_configs = [parsed.make(kind) for kind in (FolderConfig, StartConfig, RecipeConfig)]
+        return flags.describe(parsed, [config, *other_configs, text_format, show, common])
     with parsed.imports():
         from bert_gpu.data.build import build
     log = parsed.console(common.quiet)
@@ -141,26 +155,29 @@ def run(parsed):
 
 
 @contextlib.contextmanager
-def naming_folder(parsed):
-    """Errors about --output_file name --output_dir where that was given instead."""
+def naming_folder(parsed: flags.Parsed) -> Iterator[None]:
+    """Name --output_dir in errors about --output_file if the user has set the former."""
     try:
         yield
     except UserError as error:
         folder = parsed.make(FolderConfig).output_dir
-        is_named = folder is None or parsed.given("output_file")
-        if error.settings[:1] == ("output_file",) and not is_named:
+        names_file = folder is None or parsed.is_set("output_file")
+        if error.settings[:1] == ("output_file",) and not names_file:
             error.settings = ("output_dir", *error.settings[1:])
             error.value = folder
         raise
 
 
-def own_defaults(parsed):
-    """{field: value} of a DataConfig that depend on where the program is and on --output_dir."""
-    defaults, folder = {}, parsed.make(FolderConfig).output_dir
-    if not parsed.given("input_file"):
+def own_defaults(parsed: flags.Parsed) -> dict[str, str]:
+    """Return {field of DataConfig: default} for defaults that depend on the place of the program
+    and on --output_dir.
+    """
+    defaults = {}
+    folder = parsed.make(FolderConfig).output_dir
+    if not parsed.is_set("input_file"):
         defaults["input_file"] = flags.bundled("sample_text.txt")
     if folder is not None:
-        if parsed.given("output_file"):
+        if parsed.is_set("output_file"):
             raise UserError(
                 "--output_file names the folder too",
                 "give one of them",
@@ -171,9 +188,11 @@ def own_defaults(parsed):
     return defaults
 
 
-def adopted(parsed, folder):
-    """{field of DataConfig: value} that a model's folder decides, {} without one. UserError for a
-    flag of the user's that contradicts it.
+def model_values(parsed: flags.Parsed, folder: str | None) -> dict[str, Any]:
+    """Return {field of DataConfig: value} for the settings that a model's folder determines; {}
+    without one.
+
+    Raises UserError for a flag of the user's that contradicts it.
     """
     if folder is None:
         return {}
@@ -185,48 +204,52 @@ def adopted(parsed, folder):
             where=folder,
         )
     is_sentence_piece = vocabulary.endswith(".model")
-    values = dict(tokenization="SentencePiece" if is_sentence_piece else "WordPiece")
-    casing, given = find_casing(folder), parsed.given_values(DataConfig)
-    insisted = given.get("do_lower_case", casing.is_lower)
-    values["do_lower_case"] = insisted if casing.guess else casing.is_lower
+    values: dict[str, Any] = {"tokenization": "SentencePiece" if is_sentence_piece else "WordPiece"}
+    casing = find_casing(folder)
+    user_values = parsed.user_values(DataConfig)
+    user_casing = user_values.get("do_lower_case", casing.is_lower)
+    values["do_lower_case"] = user_casing if casing.guess else casing.is_lower
     size = read_config(folder).vocab_size
     for name, value in (values | dict(vocab_size=size)).items():
-        if given.get(name, value) != value:
+        if user_values.get(name, value) != value:
             raise UserError(
                 f"the model in {folder} has {value}",
                 "drop the flag, or --init_checkpoint",
                 setting=name,
-                value=given[name],
+                value=user_values[name],
             )
-    mine, other = ("sp_model_file", "vocab_file")[:: 1 if is_sentence_piece else -1]
-    if other in given:
+    flag, other_flag = ("sp_model_file", "vocab_file")[:: 1 if is_sentence_piece else -1]
+    if other_flag in user_values:
         raise UserError(
             f"the model in {folder} has {values['tokenization']} ({os.path.basename(vocabulary)})",
             "drop the flag",
-            setting=other,
-            value=given[other],
+            setting=other_flag,
+            value=user_values[other_flag],
         )
-    return values | {mine: vocabulary}
+    return values | {flag: vocabulary}
 
 
-def check_vocabulary(parsed, folder, config):
-    """What is taken from a model's folder, for the log. UserError when its vocabulary is not the
-    model's, or not that of the DataConfig.
+def check_vocabulary(parsed: flags.Parsed, folder: str, config: DataConfig) -> str:
+    """Check that the data's vocabulary is that of the model in a folder; return a line on what the
+    folder determines.
+
+    Raises UserError when the folder's vocabulary does not fit its model or the DataConfig.
     """
     from bert_gpu.interop import models
     from bert_gpu.text.tokenizers.open import open_tokenizer
 
-    casing = config.do_lower_case if parsed.given("do_lower_case") else None
-    tokenizer, path = models.load_tokenizer(folder, None, casing), find_vocabulary(folder)
+    casing = config.do_lower_case if parsed.is_set("do_lower_case") else None
+    tokenizer = models.load_tokenizer(folder, None, casing)
+    path = find_vocabulary(folder)
     models.check_vocabulary(tokenizer, read_config(folder), path)
-    named = config.given_vocabulary
-    if open_tokenizer(named, config.do_lower_case).identity != tokenizer.identity:
+    data_vocabulary = config.given_vocabulary
+    if open_tokenizer(data_vocabulary, config.do_lower_case).identity != tokenizer.identity:
         flag = "vocab_file" if config.vocab_file else "sp_model_file"
         raise UserError(
             f"is not the vocabulary of the model, {path}",
             f"drop the flag, or --init_checkpoint; {OWN_WORDS}",
             setting=flag,
-            value=named,
+            value=data_vocabulary,
         )
-    described = models.describe_tokenizer(tokenizer, folder)
-    return f"from {folder}: {config.tokenization} {os.path.basename(path)}, {described}"
+    description = models.describe_tokenizer(tokenizer, folder)
+    return f"from {folder}: {config.tokenization} {os.path.basename(path)}, {description}"

@@ -1,4 +1,4 @@
-"""python -m bert_gpu doctor: whether a training would work here, and what to install if not."""
+"""python -m bert_gpu doctor: checks whether a training would work on this machine."""
 
 import json
 import sys
@@ -12,8 +12,8 @@ from bert_gpu.doctor.config import DoctorConfig
 SUMMARY = (
     "Examines this machine: versions, processor, memory, disks, GPUs, driver, CUDA libraries and "
     "NCCL, the rate of matrix products, one training step on every device, and two replicas "
-    "where there are two GPUs. Exit code 0: training would work; 2: it would not, and what to do. "
-    "Put its output into a bug report."
+    "where there are two GPUs. Exit code 0: training would work; 2: it would not, and the output "
+    "says what to do. Put the output into a bug report."
 )
 EXAMPLE = (
     "python -m bert_gpu doctor",
@@ -21,7 +21,7 @@ EXAMPLE = (
 )
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, [DoctorConfig], positionals="")
     config = parsed.make(DoctorConfig)
     if parsed.positionals:
@@ -29,9 +29,9 @@ def main(argv):
             f"{parsed.positionals[0][:60]!r}: takes flags only", "drop it", where="doctor"
         )
 
-    def say(text):
+    def say(text: str) -> None:
         if console.is_terminal(sys.stderr):
-            console.tell(sys.stderr, f"{text} ...")
+            console.print_to(sys.stderr, f"{text} ...")
 
     findings = checks.examine(say=say)
     if config.json:

@@ -1,10 +1,16 @@
-"""python -m bert_gpu embed: hidden states of a trained model for each line of a text."""
+"""python -m bert_gpu embed: writes a vector, or hidden states, for each line of a text."""
+
+from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from bert_gpu.base.console import format_seconds
 from bert_gpu.cli import flags
 from bert_gpu.inference.config import EmbedConfig
+
+if TYPE_CHECKING:
+    from bert_gpu.inference.embeddings import Embedded
 
 SUMMARY = (
     "Embeds texts with a trained model: a vector for each line, written to an array file that "
@@ -17,19 +23,20 @@ EXAMPLE = (
 CLASSES = [EmbedConfig]
 
 
-def main(argv, in_program=False):
-    """Returns an inference.embeddings.Embedded; in_program: of flags.parse."""
+def main(argv: list[str], in_program: bool = False) -> Embedded:
+    """Run the command. in_program: as in flags.parse."""
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, in_program=in_program)
-    config, started = parsed.make(EmbedConfig), time.monotonic()
+    config = parsed.make(EmbedConfig)
+    started = time.monotonic()
     with parsed.imports():
         from bert_gpu.inference.embeddings import embed_file
     console = parsed.console(config.quiet)
-    done = embed_file(config, console)
-    if done.num_truncated:
-        console.say(f"cut to --max_seq_length: {done.num_truncated:,} texts")
-    rows = done.num_tokens if config.pooling == "none" else done.num_texts
+    result = embed_file(config, console)
+    if result.num_truncated:
+        console.say(f"cut to --max_seq_length: {result.num_truncated:,} texts")
+    rows = result.num_tokens if config.pooling == "none" else result.num_texts
     console.say(
-        f"{' and '.join(done.files)}: {rows:,} x {done.width} of {done.num_texts:,} texts, "
-        f"{done.num_tokens:,} tokens, in {format_seconds(time.monotonic() - started)}"
+        f"{' and '.join(result.files)}: {rows:,} x {result.width} of {result.num_texts:,} texts, "
+        f"{result.num_tokens:,} tokens, in {format_seconds(time.monotonic() - started)}"
     )
-    return done
+    return result

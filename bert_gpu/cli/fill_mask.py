@@ -1,4 +1,6 @@
-"""python -m bert_gpu fill-mask: the words that a pretrained model predicts for [MASK]."""
+"""python -m bert_gpu fill-mask: predicts words for each [MASK] with a pretrained model."""
+
+from collections.abc import Sequence
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
@@ -17,14 +19,15 @@ EXAMPLE = (
 CLASSES = [FillMaskConfig]
 
 
-def main(argv, in_program=False):
-    """Returns the answers for texts, and in a program also those for a file: for each text, for
-    each [MASK] of it, [(probability, word), ...]. in_program: of flags.parse.
+def main(argv: list[str], in_program: bool = False) -> list[list[list[tuple[float, str]]]]:
+    """Run the command; return (probability, word) pairs for each [MASK] of each text, those for a
+    file only in a program. in_program: as in flags.parse.
     """
     parsed = flags.parse(
         argv, SUMMARY, EXAMPLE, CLASSES, positionals='"TEXT WITH [MASK]"', in_program=in_program
     )
-    config, texts = parsed.make(FillMaskConfig), parsed.positionals
+    config = parsed.make(FillMaskConfig)
+    texts = parsed.positionals
     if bool(texts) == (config.input is not None):
         raise UserError(
             'a text is needed, in quotes: fill-mask "the sky is [MASK] ."; or --input=FILE'
@@ -42,16 +45,17 @@ def main(argv, in_program=False):
             if not parsed.in_program:
                 show(text if len(texts) > 1 else None, masks)
         return answers
-    shown, answers = parsed.console(config.quiet or config.output is None), []
+    log = parsed.console(config.quiet or config.output is None)
+    answers = []
     say = (lambda text, masks: answers.append(masks)) if parsed.in_program else show
-    num_texts = fill_file(config, shown, say)
+    num_texts = fill_file(config, log, say)
     if config.output is not None:
-        shown.say(f"{config.output}: answers for {num_texts:,} texts")
+        log.say(f"{config.output}: answers for {num_texts:,} texts")
     return answers
 
 
-def show(text, masks):
-    """Prints the words for each mask of a text, below the text unless it is None."""
+def show(text: str | None, masks: Sequence[Sequence[tuple[float, str]]]) -> None:
+    """Print the words for each mask of a text, below the text unless it is None."""
     if text is not None:
         console.answer(text)
     for index, words in enumerate(masks, 1):

@@ -1,25 +1,27 @@
 """Flagfiles: --flagfile=FILE reads flags from a file, --save_config=FILE writes one.
 
 The format is absl's: one --name=value a line, blank lines and lines that begin with # or // are
-comments, and one flagfile may name another. Where absl only says what is wrong, messages here also
-say in which file and line.
+comments, and one flagfile may include another. Messages name the file and the line, which those of
+absl do not.
 """
 
 import os
+from collections.abc import Sequence
 
 import bert_gpu
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_regular, write_text
 
-MARK = "# flags of bert-gpu, written by --save_config"  # begins the first line of a file of ours
+MARK = "# flags of bert-gpu, written by --save_config"  # the beginning of a file that we wrote
 MAX_BYTES = 1 << 20
 NOT_SAVED = frozenset(("save_config", "show_config", "overwrite", "quiet", "show"))
 
 
-def read_lines(path):
-    """[(number of the line, flag)] of a flagfile, numbers from 1, without comments.
+def read_lines(path: str) -> list[tuple[int, str]]:
+    """Return (number of the line, flag) for the lines of a flagfile that are not comments. Numbers
+    start at 1.
 
-    Raises UserError when it cannot be read or is no text of at most MAX_BYTES.
+    Raises UserError when the file cannot be read, is not UTF-8 or is larger than MAX_BYTES.
     """
     name = f"--flagfile={path}"
     try:
@@ -28,14 +30,12 @@ def read_lines(path):
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         raise UserError(
-            getattr(error, "strerror", None) or error,
+            getattr(error, "strerror", None) or str(error),
             "name a file with one --flag=value a line",
             where=name,
         ) from error
     if len(content) > MAX_BYTES:
-        raise UserError(
-            "is larger than 1 MB, which no flagfile is", "name another file", where=name
-        )
+        raise UserError("is too large for a flagfile (1 MB)", "name another file", where=name)
     try:
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -46,17 +46,18 @@ def read_lines(path):
     return [(number, flag) for number, flag in flags if flag and not flag.startswith(("#", "//"))]
 
 
-def save(path, script, given, others):
-    """Writes a flagfile that gives the same run; replaces one of ours at once, and no other file.
+def save(path: str, script: str, flags: Sequence[str], others: Sequence[str]) -> None:
+    """Write a flagfile that starts the same run. Replaces a flagfile that we wrote, and no other
+    file.
 
     Args:
-      path: of the file. script: the command's name. given: [--flag=value] of the user. others:
-        lines on the settings that were not given, written as comments.
+      script: the command's name. flags: the user's, as --flag=value. others: lines on the other
+        settings, written as comments.
     """
     name = f"--save_config={path}"
     target = os.path.expanduser(path)
     check_target(target, name)
-    for flag in given:
+    for flag in flags:
         if flag.splitlines() != [flag.strip()]:
             raise UserError(
                 "a flagfile cannot hold line breaks, nor spaces at the end of a "
@@ -67,22 +68,28 @@ def save(path, script, given, others):
     head = [
         f"{MARK} ({bert_gpu.__version__})",
         f"# {script} --flagfile=FILE starts the same run; flags after it win.",
-        f"# Relative paths count from the folder of the call, which was {os.getcwd()}",
+        f"# Relative paths start at the folder of the call, which was {os.getcwd()}",
     ]
-    rest = ["", "# Not given, and so in this version:", *(f"# {line}" for line in others)]
-    text = "\n".join([*head, "", *given, *(rest if others else [])]) + "\n"
+    comments = [
+        "",
+        "# Other settings in this version:",
+        *(f"# {line}" for line in others),
+    ]
+    text = "\n".join([*head, "", *flags, *(comments if others else [])]) + "\n"
     try:
         write_text(target, text)
     except (OSError, ValueError) as error:
         raise UserError(
-            getattr(error, "strerror", None) or error,
+            getattr(error, "strerror", None) or str(error),
             "check the path, its permissions and the space on the disk",
             where=name,
         ) from error
 
 
-def check_target(target, name):
-    """UserError unless a flagfile can be written there without harm."""
+def check_target(target: str, name: str) -> None:
+    """Raise UserError, about `name`, unless a flagfile can be written to a path and replaces no
+    other file.
+    """
     folder = os.path.dirname(target) or "."
     if "://" in target:
         raise UserError(
@@ -93,7 +100,7 @@ def check_target(target, name):
     if not os.path.lexists(target):
         return
     if not os.path.isfile(target):
-        raise UserError("is no plain file", "name another", where=name)
+        raise UserError("is not a regular file", "name another", where=name)
     with open(target, "rb") as file:
         if not file.read(len(MARK)) == MARK.encode():
             raise UserError(

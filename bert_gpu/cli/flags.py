@@ -1,8 +1,7 @@
-"""absl flags made from settings classes, and settings made from flags; exit codes.
+"""Makes absl flags from settings classes, and settings from flags; turns errors into exit codes.
 
-Each field of a settings class becomes a flag of the same name. Values that the user gave are kept
-apart from defaults, because they win over presets and recipes: command line > recipe > the
-command's defaults > the settings class's.
+Each field of a settings class becomes a flag of the same name. A setting comes from the first of
+these that has it: the command line, the recipe, the command's defaults, the settings class.
 """
 
 import contextlib
@@ -11,11 +10,14 @@ import os
 import pathlib
 import signal
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
 import bert_gpu
 from bert_gpu.base import console
+from bert_gpu.base.console import Console
 from bert_gpu.base.environment import quick_imports
 from bert_gpu.base.errors import TrainingStopped, UserError, one_line
 from bert_gpu.base.settings import Settings, fields_of, parse_time, setting, value_type
@@ -24,8 +26,9 @@ from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.recipes import rules
 
+S = TypeVar("S", bound=Settings)
 PACKAGE = pathlib.Path(bert_gpu.__file__).resolve().parent
-# what stands for each script where there is only the package
+# {script: the command that does the same where only the package is installed}
 COMMANDS = {
     "create_pretraining_data.py": "bert-gpu data",
     "run_pretraining_gpu.py": "bert-gpu pretrain",
@@ -42,8 +45,8 @@ class CommonConfig(Settings):
     )
     save_config: str | None = setting(
         None,
-        "Write the flags of this call to a file, for --flagfile, and go on; with --show_config, "
-        "exit. What concerns one call alone, such as --overwrite and --quiet, is left out.",
+        "Write the flags of this call to a file, for --flagfile, and continue; with --show_config, "
+        "exit. Flags that concern one call alone, such as --overwrite and --quiet, are left out.",
     )
     overwrite: bool = setting(
         False, "Remove an earlier run from the output folder and start again."
@@ -51,9 +54,9 @@ class CommonConfig(Settings):
     quiet: bool = setting(False, "Print warnings and errors only.")
 
 
-def bundled(name):
-    """Path of a file that comes with bert_gpu: a wheel has it in the package's bundled/ (setup.py),
-    a clone beside the package. Just its name when it is in neither.
+def bundled(name: str) -> str:
+    """Return the path of a file that comes with bert_gpu: a wheel has it in the package's bundled/
+    (setup.py), a clone beside the package. Returns its name when it is in neither.
     """
     places = (PACKAGE / "bundled" / name, PACKAGE.parent / name)
     path = next((path for path in places if path.exists()), None)
@@ -62,8 +65,8 @@ def bundled(name):
     return os.path.relpath(path) if path.is_relative_to(pathlib.Path.cwd()) else str(path)
 
 
-def name_commands(text):
-    """Text in which the scripts that a wheel does not have are called bert-gpu COMMAND."""
+def name_commands(text: str) -> str:
+    """Return a text with `bert-gpu COMMAND` in place of scripts that are not installed."""
     for script, command in COMMANDS.items():
         if not (PACKAGE.parent / script).exists():
             text = text.replace(f"python {script}", command).replace(script, command)
@@ -71,85 +74,100 @@ def name_commands(text):
 
 
 class Parsed:
-    """The parsed flags of one call. positionals: the arguments that are not flags. in_program:
-    whether a program makes the call.
+    """The parsed flags of one call.
 
-    script: the command's name in recipes. recipe_name: that of --recipe, or None. phase: that of
-    --phase, None where the recipe has none. is_implied: whether the user has named no recipe.
-    recipe: {flag: (value, source)} that both set where the user did not. sources: {flag:
-    arguments.Given} of the flags that the user gave. adopted: {flag: (value, source)} of what a
-    command takes from a file, for --show_config and --save_config.
+    Attributes:
+      positionals: the arguments that are not flags. in_program: whether a program makes the call.
+      imports: returns the context in which a command imports TensorFlow.
+      script: the command's name in recipes; "" = none. recipe_name: of --recipe or the implied
+        recipe, or None. phase: of --phase; None if the recipe has no phases. is_implied: whether
+        the recipe is implied, because the user has named none.
+      recipe: {flag: (value, source)} that recipe and phase set, without the user's flags.
+      sources: {flag: arguments.UserFlag} of the user's flags. file_values: {flag: (value, source)}
+        of settings that a command reads from a file, for --show_config and --save_config.
     """
 
     def __init__(
-        self, values, classes, defaults, positionals, script, given, implied=None, in_program=False
-    ):
+        self,
+        values: absl_flags.FlagValues,
+        classes: Sequence[type[Settings]],
+        defaults: Mapping[str, Any],
+        positionals: list[str],
+        script: str,
+        user_flags: Iterable[arguments.UserFlag],
+        implied: Callable[[str, list[str]], str | None] | None = None,
+        in_program: bool = False,
+    ) -> None:
         self.in_program = in_program
-        # makes the context in which a command imports TensorFlow
         self.imports = contextlib.nullcontext if in_program else quick_imports
-        self.values, self.classes, self.defaults, self.positionals = (
-            values,
-            classes,
-            defaults,
-            positionals,
-        )
-        self.sources, self.adopted = {flag.name: flag for flag in given}, {}
-        self.script, self.recipe, self.phase, self.warned = script, {}, None, set()
-        chosen, self.is_implied = None if script is None else self.make(rules.RecipeConfig), False
-        self.recipe_name = chosen and chosen.recipe
+        self.values = values
+        self.classes = classes
+        self.defaults = defaults
+        self.positionals = positionals
+        self.sources = {flag.name: flag for flag in user_flags}
+        self.file_values: dict[str, tuple[Any, str]] = {}
+        self.script = script
+        self.recipe: dict[str, tuple[Any, str]] = {}
+        self.phase: int | None = None
+        self.warned: set[str] = set()
+        config = self.make(rules.RecipeConfig) if script else rules.RecipeConfig()
+        self.is_implied = False
+        self.recipe_name = config.recipe
         if self.recipe_name is None and implied is not None:
             self.recipe_name = implied(script, list(self.sources))
             self.is_implied = self.recipe_name is not None
         if self.recipe_name is not None:
-            given = {
-                flag: value for kind in classes for flag, value in self.given_values(kind).items()
+            user_values = {
+                flag: value for kind in classes for flag, value in self.user_values(kind).items()
             }
-            self.phase = chosen.phase if rules.RECIPES[self.recipe_name].phases else None
-            self.recipe = rules.resolve(self.recipe_name, script, given, self.phase)
+            self.phase = config.phase if rules.RECIPES[self.recipe_name].phases else None
+            self.recipe = rules.resolve(self.recipe_name, script, user_values, self.phase)
 
-    def given(self, name):
-        """Whether the user gave the flag."""
+    def is_set(self, name: str) -> bool:
+        """Return whether the user has set the flag."""
         return bool(self.values[name].present)
 
-    def given_values(self, kind):
-        """{field: value} of the fields of a settings class that the user gave."""
+    def user_values(self, kind: type[Settings]) -> dict[str, Any]:
+        """Return {field: value} for the fields of a settings class that the user has set."""
         return {
             field.name: self._value(field)
             for field in dataclasses.fields(kind)
-            if self.given(field.name)
+            if self.is_set(field.name)
         }
 
-    def overrides(self, kind):
-        """{field: value} of the fields of a settings class that the user or the recipe sets."""
-        chosen = {
+    def overrides(self, kind: type[Settings]) -> dict[str, Any]:
+        """Return {field: value} for the fields of a settings class that the user or the recipe
+        sets.
+        """
+        recipe_values = {
             field.name: self.recipe[field.name][0]
             for field in dataclasses.fields(kind)
             if field.name in self.recipe
         }
-        return chosen | self.given_values(kind)
+        return recipe_values | self.user_values(kind)
 
-    def make(self, kind, **defaults):
-        """Settings of a class: each value from the user, else the recipe, else `defaults`, else the
-        command's defaults, else the class.
+    def make(self, kind: type[S], **defaults: Any) -> S:
+        """Return settings of a class. Each value comes from the first that has it: the user, the
+        recipe, `defaults`, the command's defaults, the class.
         """
-        ours = {
+        command_defaults = {
             field.name: self.defaults[field.name]
             for field in dataclasses.fields(kind)
-            if field.name in self.defaults and not any(map(self.given, field.metadata["instead"]))
+            if field.name in self.defaults and not any(map(self.is_set, field.metadata["instead"]))
         }
         with self.naming_origins():
-            made = kind(**ours | defaults | self.overrides(kind))
-        for name in self.given_values(kind):
-            problem = made.without_effect(name)
+            config = kind(**command_defaults | defaults | self.overrides(kind))
+        for name in self.user_values(kind):
+            problem = config.without_effect(name)
             if problem and problem not in self.warned:
                 self.warned.add(problem)
                 console.warn(problem)
-        return made
+        return config
 
     @contextlib.contextmanager
-    def naming_origins(self):
-        """Says in errors about a setting where its value comes from, if that is the recipe, a
-        flagfile or a flag of another name.
+    def naming_origins(self) -> Iterator[None]:
+        """Add the origin of a setting's value to errors about it, if it is the recipe, a flagfile
+        or a flag of another name.
         """
         try:
             yield
@@ -158,8 +176,8 @@ class Parsed:
             raise
 
     def origin_of(self, error: UserError) -> str | None:
-        """What gave the settings of an error their values; None for the command line, a default or
-        no settings.
+        """Return the origin of the values of an error's settings; None for the command line, a
+        default or an error without settings.
         """
         for name in error.settings:
             if name in self.sources and self.sources[name].origin:
@@ -173,34 +191,35 @@ class Parsed:
         return None
 
     def _flag_of_recipe(self, name: str) -> str | None:
-        """The flag of the recipe that a setting follows from, such as its model for the model's
-        hidden_size; None where the user or a default decides.
+        """Return the flag of the recipe that determines a setting, such as "model" for the model's
+        hidden_size; None when the user or a default does.
         """
         if name in self.recipe:
-            return None if self.given(name) else name
-        is_models = name in fields_of(ModelConfig) and not self.given(name)
-        return "model" if is_models and "model" in self.recipe and not self.given("model") else None
+            return None if self.is_set(name) else name
+        is_models = name in fields_of(ModelConfig) and not self.is_set(name)
+        return (
+            "model" if is_models and "model" in self.recipe and not self.is_set("model") else None
+        )
 
-    def console(self, quiet):
-        """A Console, in a program a LogConsole, whose warnings that are UserErrors say where their
-        setting comes from. Its first line tells of a recipe that the user has not named.
+    def console(self, quiet: bool) -> Console:
+        """Return a console, which adds origins to warnings about settings. Its first line reports
+        a recipe that the user has not named.
         """
         kind = console.LogConsole if self.in_program else console.Console
-        made = kind(quiet, origin_of=self.origin_of)
+        log = kind(quiet, origin_of=self.origin_of)
         if self.is_implied:
-            made.say(quick.SAID)
-        return made
+            log.say(quick.NOTICE)
+        return log
 
-    def save_config(self, path, configs):
-        """Writes the flags of this call to a file, for --flagfile. configs: Settings objects whose
-        other values it tells in comments. An implied recipe is written as a flag, because the call
-        would lose it with the first flag that is added.
+    def save_config(self, path: str, configs: Iterable[Settings]) -> None:
+        """Write the flags of this call to a file, for --flagfile, and the other values of the
+        settings as comments. An implied recipe is written as a flag, because any other flag that is
+        added later would end it.
         """
         implied = [as_flag("recipe", self.recipe_name)] if self.is_implied else []
-        given = implied + [
+        user_flags = implied + [
             flag.argument for flag in self.sources.values() if flag.name not in flagfile.NOT_SAVED
         ]
-        recipe = [] if self.recipe_name is None else recipe_lines(self)
         others = [
             line_of(self, field, getattr(config, field.name))
             for config in configs
@@ -208,9 +227,9 @@ class Parsed:
             if field.name not in self.sources.keys() | flagfile.NOT_SAVED
             and getattr(config, field.name) not in (None, ())
         ]
-        flagfile.save(path, aliases.SCRIPTS[self.script], given, recipe + others)
+        flagfile.save(path, aliases.SCRIPTS[self.script], user_flags, recipe_lines(self) + others)
 
-    def _value(self, field):
+    def _value(self, field: dataclasses.Field) -> Any:
         value = self.values[field.name].value
         if field.metadata["words"] and value not in field.metadata["words"]:
             try:
@@ -220,49 +239,51 @@ class Parsed:
         return tuple(value) if value_type(field)[0] is tuple else value
 
 
-def as_flag(name, value):
-    """A setting as on the command line."""
+def as_flag(name: str, value: Any) -> str:
+    """Return a setting as an argument of a command line."""
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no{name}"
     return f"--{name}={','.join(value) if isinstance(value, tuple) else value}"
 
 
 def parse(
-    argv,
-    summary,
-    example,
-    classes,
+    argv: Sequence[str],
+    summary: str,
+    example: Iterable[str],
+    classes: Sequence[type[Settings]],
     *,
-    defaults=None,
-    positionals=None,
-    script=None,
-    main=None,
-    implied=None,
-    in_program=False,
-):
-    """Parses a command line.
+    defaults: Mapping[str, Any] | None = None,
+    positionals: str | None = None,
+    script: str = "",
+    main: Mapping[str, Sequence[str]] | None = None,
+    implied: Callable[[str, list[str]], str | None] | None = None,
+    in_program: bool = False,
+) -> Parsed:
+    """Parse a command line.
+
+    Prints the help and raises SystemExit(0) for --help and --helpfull. Raises UserError for bad
+    flags.
 
     Args:
-      argv: with the program's name first. summary: what the command does. example: lines
-        shown by --help.
-      classes: settings classes, in the order in which --helpfull shows them.
+      argv: with the program's name first. summary: what the command does. example: lines of --help.
+      classes: in the order in which --helpfull shows them.
       defaults: {field: value} where this command's default differs from the settings class's.
-      positionals: how --help shows arguments that are not flags, such as "TEXT"; None refuses them.
+      positionals: arguments that are not flags, as --help shows them, such as "TEXT"; None = such
+        arguments are errors.
       script: this command's name in recipes and aliases, if its classes include
-        recipes.RecipeConfig; None = neither.
+        recipes.RecipeConfig; "" = it has neither.
       main: {topic: names of the flags that --help shows}; None = it shows all.
-      implied: function of (script, names of the flags given) -> the recipe of a call that names
-        none, or None.
-      in_program: whether a program makes the call, which has other help and goes on afterwards.
-
-    Returns: Parsed. Prints the help and raises SystemExit(0) for --help and --helpfull. Raises
-      UserError for bad flags.
+      implied: returns the recipe, or None, of a call that names none, given the script and the
+        names of the flags that the user has set.
+      in_program: whether a program makes the call, which has other help and continues afterwards.
     """
-    values, defaults, fields = absl_flags.FlagValues(), defaults or {}, fields_of(*classes)
+    values = absl_flags.FlagValues()
+    defaults = defaults or {}
+    fields = fields_of(*classes)
     foreign = aliases.ALIASES.get(script, {})
     flags_end = argv.index("--") if "--" in argv else len(argv)
-    wanted = next((argument for argument in argv[1:flags_end] if argument in HELP), None)
-    if wanted is not None and not in_program:
+    help_flag = next((argument for argument in argv[1:flags_end] if argument in HELP), None)
+    if help_flag is not None and not in_program:
         text = help_text.text(
             os.path.basename(argv[0]),
             summary,
@@ -272,7 +293,7 @@ def parse(
             positionals=positionals,
             main=main,
             aliases=foreign,
-            is_full=wanted == "--helpfull",
+            is_full=help_flag == "--helpfull",
         )
         console.answer(name_commands(text))
         raise SystemExit(0)
@@ -283,23 +304,23 @@ def parse(
     reader = arguments.Reader(
         switches, foreign | own_aliases(fields), positionals is not None, script, listing
     )
-    given, rest = reader.read(argv[1:])
-    for flag in given:
+    user_flags, texts = reader.read(argv[1:])
+    for flag in user_flags:
         try:
             values([argv[0], flag.argument])
         except absl_flags.Error as error:
             raise UserError(
-                f"{flag.said or flag.argument}: {form_of(fields[flag.name])}",
+                f"{flag.alias_text or flag.argument}: {form_of(fields[flag.name])}",
                 where=flag.place.where,
             ) from error
-    return Parsed(values, classes, defaults, rest, script, given, implied, in_program)
+    return Parsed(values, classes, defaults, texts, script, user_flags, implied, in_program)
 
 
 HELP = ("--help", "-h", "-help", "--helpfull")
 
 
-def own_aliases(fields):
-    """{name: Alias} of the other names that flags have of their own. fields: {name: field}."""
+def own_aliases(fields: Mapping[str, dataclasses.Field]) -> dict[str, aliases.Alias]:
+    """Return {name: Alias} for the other names that our own flags have."""
     return {
         alias: aliases.Alias(alias, (), (), flag=name, is_switch=value_type(field)[0] is bool)
         for name, field in fields.items()
@@ -307,8 +328,8 @@ def own_aliases(fields):
     }
 
 
-def form_of(field):
-    """What the text of a field's value must be."""
+def form_of(field: dataclasses.Field) -> str:
+    """Return what the text of a field's value must be, for a message."""
     if field.metadata["unit"]:
         try:
             parse_time("", field.metadata["unit"])
@@ -321,15 +342,15 @@ def form_of(field):
 class TimeParser(absl_flags.ArgumentParser):
     """Parses times, such as 1h30m, into floats in a unit."""
 
-    def __init__(self, unit):
+    def __init__(self, unit: str) -> None:
         super().__init__()
         self.unit = unit
 
-    def parse(self, argument):
+    def parse(self, argument: str | float) -> float:
         return parse_time(argument, self.unit) if isinstance(argument, str) else argument
 
 
-def define(field, values, default):
+def define(field: dataclasses.Field, values: absl_flags.FlagValues, default: Any) -> None:
     kind, _ = value_type(field)
     if field.metadata["unit"]:
         absl_flags.DEFINE(
@@ -346,14 +367,15 @@ def define(field, values, default):
         float: absl_flags.DEFINE_float,
     }
     if field.metadata["words"]:
-        kind, default = str, None if default is None else str(default)
+        kind = str
+        default = None if default is None else str(default)
     make = makers.get(kind, absl_flags.DEFINE_list if kind is tuple else absl_flags.DEFINE_string)
     make(field.name, default, field.metadata["help"], flag_values=values)
 
 
-def describe(parsed, settings):
-    """The resolved settings, one per line, with the source of each. settings: Settings objects."""
-    lines = [] if parsed.recipe_name is None else [f"# {line}" for line in recipe_lines(parsed)]
+def describe(parsed: Parsed, settings: Iterable[Settings]) -> str:
+    """Return the resolved settings, one per line, with the source of each."""
+    lines = [f"# {line}" for line in recipe_lines(parsed)]
     lines += [
         line_of(parsed, field, getattr(config, field.name))
         for config in settings
@@ -362,37 +384,38 @@ def describe(parsed, settings):
     return "\n".join(lines)
 
 
-def recipe_lines(parsed):
+def recipe_lines(parsed: Parsed) -> list[str]:
+    if parsed.recipe_name is None:
+        return []
     recipe = rules.RECIPES[parsed.recipe_name]
-    differs = recipe.differs.get(parsed.script, ())
     return [
         f"recipe {parsed.recipe_name}: {recipe.summary}",
-        *(f"differs from its source: {text}" for text in differs),
+        *(f"differs from its source: {text}" for text in recipe.differs.get(parsed.script, ())),
     ]
 
 
-def line_of(parsed, field, value):
-    if field.name in parsed.adopted and field.name not in parsed.sources:
-        value, source = parsed.adopted[field.name]
+def line_of(parsed: Parsed, field: dataclasses.Field, value: Any) -> str:
+    if field.name in parsed.file_values and field.name not in parsed.sources:
+        value, source = parsed.file_values[field.name]
     else:
         value = ",".join(value) if isinstance(value, tuple) else value
         source = source_of(parsed, field, value)
     return f"--{field.name}={value}  # {source}"
 
 
-def source_of(parsed, field, value):
-    """The source of a setting's value."""
+def source_of(parsed: Parsed, field: dataclasses.Field, value: Any) -> str:
+    """Return the source of a setting's value."""
     if field.name in parsed.sources:
         return parsed.sources[field.name].source
-    chosen, source = parsed.recipe.get(field.name, (None, None))
-    if source is not None and value == chosen:
+    recipe_value, source = parsed.recipe.get(field.name, (None, None))
+    if source is not None and value == recipe_value:
         return f"recipe {parsed.recipe_name}: {source}"
     return "default" if value == parsed.defaults.get(field.name, field.default) else "derived"
 
 
-def exit_code(main, argv):
-    """Runs main(argv) and returns `code_of` its result; turns bad input and file errors into one
-    line on stderr and exit code 2.
+def exit_code(main: Callable[[list[str]], object], argv: list[str]) -> int:
+    """Run main(argv) and return the exit code of its result. Bad input and errors of files become
+    one line on stderr and exit code 2.
     """
     try:
         with console.warnings_of_libraries(), answer_interrupts(console.warn):
@@ -409,22 +432,22 @@ def exit_code(main, argv):
     except OSError as error:
         return fail(f"{error.filename or 'a file'}: {error.strerror or error}; {CHECK_PATH}")
     except (KeyboardInterrupt, SystemError) as error:
-        cause = error
+        cause: BaseException | None = error
         while isinstance(cause, SystemError):  # of Numba's compiled functions
             cause = cause.__cause__
         if not isinstance(cause, KeyboardInterrupt):
             raise
         return 128 + signal.SIGINT
     except Exception as error:
-        problem = tensorflow_problem(error)
-        if problem is None:
+        message = tensorflow_problem(error)
+        if message is None:
             raise
-        return fail(problem)
+        return fail(message)
 
 
 def code_of(result: object) -> int:
-    """The exit code of a command's result: the result itself, or 128 + the signal that stopped a
-    run, else 0. Prints a result that is text.
+    """Return the exit code of a command's result: the result if it is a number, 128 + the signal if
+    one stopped the run, else 0. Prints a result that is text.
     """
     if isinstance(result, int):
         return result
@@ -437,9 +460,9 @@ def code_of(result: object) -> int:
 CHECK_PATH = "check the path, its permissions and the space on the disk"
 
 
-def tensorflow_problem(error):
-    """One line on what to do about an error of TensorFlow's; None for other errors. Does not import
-    TensorFlow.
+def tensorflow_problem(error: Any) -> str | None:
+    """Return a message about an error of TensorFlow's and its remedy; None for other errors. Does
+    not import TensorFlow.
     """
     kinds = [
         kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("tensorflow.")
@@ -456,7 +479,7 @@ def tensorflow_problem(error):
     return None
 
 
-def fail(message):
-    """Prints one line of at most 300 characters to stderr; returns the exit code of bad input."""
-    console.tell(sys.stderr, one_line(name_commands(message)))
+def fail(message: str) -> int:
+    """Print one line of at most 300 characters to stderr; return the exit code of bad input."""
+    console.print_to(sys.stderr, one_line(name_commands(message)))
     return 2

@@ -1,52 +1,72 @@
-"""The texts of --help and --helpfull.
+"""Writes the texts of --help and --helpfull.
 
---help shows a command's main flags by topic, two lines each; --helpfull shows all, by settings
-class, with the names that they have in other projects. A command without main flags shows all in
-both.
+--help shows a command's main flags by topic, two lines each; --helpfull shows all flags by settings
+class, with their names in other projects. For a command without main flags, both show all.
 """
 
 import re
 import shutil
 import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import Field
+from typing import Any
 
-from bert_gpu.base.settings import TIME_UNITS, fields_of, value_type
+from bert_gpu.base.settings import TIME_UNITS, Settings, fields_of, value_type
+from bert_gpu.cli.aliases import Alias
 
 MORE = (
     "--flagfile=FILE reads flags from a file, one --name=value a line; flags that come later win."
 )
-SAVING = "--save_config=FILE writes such a file. --show_config prints what is set and why."
+SAVING = (
+    "--save_config=FILE writes such a file. --show_config prints all settings and their sources."
+)
 OTHERS = (
-    "Flags of Google's, Hugging Face's and NVIDIA's BERT are taken, too, such as --max_steps: "
+    "Flags of Google's, Hugging Face's and NVIDIA's BERT work too, such as --max_steps: "
     "docs/migration.md."
 )
 LINES = 2  # of a flag in --help
-WHOLE = dict(break_long_words=False, break_on_hyphens=False)  # what is typed is not cut
+WHOLE: dict[str, Any] = dict(break_long_words=False, break_on_hyphens=False)  # commands stay whole
 
 
-def text(program, summary, example, classes, defaults, *, positionals, main, aliases, is_full):
-    """The help of a command.
+def text(
+    program: str,
+    summary: str,
+    example: Iterable[str],
+    classes: Sequence[type[Settings]],
+    defaults: Mapping[str, Any],
+    *,
+    positionals: str | None,
+    main: Mapping[str, Sequence[str]] | None,
+    aliases: Mapping[str, Alias],
+    is_full: bool,
+) -> str:
+    """Return the help of a command.
 
     Args:
-      program: its name. summary, example, classes, defaults, positionals, main: of flags.parse.
-      aliases: {name: Alias}. is_full: whether all flags are shown.
+      program: the command's name. is_full: whether all flags are shown. summary, example, classes,
+        defaults, positionals, main: as in flags.parse.
     """
     width = columns()
-    usage = f"usage: {program} [--flags] {positionals}"
-    lines = [] if positionals is None else [textwrap.fill(usage, width, **WHOLE), ""]
+    lines = (
+        []
+        if positionals is None
+        else [textwrap.fill(f"usage: {program} [--flags] {positionals}", width, **WHOLE), ""]
+    )
     examples = [line for command in example for line in command_lines(command, width)]
     lines += [textwrap.fill(summary, width), "", *examples, ""]
-    is_whole, fields = main is None or is_full, fields_of(*classes)
+    fields = fields_of(*classes)
+    is_whole = main is None or is_full
     topics = (
         {
-            " ".join(kind.__doc__.strip().split("\n\n")[0].split()): fields_of(kind)
+            " ".join((kind.__doc__ or "").strip().split("\n\n")[0].split()): fields_of(kind)
             for kind in classes
         }
-        if is_whole
+        if main is None or is_full
         else {topic: {name: fields[name] for name in names} for topic, names in main.items()}
     )
-    for topic, of_topic in topics.items():
+    for topic, topic_fields in topics.items():
         lines += [textwrap.fill(topic, width), ""]
-        for field in of_topic.values():
+        for field in topic_fields.values():
             names = names_of(field, aliases) if is_whole else ""
             lines += describe(field, defaults, names, width, None if is_whole else LINES)
         lines.append("")
@@ -55,51 +75,60 @@ def text(program, summary, example, classes, defaults, *, positionals, main, ali
     return "\n".join([*lines, textwrap.fill(" ".join(more), width)])
 
 
-def columns():
-    """The width of the help: that of COLUMNS or the terminal, but at most 110."""
+def columns() -> int:
+    """Return the width of the help: COLUMNS or the terminal's width, but at most 110."""
     return min(110, shutil.get_terminal_size((100, 24)).columns)
 
 
-def command_lines(command, width):
-    """Lines that a shell reads as one command; a word or a quoted text stays in one line."""
+def command_lines(command: str, width: int) -> list[str]:
+    """Return lines that a shell reads as one command; a word or a quoted text stays in one line."""
     command = re.sub(r"(['\"]).*?\1", lambda quoted: quoted[0].replace(" ", "\xa0"), command)
-    indents = dict(initial_indent="  ", subsequent_indent=" " * 6)
-    *parts, last = textwrap.wrap(command, width - len(" \\"), **indents, **WHOLE)
+    *parts, last = textwrap.wrap(
+        command, width - len(" \\"), initial_indent="  ", subsequent_indent=" " * 6, **WHOLE
+    )
     return [line.replace("\xa0", " ") for line in (*(f"{part} \\" for part in parts), last)]
 
 
-def describe(field, defaults, names, width, num_lines=None):
-    """Lines on a flag. names: a sentence on its other names. num_lines: at most so many of its help
-    text, whole sentences; None = all.
+def describe(
+    field: Field, defaults: Mapping[str, Any], names: str, width: int, num_lines: int | None = None
+) -> list[str]:
+    """Return lines on a flag.
+
+    Args:
+      names: a sentence on its other names. num_lines: the most lines of its help text, which is cut
+        at a sentence; None = all.
     """
     rules = field.metadata
-    own = ", ".join(f"--{name}" for name in (field.name, *rules["aliases"]))
+    flag_names = ", ".join(f"--{name}" for name in (field.name, *rules["aliases"]))
     value = defaults.get(field.name, field.default)
     kind = value_type(field)[0]
-    default = "" if value is None else f" (default: {shown(value, rules['unit'])})"
+    default = "" if value is None else f" (default: {format_value(value, rules['unit'])})"
     words = "".join(f"|{word}" for word in rules["words"] if word)
     form = "TIME" if rules["unit"] else kind.__name__.upper()
     choices = f" One of: {', '.join(map(str, rules['choices']))}." if rules["choices"] else ""
-    time = f" Such as 24h, 90m or 1h30m; a bare number: {rules['unit']}."
-    unit = time if rules["unit"] else ""
+    unit = f" Such as 24h, 90m or 1h30m; a bare number: {rules['unit']}." if rules["unit"] else ""
     about = rules["help"] if num_lines is None else brief(rules["help"], width - 6, num_lines)
-    indent = dict(initial_indent=" " * 6, subsequent_indent=" " * 6)
-    head = f"  {own}{'' if kind is bool else '=' + form + words}{default}"
+    head = f"  {flag_names}{'' if kind is bool else '=' + form + words}{default}"
     return [
         textwrap.fill(head, width, subsequent_indent=" " * 4, **WHOLE),
-        textwrap.fill(about + unit + choices + names, width, **indent),
+        textwrap.fill(
+            about + unit + choices + names,
+            width,
+            initial_indent=" " * 6,
+            subsequent_indent=" " * 6,
+        ),
     ]
 
 
-def shown(value, unit):
+def format_value(value: Any, unit: str | None) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
     return value if unit is None else f"{value}{TIME_UNITS[unit]}"
 
 
-def brief(content, width, num_lines):
-    """The first sentences of a text, and one that says the default, as many as go into some lines
-    of a width; at least one.
+def brief(content: str, width: int, num_lines: int) -> str:
+    """Return as many first sentences of a text as fit into `num_lines` lines, at least one, and
+    the sentence that states the default.
     """
     sentences = re.split(r"(?<=[.?;]) (?=[A-Za-z\-])", content)
     while len(sentences) > 1 and len(textwrap.wrap(" ".join(sentences), width)) > num_lines:
@@ -110,11 +139,11 @@ def brief(content, width, num_lines):
     return re.sub(r";(?= Default|$)", ".", " ".join(sentences))
 
 
-def names_of(field, aliases):
-    """A sentence on the flags of other projects that set a field's flag."""
-    found = [
+def names_of(field: Field, aliases: Mapping[str, Alias]) -> str:
+    """Return a sentence on the flags of other projects that set a field's flag."""
+    names = [
         f"--{alias.name} ({', '.join(alias.owners)})"
         for alias in aliases.values()
         if field.name in alias.flags
     ]
-    return f" Set by {', '.join(found)}, too." if found else ""
+    return f" Also set by {', '.join(names)}." if names else ""

@@ -1,10 +1,11 @@
-"""python -m bert_gpu launch: a command as several workers on this machine."""
+"""python -m bert_gpu launch: runs a command as several workers on this machine."""
 
 import os
 import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
@@ -14,9 +15,9 @@ from bert_gpu.devices.config import LaunchConfig
 from bert_gpu.devices.nvml import count_gpus
 
 SUMMARY = (
-    "Runs a command as several workers on this machine, which train together as on several "
-    "machines: to try that out, or to survive the death of one. Worker 0 prints here, the others "
-    "into logs. One Ctrl-C stops all of them after they have saved."
+    "Runs a command as several workers on this machine, which train together as workers on several "
+    "machines do: to try that out, or to survive the death of one. Worker 0 prints here, the "
+    "others write logs. One Ctrl-C stops all of them after they have saved."
 )
 EXAMPLE = (
     "python -m bert_gpu launch --num_workers=2 -- run_pretraining_gpu.py --output_dir=runs/two",
@@ -27,21 +28,23 @@ TRAINS = ("pretrain", "classify")
 TAKES_PART = (*TRAINS, "embed")
 
 
-def main(argv):
+def main(argv: list[str]) -> int:
     end = argv.index("--") if "--" in argv else len(argv)
     config = flags.parse(argv[:end], SUMMARY, EXAMPLE, [LaunchConfig]).make(LaunchConfig)
     words = argv[end + 1 :]
-    command, again = command_of(words), command_of(resuming(words))
+    command = command_of(words)
+    next_command = command_of(resuming(words))
     log_dir = tempfile.mkdtemp(prefix="bert-gpu-launch-")
-    code = launch.run(command, again, config, count_gpus(), log_dir, Console())
+    code = launch.run(command, next_command, config, count_gpus(), log_dir, Console())
     if code == 0:
         shutil.rmtree(log_dir, ignore_errors=True)
     return code
 
 
-def command_of(words):
-    """The words behind -- as a command that can be started: a script of Python, or a command of
-    bert_gpu. UserError when it is neither.
+def command_of(words: Sequence[str]) -> list[str]:
+    """Return the words behind -- as a command that can be started.
+
+    Raises UserError when they are neither a script of Python nor a command of bert_gpu.
     """
     name, *arguments = words or [""]
     if name.endswith(".py") and os.path.exists(name):
@@ -59,14 +62,17 @@ def command_of(words):
     return [sys.executable, "-m", "bert_gpu", name, *arguments]
 
 
-def resuming(words):
-    """The words behind -- for an attempt after the first, which must not remove what that one has
-    saved. In a script of ours the last of a flag's values wins, also over a flagfile's; another one
-    may not know --nooverwrite, and only loses --overwrite. `embed` starts over.
+def resuming(words: Sequence[str]) -> list[str]:
+    """Return the words behind -- for an attempt after the first, which must not remove what the
+    first has saved.
+
+    A script of ours gets --nooverwrite, because its last value of a flag wins, also over a
+    flagfile's. Another script may not have that flag, so --overwrite is removed. `embed` starts
+    from the beginning.
     """
     name, *arguments = words
     if name in TRAINS or os.path.basename(name) in flags.COMMANDS:
         return [*words, "--nooverwrite"]
     if name in TAKES_PART:
-        return words
+        return list(words)
     return [name, *(word for word in arguments if not re.match("--?overwrite", word))]

@@ -1,4 +1,8 @@
-"""run_pretraining_gpu.py: TFRecords -> BERT."""
+"""run_pretraining_gpu.py: pretrains a BERT on TFRecords."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
@@ -16,6 +20,9 @@ from bert_gpu.model.config import ModelConfig
 from bert_gpu.pretrain.config import RUN_FIELDS, PretrainSettings, check_data, resolve_model
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.train.config import BatchConfig, fit_sizes
+
+if TYPE_CHECKING:
+    from bert_gpu.train.run import TrainingResult
 
 SUMMARY = (
     "Pretrains a BERT on TFRecords, on all GPUs of this machine, or on the CPU if it has none. "
@@ -62,12 +69,20 @@ MAIN = {
 }
 
 
-def main(argv, in_program=False):
-    """Returns a train.run.TrainingResult, or the text of --show_config. in_program: of
+def main(argv: list[str], in_program: bool = False) -> TrainingResult | str:
+    """Run the command; return the text of --show_config where that is set. in_program: as in
     flags.parse.
     """
-    rules = dict(script="pretrain", main=MAIN, implied=implied_recipe)
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, **rules, in_program=in_program)
+    parsed = flags.parse(
+        argv,
+        SUMMARY,
+        EXAMPLE,
+        CLASSES,
+        script="pretrain",
+        main=MAIN,
+        implied=implied_recipe,
+        in_program=in_program,
+    )
     with parsed.naming_origins():
         common = parsed.make(flags.CommonConfig)
         settings = training.read_settings(
@@ -78,7 +93,7 @@ def main(argv, in_program=False):
         if common.save_config is not None:
             parsed.save_config(
                 common.save_config,
-                # not the model, whose size may be open
+                # without the model, whose size may depend on the data
                 [parsed.make(kind) for kind in CLASSES if kind is not ModelConfig],
             )
         if common.show_config:
@@ -88,9 +103,9 @@ def main(argv, in_program=False):
         return pretrain(settings, parsed.console(common.quiet))
 
 
-def check_model(settings):
-    """UserError for a model that no data can make right, before TensorFlow is imported. A run that
-    is resumed has its model, whatever has become of the one that it started from.
+def check_model(settings: PretrainSettings) -> None:
+    """Raise UserError, before TensorFlow is imported, for a model that no data can make valid. A
+    resumed run has its own model, so the one that it started from may be gone.
     """
     run = settings.run
     is_resumed = not settings.overwrite and RunFolder(run.output_dir).is_known()
@@ -99,13 +114,15 @@ def check_model(settings):
         resolve_model(settings, 0, None, "CPU")
 
 
-def check_phase(parsed, settings, common):
-    """UserError for a later --phase without the model of the one before; with --show_config alone a
-    warning.
+def check_phase(
+    parsed: flags.Parsed, settings: PretrainSettings, common: flags.CommonConfig
+) -> None:
+    """Raise UserError for a later --phase without the model of the one before; with --show_config
+    alone, warn.
     """
     if parsed.phase not in (None, 1) and settings.run.start is None:
         error = UserError(
-            f"goes on from the model of --phase={parsed.phase - 1}",
+            f"continues from the model of --phase={parsed.phase - 1}",
             "add --init_checkpoint=OUTPUT_DIR/model of that run",
             setting="phase",
             value=parsed.phase,
@@ -115,29 +132,32 @@ def check_phase(parsed, settings, common):
         console.warn(str(error))
 
 
-def show_config(parsed, settings):
-    """The text of --show_config: the settings as resolved by the data, the GPUs and an earlier run
-    in the folder.
+def show_config(parsed: flags.Parsed, settings: PretrainSettings) -> str:
+    """Return the text of --show_config: the settings as resolved by the data, the GPUs and an
+    earlier run in the folder.
     """
     device_kind, num_replicas = training.find_devices(settings.devices)
-    lines, length, vocab_size, stored = [], 0, None, None
+    lines = []
+    length = 0
+    vocab_size = None
+    earlier_settings = None
     patterns = split_patterns(settings.inputs.input_file)
     if all(matching(pattern, "input_file") for pattern in patterns):
         length, vocab_size = look_at_data(settings)
-        stored = (
+        earlier_settings = (
             None if settings.overwrite else RunFolder(settings.run.output_dir).stored(RUN_FIELDS)
         )
     else:
-        lines.append(f"# {settings.inputs.input_file}: no data yet; it will determine vocab_size")
-    model = resolve_model(settings, length, vocab_size, device_kind, stored)
-    batch = fit_sizes(settings.batch, settings.flexible, num_replicas, stored)
+        lines.append(f"# {settings.inputs.input_file}: no data yet; it determines vocab_size")
+    model = resolve_model(settings, length, vocab_size, device_kind, earlier_settings)
+    batch = fit_sizes(settings.batch, settings.flexible, num_replicas, earlier_settings)
     resolved = {BatchConfig: batch, ModelConfig: model}
     configs = [resolved[kind] if kind in resolved else parsed.make(kind) for kind in CLASSES]
     return "\n".join([*lines, flags.describe(parsed, configs)])
 
 
-def look_at_data(settings):
-    """(tokens per row, vocabulary size or None), from dataset.json or, without one, from the
+def look_at_data(settings: PretrainSettings) -> tuple[int, int | None]:
+    """Return (tokens per row, vocabulary size or None), from dataset.json or, without one, from the
     records.
     """
     paths = expand_globs(settings.inputs.input_file, "input_file")

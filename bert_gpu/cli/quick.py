@@ -1,21 +1,22 @@
-"""What a call without settings does on a machine without GPUs: the recipe "quick".
+"""Chooses the recipe "quick" for a call without settings on a machine without GPUs.
 
-With any flag beyond names of files and how the call is watched, and wherever there is a GPU, the
-defaults are Google's.
+With a GPU, or with any flag that does more than name files or control the output, the defaults are
+Google's.
 """
 
 import os
+from collections.abc import Iterable
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices.nvml import count_gpus
 
 QUICK = "quick"
-SAID = (
+NOTICE = (
     "no GPU and no settings given: using --recipe=quick, which takes minutes on a CPU; "
     "--recipe=bert or any other flag selects BERT's settings; "
     "add --recipe=quick to keep the quick ones with other flags"
 )
-# Flags that leave the settings of a script open.
+# {script: flags that do not end the recipe}
 OPEN = {
     "data": "input_file input_format text_field output_file output_dir num_workers ray_address "
     "strict show",
@@ -27,24 +28,24 @@ OPEN = {
 COMMON = "overwrite quiet show_config save_config"
 
 
-def implied_recipe(script, given):
-    """The recipe of a call that names none: "quick" or None. given: names of the flags that the
-    user gave.
+def implied_recipe(script: str, flags: Iterable[str]) -> str | None:
+    """Return the recipe of a call that names none: "quick" or None. flags: names of the flags that
+    the user has set.
     """
-    if set(given) - set(f"{OPEN[script]} {COMMON}".split()) or count_gpus():
+    if set(flags) - set(f"{OPEN[script]} {COMMON}".split()) or count_gpus():
         return None
     return QUICK if script != "classify" or starts_quick() else None
 
 
-def starts_quick():
-    """Whether the model that fine-tuning starts from when none is named was trained by the
+def starts_quick() -> bool:
+    """Return whether the model that fine-tuning starts from by default was trained with the
     recipe.
     """
     from bert_gpu.finetune.config import DEFAULT_START
     from bert_gpu.runs.folder import RunFolder
 
     try:
-        stored = RunFolder(os.path.dirname(DEFAULT_START)).stored()
+        record = RunFolder(os.path.dirname(DEFAULT_START)).stored()
     except UserError:
         return False
-    return stored is not None and stored.get("free", {}).get("recipe") == QUICK
+    return record is not None and record.get("free", {}).get("recipe") == QUICK

@@ -1,4 +1,4 @@
-"""python -m bert_gpu report: pictures of runs, in one HTML file and a PNG each."""
+"""python -m bert_gpu report: draws pictures of runs, in one HTML file and a PNG each."""
 
 from bert_gpu.base import console
 from bert_gpu.base.environment import quick_imports
@@ -7,8 +7,8 @@ from bert_gpu.cli import flags
 from bert_gpu.watch.config import ReportConfig
 
 SUMMARY = (
-    "Draws runs of pretraining and fine-tuning, several of them over each other: losses, learning "
-    "rate, speed, GPUs, validation, settings and what differs between them. Writes one HTML file "
+    "Draws runs of pretraining and fine-tuning, several of them in the same charts: losses, "
+    "learning rate, speed, GPUs, validation, settings and how these differ. Writes one HTML file "
     "that opens without a network, and a picture of each chart. A folder of runs stands for all "
     "of them."
 )
@@ -18,7 +18,7 @@ EXAMPLE = (
 )
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, [ReportConfig], positionals="RUN [RUN ...]")
     config = parsed.make(ReportConfig)
     if not parsed.positionals:

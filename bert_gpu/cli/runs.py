@@ -1,4 +1,4 @@
-"""python -m bert_gpu runs: a table of the runs under a folder."""
+"""python -m bert_gpu runs: prints a table of the runs under a folder."""
 
 import json
 
@@ -17,20 +17,22 @@ EXAMPLE = (
 )
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, [RunsConfig], positionals="[FOLDER]")
     config = parsed.make(RunsConfig)
     if len(parsed.positionals) > 1:
         raise UserError(
-            f"takes one folder, not {len(parsed.positionals)}", "name one above", where="runs"
+            f"takes one folder, not {len(parsed.positionals)}",
+            "name a folder that contains all the runs",
+            where="runs",
         )
     from bert_gpu.watch import runs
 
     folder = parsed.positionals[0] if parsed.positionals else "runs"
-    found = [runs.run_status(path) for path in runs.find(folder)]
+    rows = [runs.run_status(path) for path in runs.find(folder)]
     if config.json:
-        console.answer(json.dumps(found, indent=1, allow_nan=False))
-    elif found:
-        console.answer("\n".join(runs.table(found)))
+        console.answer(json.dumps(rows, indent=1, allow_nan=False))
+    elif rows:
+        console.answer("\n".join(runs.table(rows)))
     else:
         console.answer(f"{folder}: no runs in it")

@@ -1,4 +1,4 @@
-"""Finds the flags that an unknown flag may stand for: those that are spelt like it."""
+"""Finds the flags that the user may have meant by an unknown flag: those with a similar name."""
 
 import difflib
 import importlib
@@ -12,42 +12,46 @@ RESUME = frozenset(
 )
 
 
-def unknown(
-    argument: str, script: str | None, names: list[str], listing: str = "--helpfull"
-) -> str:
-    """The message about an argument whose flag is not known.
+def unknown(argument: str, script: str, names: list[str], listing: str = "--helpfull") -> str:
+    """Return the message about an argument whose flag does not exist.
 
     Args:
-      argument: as given. script: in aliases.SCRIPTS, or None. names: what the command takes, a
-        switch also as noNAME. listing: what lists all flags.
+      script: in aliases.SCRIPTS; "" = none. names: of the command's flags, a switch also as noNAME.
+        listing: the command that lists all flags.
     """
+    start = f"{argument[:80]}: no such flag"
     name = argument.lstrip("-").partition("=")[0]
-    shown, wanted, elsewhere = argument[:80], plain(name), flags_elsewhere(script)
-    if wanted in RESUME and script is not None:
-        return f"{shown}: no such flag; a job resumes by itself: repeat its command"
-    close = [wanted] if wanted in names else difflib.get_close_matches(wanted, names, 2, 0.85)
+    plain_name = plain(name)
+    elsewhere = flags_elsewhere(script)
+    if plain_name in RESUME and script:
+        return f"{start}; a job resumes by itself: repeat its command"
+    close = (
+        [plain_name]
+        if plain_name in names
+        else difflib.get_close_matches(plain_name, names, 2, 0.85)
+    )
     if not close and name in elsewhere:
-        return f"{shown}: no such flag; it is one of {elsewhere[name]}"
-    if not close and wanted in elsewhere:
-        return f"{shown}: no such flag; did you mean --{wanted} of {elsewhere[wanted]}?"
-    if close := close or difflib.get_close_matches(wanted, names, 2, 0.7):
+        return f"{start}; it is one of {elsewhere[name]}"
+    if not close and plain_name in elsewhere:
+        return f"{start}; did you mean --{plain_name} of {elsewhere[plain_name]}?"
+    if close := close or difflib.get_close_matches(plain_name, names, 2, 0.7):
         flags = " or ".join(f"--{flag}" for flag in close)
-        return f"{shown}: no such flag; did you mean {flags}? ({listing} lists all)"
+        return f"{start}; did you mean {flags}? ({listing} lists all)"
     main = "--help shows those that matter, " if listing == "--helpfull" else ""
-    return f"{shown}: no such flag ({main}{listing} lists all)"
+    return f"{start} ({main}{listing} lists all)"
 
 
 def plain(name: str) -> str:
-    """A name in lower case with underscores: maxSteps and max-steps are max_steps."""
+    """Return a name in lower case with underscores: max_steps for maxSteps and max-steps."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.replace("-", "_")).lower()
 
 
-def flags_elsewhere(script: str | None) -> dict[str, str]:
-    """{name, or noNAME: the first other script that takes it} for one script; {} for None."""
-    others = [] if script is None else [other for other in SCRIPTS if other != script]
-    found = {}
+def flags_elsewhere(script: str) -> dict[str, str]:
+    """Return {name, or noNAME: the first other script with that flag} for a script; {} for ""."""
+    others = [other for other in SCRIPTS if other != script] if script else []
+    scripts: dict[str, str] = {}
     for other in reversed(others):
         fields = fields_of(*importlib.import_module(f"bert_gpu.cli.{other}").CLASSES)
         names = [*fields, *(n for n, a in ALIASES[other].items() if a.refusal is None)]
-        found |= dict.fromkeys([*names, *(f"no{name}" for name in names)], SCRIPTS[other])
-    return found
+        scripts |= dict.fromkeys([*names, *(f"no{name}" for name in names)], SCRIPTS[other])
+    return scripts

@@ -1,43 +1,47 @@
-"""Shared by the two training commands: flags -> settings."""
+"""Turns flags into settings, for the two training commands."""
 
 import dataclasses
+from typing import Any, TypeVar
 
-from bert_gpu.cli.flags import CommonConfig
+from bert_gpu.base.settings import Settings
+from bert_gpu.cli.flags import CommonConfig, Parsed
 from bert_gpu.devices.cluster import find_cluster
-from bert_gpu.devices.config import choose_gpus
+from bert_gpu.devices.config import DeviceConfig, choose_gpus
 from bert_gpu.devices.nvml import count_gpus
 from bert_gpu.recipes.rules import RecipeConfig
 from bert_gpu.train.config import RunSettings
 
+R = TypeVar("R", bound=RunSettings)
 
-def classes_of(kind, *more):
-    """The settings classes of a command, in the order of its help. kind: subclass of RunSettings.
-    more: further classes.
+
+def classes_of(kind: type[RunSettings], *more: type[Settings]) -> list[type[Settings]]:
+    """Return the settings classes of a command, in the order of its help: those in the fields of
+    `kind`, and more.
     """
-    first, *own = [
+    first, *others = [
         config for name, config in kind.kinds().items() if name not in RunSettings.kinds()
     ]
-    return [first, RecipeConfig, *own, *RunSettings.kinds().values(), *more, CommonConfig]
+    return [first, RecipeConfig, *others, *RunSettings.kinds().values(), *more, CommonConfig]
 
 
-def defaults_of(kind):
-    """{setting: value} where the default of a subclass of RunSettings differs from the settings
+def defaults_of(kind: type[RunSettings]) -> dict[str, Any]:
+    """Return {setting: value} where a default of a training's settings differs from the settings
     class's.
     """
     values = kind().values()
-    own = {
+    class_defaults = {
         field.name: field.default
         for config in kind.kinds().values()
         for field in dataclasses.fields(config)
     }
-    return {name: value for name, value in values.items() if value != own[name]}
+    return {name: value for name, value in values.items() if value != class_defaults[name]}
 
 
-def read_settings(parsed, kind, **more):
-    """The RunSettings subclass `kind` from a command line and its recipe. more: fields that are not
-    settings classes.
+def read_settings(parsed: Parsed, kind: type[R], **more: Any) -> R:
+    """Return the settings of a training from a command line and its recipe. more: fields that are
+    not settings classes.
     """
-    configs = {name: parsed.make(config) for name, config in kind.kinds().items()}
+    configs: dict[str, Any] = {name: parsed.make(config) for name, config in kind.kinds().items()}
     return kind(
         **configs,
         **more,
@@ -47,10 +51,11 @@ def read_settings(parsed, kind, **more):
     )
 
 
-def find_devices(config):
-    """("GPU" or "CPU", number of replicas of all workers) that a DeviceConfig will get, from NVML,
-    without starting TensorFlow.
+def find_devices(config: DeviceConfig) -> tuple[str, int]:
+    """Return ("GPU" or "CPU", number of replicas of all workers) for a training. The GPUs come from
+    NVML, so that TensorFlow is not imported.
     """
-    gpus, cluster = choose_gpus(config, count_gpus(), "NVML"), find_cluster()
+    gpus = choose_gpus(config, count_gpus(), "NVML")
+    cluster = find_cluster()
     num_workers = 1 if cluster is None else len(cluster)
     return "GPU" if gpus else "CPU", max(1, len(gpus)) * config.virtual_replicas * num_workers

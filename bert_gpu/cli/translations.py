@@ -1,17 +1,19 @@
-"""Conversions of values of other projects' flags to ours, beyond what the table of aliases says.
+"""Converts values of other projects' flags to ours, where the table of aliases is not enough.
 
-A conversion is a function: (text of the value, names of all flags of other projects in the call)
--> {flag of ours: text of its value}. It raises ValueError, whose message says what is wrong with
-the value and what to do.
+A conversion is a function: (text of the value, names of all flags in the call) -> {flag of ours:
+text of its value}. It raises ValueError, whose message says what is wrong with the value and what
+to do.
 """
 
 import os
+from collections.abc import Callable, Collection
 
 FALSE = ("false", "f", "0", "no", "n")
 OFF = ("", "none", "null", *FALSE)
+Conversion = Callable[[str, Collection[str]], dict[str, str]]
 
 
-def is_true(text):
+def is_true(text: str) -> bool:
     if text.lower() in ("true", "t", "1", "yes", "y"):
         return True
     if text.lower() in FALSE:
@@ -19,28 +21,28 @@ def is_true(text):
     raise ValueError("must be true or false")
 
 
-def number(text):
+def number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         raise ValueError("must be a number") from None
 
 
-def max_steps(text, names):
-    # Trainer: -1, its default, is to count epochs
+def max_steps(text: str, names: Collection[str]) -> dict[str, str]:
+    # -1, the default of transformers' Trainer, means that epochs count
     return {} if number(text) < 0 else {"num_train_steps": text}
 
 
-def warmup_steps(text, names):
+def warmup_steps(text: str, names: Collection[str]) -> dict[str, str]:
     if 0 < number(text) < 1:  # a share of the run since transformers 5
         return {"warmup_proportion": text}
     if number(text) == 0 and "warmup_ratio" in names:
-        return {}  # transformers 4: only a number above 0 overrides the ratio
+        return {}  # transformers 4: only a number above 0 overrides warmup_ratio
     return {"num_warmup_steps": text}
 
 
-def whole_steps(flag):
-    def convert(text, names):
+def whole_steps(flag: str) -> Conversion:
+    def convert(text: str, names: Collection[str]) -> dict[str, str]:
         if 0 < number(text) < 1:
             raise ValueError(f"a share of the run; give --{flag}=STEPS")
         return {flag: text}
@@ -48,28 +50,28 @@ def whole_steps(flag):
     return convert
 
 
-def metric(text, names):
-    """--metric_for_best_model=eval_accuracy, or accuracy."""
+def metric(text: str, names: Collection[str]) -> dict[str, str]:
+    """Convert --metric_for_best_model, such as eval_accuracy or accuracy."""
     return {"best_metric": text.removeprefix("eval_")}
 
 
-def percentage(text, names):
+def percentage(text: str, names: Collection[str]) -> dict[str, str]:
     return {"validation_share": repr(number(text) / 100)}
 
 
-def config_name(text, names):
+def config_name(text: str, names: Collection[str]) -> dict[str, str]:
     path = text if text.endswith(".json") else os.path.join(text, "config.json")
     return {"bert_config_file": path}
 
 
-def folders(flag):
-    """Folders, separated by commas -> globs of all files in them."""
+def folders(flag: str) -> Conversion:
+    """Return a conversion of folders, separated by commas, to globs of all files in them."""
     return lambda text, names: {
         flag: ",".join(os.path.join(folder, "*") for folder in text.split(","))
     }
 
 
-def evaluation(text, names):
+def evaluation(text: str, names: Collection[str]) -> dict[str, str]:
     if text == "epoch":
         return {"validation_epochs": "1"}
     if text == "steps" and "eval_steps" in names:

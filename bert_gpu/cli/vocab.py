@@ -20,12 +20,12 @@ EXAMPLE = (
 )
 
 
-def main(argv):
+def main(argv: list[str]) -> None:
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, [VocabConfig, TextFormat])
     text_format = parsed.make(TextFormat)
     config = parsed.make(
         VocabConfig,
-        **{} if parsed.given("input_file") else dict(input_file=flags.bundled("sample_text.txt")),
+        **{} if parsed.is_set("input_file") else dict(input_file=flags.bundled("sample_text.txt")),
     )
     started = time.monotonic()
     with environment.quick_imports():

@@ -21,7 +21,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.collective_all_reduce_strategy import CollectiveAllReduceExtended
 from tensorflow.python.eager import context
 
-from bert_gpu.base.console import Console, close_streams, tell
+from bert_gpu.base.console import Console, close_streams, print_to
 from bert_gpu.base.errors import TrainingStopped, UserError, one_line
 from bert_gpu.devices.cluster import find_cluster
 
@@ -390,7 +390,7 @@ class Watchdog:
 
 def exit_hung_process():
     text = f"error: the other workers do not answer (--worker_timeout); {REMEDY}"
-    tell(sys.stderr, one_line(text))
+    print_to(sys.stderr, one_line(text))
     close_streams()
     os._exit(WORKER_LOST)
 

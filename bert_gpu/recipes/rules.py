@@ -1,20 +1,20 @@
-"""Recipes: many settings at once, those of a published BERT (table.py has them).
+"""Applies recipes: the settings of a published BERT, all at once (table.py lists them).
 
-A recipe is a layer between the user's flags and the command's defaults: the user's flags win, and
-OVERRIDE_RULES says which settings of a recipe are dropped because they would contradict a flag or
-cancel its effect.
+A recipe is a layer between the user's flags and the command's defaults. The user's flags win, and
+by OVERRIDE_RULES a recipe drops settings that would contradict a flag or cancel its effect.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, setting
 from bert_gpu.model.config import NOT_IN_WEIGHTS, ModelConfig
 from bert_gpu.recipes.table import RECIPES
 
-DEFAULT_LENGTH = 128  # --max_seq_length of the scripts where no recipe sets it
+DEFAULT_LENGTH = 128  # --max_seq_length of the scripts without a recipe
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,9 +33,10 @@ class RecipeConfig(Settings):
     )
     phase: int | None = setting(
         None,
-        "Part of a pretraining that changes its rows: with --recipe=bert 1 = 90 % of the steps on "
-        "rows of 128 tokens, 2 = the rest on rows of 512, from --init_checkpoint. Each has its own "
-        "data and --output_dir; fine-tuning is the same. Default: one part, rows of 128.",
+        "Part of a pretraining whose rows get longer. With --recipe=bert: 1 = 90 % of the steps, "
+        "on rows of 128 tokens; 2 = the rest, on rows of 512, starting from --init_checkpoint. "
+        "Each part has its own data and --output_dir; fine-tuning does not change. Default: one "
+        "part, with rows of 128.",
         low=1,
         high=max(number for recipe in RECIPES.values() for number in recipe.phases),
         needs=("recipe", tuple(name for name, recipe in RECIPES.items() if recipe.phases)),
@@ -44,41 +45,47 @@ class RecipeConfig(Settings):
 
 @dataclasses.dataclass(frozen=True)
 class OverrideRule:
-    """A rule: when the user gives these flags, a recipe drops some of its settings.
+    """A rule: when the user sets certain flags, a recipe drops some of its settings.
 
     Attributes:
-      flags: all of these must be given. to_drop: the settings that the recipe drops. script: the
-        script that it is for; None = all three.
-      holds: whether the rule applies, a function of {flag: value} of both together.
-      recipe_has: settings without which a recipe does not yield.
+      flags: the user must set all of these. to_drop: the settings that the recipe drops. script:
+        the script to which the rule applies; None = all three.
+      holds: another condition, given {flag: value} of the recipe and the user together.
+      recipe_has: (flag, value) settings that the recipe must have.
     """
 
     flags: tuple[str, ...]
     to_drop: tuple[str, ...]
-    holds: Callable = lambda values: True
+    holds: Callable[[Mapping[str, Any]], object] = lambda values: True
     script: str | None = None
     recipe_has: tuple[tuple[str, object], ...] = ()
 
-    def applies(self, script, given, of_recipe):
-        """given, of_recipe: {flag: value} of the user and of a recipe for a script."""
+    def applies(
+        self, script: str, user_values: dict[str, Any], recipe_values: dict[str, Any]
+    ) -> bool:
+        """Return whether the rule applies to a script; values are {flag: value}."""
         return (
             self.script in (None, script)
-            and set(self.flags) <= set(given)
-            and all(of_recipe.get(flag) == value for flag, value in self.recipe_has)
-            and self.holds(of_recipe | given)
+            and set(self.flags) <= set(user_values)
+            and all(recipe_values.get(flag) == value for flag, value in self.recipe_has)
+            and bool(self.holds(recipe_values | user_values))
         )
 
 
-def peaks_by_share(values):
+def peaks_by_share(values: Mapping[str, Any]) -> bool:
+    """Return whether the peak of the learning rate is at a share of the time, not at a step."""
     return values.get("curve") == "one_cycle" and values.get("lr_schedule") == "time"
 
 
-def rises_by_itself(values):
+def rises_by_itself(values: Mapping[str, Any]) -> bool:
+    """Return whether a warm-up is set for a curve that has its own rise."""
     return values.get("curve") == "triangle" and bool(values.get("num_warmup_steps"))
 
 
-def has_more_masks_than_tokens(values):
-    """Whether the masks that the user asks for fit into the scripts' own rows alone."""
+def has_more_masks_than_tokens(values: Mapping[str, Any]) -> bool:
+    """Return whether the masks that the user sets exceed the recipe's rows, but fit into rows of
+    the scripts' default length.
+    """
     length = values.get("max_seq_length", math.inf)
     return length < values["max_predictions_per_seq"] <= DEFAULT_LENGTH
 
@@ -91,7 +98,7 @@ MODEL_FIELDS = tuple(
 )
 
 
-def continues(values):
+def continues(values: Mapping[str, Any]) -> bool:
     return values["init_checkpoint"] != "none"
 
 
@@ -152,37 +159,39 @@ OVERRIDE_RULES = (
 )
 
 
-def resolve(name, script, given, phase=None):
-    """{flag: (value, source)} that a recipe sets, given the user's flags.
+def resolve(
+    name: str, script: str, user_values: dict[str, Any], phase: int | None = None
+) -> dict[str, tuple[Any, str]]:
+    """Return {flag: (value, source)} that a recipe sets beside the user's flags.
 
     Args:
-      name: of the recipe. script: "data", "pretrain" or "classify". given: {flag: value} of the
-        user. phase: one of the recipe's, or None.
+      name: of the recipe. script: "data", "pretrain" or "classify". user_values: {flag: value} of
+        the user. phase: one of the recipe's, or None.
     """
     settings = RECIPES[name].settings(script, phase)
-    of_recipe = {flag: value for flag, (value, _) in settings.items()}
-    rules = [rule for rule in OVERRIDE_RULES if rule.applies(script, given, of_recipe)]
-    dropped = {flag for rule in rules for flag in rule.to_drop}
-    return {flag: entry for flag, entry in settings.items() if flag not in dropped | set(given)}
+    recipe_values = {flag: value for flag, (value, _) in settings.items()}
+    rules = [rule for rule in OVERRIDE_RULES if rule.applies(script, user_values, recipe_values)]
+    hidden = {flag for rule in rules for flag in rule.to_drop} | set(user_values)
+    return {flag: entry for flag, entry in settings.items() if flag not in hidden}
 
 
-def differences(name, made):
-    """How a data set differs from the recipe's, as messages: ["objective is nsp, not packed"].
+def differences(name: str, settings: Mapping[str, Any]) -> list[str]:
+    """Return the differences of a data set from a recipe's, such as "objective is nsp, not packed".
+    Other checks compare lengths and vocabularies.
 
     Args:
-      name: of the recipe. made: settings of the data set, as dataset.json has them. Lengths and
-        vocabularies are left to other checks.
+      name: of the recipe. settings: of the data set, from dataset.json.
     """
     if name not in RECIPES:
         raise UserError(f"recipe={name}: must be one of {', '.join(RECIPES)}")
-    wanted = RECIPES[name].settings("data")
-    compared = [
+    recipe = RECIPES[name].settings("data")
+    flags = [
         flag
         for flag in ("objective", "pack_separator", "masking", "masked_lm_prob")
-        if flag in wanted and flag in made
+        if flag in recipe and flag in settings
     ]
     return [
-        f"{flag} is {made[flag]}, not {wanted[flag][0]}"
-        for flag in compared
-        if made[flag] != wanted[flag][0]
+        f"{flag} is {settings[flag]}, not {recipe[flag][0]}"
+        for flag in flags
+        if settings[flag] != recipe[flag][0]
     ]

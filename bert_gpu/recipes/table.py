@@ -1,11 +1,12 @@
-"""The literal table of the recipes: for each of the three scripts, the flags of a published BERT,
-and the source of every value.
+"""The table of the recipes: for each of the three scripts, the flags of a published BERT, and the
+source of every value.
 
 Values that a source does not publish are ours and marked so; `differs` lists what the source does
 differently.
 """
 
 import dataclasses
+from typing import Any
 
 OURS = "chosen by us"
 QUICKLY = "chosen by us: dev/measurements.md, The first five minutes"
@@ -22,11 +23,9 @@ GOOGLE_DATA = "google-research/bert, create_pretraining_data.py"
 GOOGLE_TIPS = "google-research/bert, README.md (Pre-training with BERT)"
 
 CRAMMING = "JonasGeiping/cramming, cramming/config"
-PILE, TRAIN, EVALUATE = (
-    f"{CRAMMING}/data/the-pile.yaml",
-    f"{CRAMMING}/train/bert-o4.yaml",
-    f"{CRAMMING}/eval/GLUE_sane.yaml",
-)
+PILE = f"{CRAMMING}/data/the-pile.yaml"
+TRAIN = f"{CRAMMING}/train/bert-o4.yaml"
+EVALUATE = f"{CRAMMING}/eval/GLUE_sane.yaml"
 
 ACADEMIC = "IntelLabs/academic-budget-bert, README.md"
 ACADEMIC_DATA = "IntelLabs/academic-budget-bert, dataset/README.md"
@@ -65,29 +64,29 @@ PREDICTIONS_77 = (
     f"{GOOGLE_TIPS}: max_seq_length x masked_lm_prob",
     dict(max_predictions_per_seq=77),
 )
-FLOAT16 = "its precision is float16; here what --precision says"
+FLOAT16 = "its precision is float16; here it is that of --precision"
+Groups = tuple[tuple[str, dict[str, Any]], ...]  # (source, {flag: value})
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A recipe: for each script, groups of (source, {flag: value}).
+    """A recipe: for each script, groups of settings that have the same source.
 
     Attributes:
-      summary: one line for --help. differs: {script: what the source does differently, one phrase
-        each}.
-      phases: {number: {script: groups}} of a pretraining in parts, each with its own data: what
-        --phase sets, over the rest.
+      summary: one line for --help. differs: {script: phrases on what the source does differently}.
+      phases: {number: {script: groups}} for a pretraining in parts, each with its own data; the
+        settings of a phase replace the others.
     """
 
     summary: str
-    data: tuple
-    pretrain: tuple
-    classify: tuple
+    data: Groups
+    pretrain: Groups
+    classify: Groups
     differs: dict[str, tuple[str, ...]]
-    phases: dict[int, dict[str, tuple]] = dataclasses.field(default_factory=dict)
+    phases: dict[int, dict[str, Groups]] = dataclasses.field(default_factory=dict)
 
-    def settings(self, script, phase=None):
-        """{flag: (value, source)} of a script: "data", "pretrain" or "classify"."""
+    def settings(self, script: str, phase: int | None = None) -> dict[str, tuple[Any, str]]:
+        """Return {flag: (value, source)} for a script: "data", "pretrain" or "classify"."""
         groups = getattr(self, script)
         if phase is not None:
             groups += self.phases[phase].get(script, ())
@@ -173,7 +172,7 @@ RECIPES = {
                     "the last tenth of its steps has rows of 512 tokens: --phase=1 and --phase=2 "
                     "are its two parts; without --phase all rows have 128"
                 ),
-                "its moments go on in the second part; here --phase=2 starts with none",
+                "it keeps the optimizer's moments in the second part; here --phase=2 resets them",
             ),
             classify=(
                 (
@@ -295,12 +294,12 @@ RECIPES = {
                     "its rows are ordered by their number of full stops, "
                     "most first; here they are in random order"
                 ),
-                "its text is brought to the characters of an English keyboard",
+                "its text is reduced to the characters of an English keyboard",
             ),
             pretrain=(FLOAT16,),
             classify=(
                 (
-                    "its cosine begins behind the warm-up; ours runs over "
+                    "its cosine begins after the warm-up; ours runs over "
                     "the whole fine-tuning, with warm-up in place of its start"
                 ),
                 "it reports the median of 5 seeds: run_classifier.py five times, with --seed",
@@ -477,7 +476,7 @@ RECIPES = {
             ),
             pretrain=(
                 "its model has 128 positions; here 512, as BERT base",
-                "its precision is float32; here what --precision says",
+                "its precision is float32; here it is that of --precision",
             ),
         ),
     ),
@@ -555,7 +554,7 @@ RECIPES = {
             BATCH_32,
         ),
         differs=dict(
-            data=("its vocabulary is a BPE of bytes, which knows every text; here WordPiece",),
+            data=("its vocabulary is a BPE of bytes, which covers every text; here WordPiece",),
             pretrain=(
                 (
                     "it has no segment embeddings; here BERT base's, so that transformers opens "

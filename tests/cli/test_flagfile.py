@@ -117,7 +117,7 @@ def test_flagfiles_are_absls(tmp_path):
         ("--horovod\n", "{0}: line 1: --horovod: one process trains on all GPUs"),
         ("--seed 1\n", "{0}: line 1: '--seed 1': write --name=value, one flag a line"),
         ("seed=1\n", "{0}: line 1: 'seed=1': not a flag; flags are written --name=value"),
-        ("--flagfile={0}\n", "{0}: line 1: --flagfile={0}: names itself"),
+        ("--flagfile={0}\n", "{0}: line 1: --flagfile={0}: includes itself"),
         ("--flagfile=/none/x\n", "{0}: line 1: --flagfile=/none/x: No such file or directory"),
         (b"--seed=1\n\xff\n", "--flagfile={0}: is not UTF-8"),
         (b"\x00" * ((1 << 20) + 1), "--flagfile={0}: is larger than 1 MB"),
@@ -153,8 +153,8 @@ def test_no_other_file_is_overwritten(tmp_path):
     called = parse("data", "--vocab_size=500")
     for path, complaint in [
         (other, "exists, and was not written by --save_config"),
-        (tmp_path, "is no plain file"),
-        (tmp_path / "pipe", "is no plain file"),
+        (tmp_path, "is not a regular file"),
+        (tmp_path / "pipe", "is not a regular file"),
         (tmp_path / "none" / "x", "there is no folder"),
         ("gs://a/b", "must be on a local or mounted file system"),
     ]:

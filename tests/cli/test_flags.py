@@ -49,7 +49,7 @@ def test_defaults_and_given():
     parsed = parse("--n_size=3", "--nofast", "--names=a,b")
     assert parsed.make(Example) == Example(size=3, fast=False, names=("a", "b"))
     assert parsed.overrides(Example) == dict(size=3, fast=False, names=("a", "b"))
-    assert not parsed.given("rate")
+    assert not parsed.is_set("rate")
     assert parse().make(Example, rate=0.25).rate == 0.25
     assert parse("--rate=1").make(Example, rate=0.25).rate == 1.0
 

@@ -244,7 +244,7 @@ def test_show_config_before_there_is_data(data, capsys, tmp_path):
     files = f"{data}/*.tfrecord,{tmp_path}/*.tfrecord"
     assert pretrain(data, "nowhere", "--show_config", f"--input_file={files}") == 0
     text = capsys.readouterr().out
-    assert f"# {files}: no data yet; it will determine vocab_size\n" in text
+    assert f"# {files}: no data yet; it determines vocab_size\n" in text
 
 
 @pytest.mark.parametrize(

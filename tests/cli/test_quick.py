@@ -92,7 +92,7 @@ def test_the_first_line_says_so(folder, capsys, sample_text):
     given = ["--output_dir=out", f"--input_file={sample_text}"]
     assert command(["bert-gpu", "data", *given]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
-    assert first == quick.SAID and "--recipe=bert" in first and second.startswith("input: ")
+    assert first == quick.NOTICE and "--recipe=bert" in first and second.startswith("input: ")
     assert command(["bert-gpu", "data", *given, "--quiet"]) == 0
     assert capsys.readouterr().out == ""
 

@@ -450,7 +450,9 @@ def test_phases_belong_to_recipes_that_have_them(tmp_path, monkeypatch, capsys):
     assert "--phase=3: must be at most 2" in capsys.readouterr().err
     assert flags.exit_code(command, ["bert-gpu", "pretrain", *called("bert", 2)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("--phase=2: goes on from the model of --phase=1; add --init_checkpoint")
+    assert error.startswith(
+        "--phase=2: continues from the model of --phase=1; add --init_checkpoint"
+    )
     asked = ["bert-gpu", "pretrain", *called("bert", 2)]
     assert flags.exit_code(command, [*asked, "--save_config=p2.flags", "--show_config"]) == 2
     assert capsys.readouterr().err == error
