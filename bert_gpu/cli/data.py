@@ -219,7 +219,7 @@ def check_vocabulary(parsed, folder, config):
     casing = config.do_lower_case if parsed.given("do_lower_case") else None
     tokenizer, path = models.load_tokenizer(folder, None, casing), find_vocabulary(folder)
     models.check_vocabulary(tokenizer, read_config(folder), path)
-    named = config.given_vocabulary
+    named = config.vocabulary_path
     if open_tokenizer(named, config.do_lower_case).identity != tokenizer.identity:
         flag = "vocab_file" if config.vocab_file else "sp_model_file"
         raise UserError(

@@ -8,7 +8,7 @@ from bert_gpu.data.inputs import (
     check_equal,
     check_length,
     expand_globs,
-    matching,
+    matching_files,
     read_manifests,
     split_patterns,
 )
@@ -122,10 +122,10 @@ def show_config(parsed, settings):
     device_kind, num_replicas = training.find_devices(settings.devices)
     lines, length, vocab_size, stored = [], 0, None, None
     patterns = split_patterns(settings.inputs.input_file)
-    if all(matching(pattern, "input_file") for pattern in patterns):
+    if all(matching_files(pattern, "input_file") for pattern in patterns):
         length, vocab_size = look_at_data(settings)
         stored = (
-            None if settings.overwrite else RunFolder(settings.run.output_dir).stored(RUN_FIELDS)
+            None if settings.overwrite else RunFolder(settings.run.output_dir).read_run(RUN_FIELDS)
         )
     else:
         lines.append(f"# {settings.inputs.input_file}: no data yet; it will determine vocab_size")

@@ -44,7 +44,7 @@ def starts_quick():
     from bert_gpu.runs.folder import RunFolder
 
     try:
-        stored = RunFolder(os.path.dirname(DEFAULT_START)).stored()
+        stored = RunFolder(os.path.dirname(DEFAULT_START)).read_run()
     except UserError:
         return False
     return stored is not None and stored.get("free", {}).get("recipe") == QUICK

@@ -158,7 +158,7 @@ def open_job(
 
 def made_with(config: DataConfig, text_format: TextFormat, text: inputs.Inputs) -> dict:
     """Return the settings that decide the data set, for dataset.json."""
-    named = config.given_vocabulary
+    named = config.vocabulary_path
     identity = LEARNT if named is None else open_tokenizer(named, config.do_lower_case).identity
     kinds = sorted({each.input_format for each in text.formats})
     settings = config.fixed() | text_format.to_dict()
@@ -290,7 +290,7 @@ def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | No
     job.warn(letters.lower_case_warnings(sample, config))
     if not config.drop_duplicates:  # else once they are known
         say_validation(job, plan)
-    if config.given_vocabulary is not None:
+    if config.vocabulary_path is not None:
         content, tokenizer = given_vocabulary(config)
     elif job.status == "resumed" and job.folder.kept_vocabulary():
         return None, None
@@ -317,7 +317,7 @@ def given_vocabulary(config: DataConfig) -> tuple[bytes, Tokenizer]:
     """Return the content of the file that the user named, as the data set has it, and its
     tokenizer.
     """
-    path = config.given_vocabulary
+    path = config.vocabulary_path
     tokenizer = open_tokenizer(path, config.do_lower_case)
     warn_of_blanks(path, tokenizer.vocab)
     if path.endswith(".json"):
@@ -348,7 +348,7 @@ def check_vocabulary(job: Job, blocks: list, sample: list, tokenizer: Tokenizer)
         text_checks.check_words(config, blocks, tokenizer)
     job.warn(
         quality.vocabulary_warnings(
-            tokenizer, sample, tokens[0], config.do_lower_case, config.given_vocabulary is not None
+            tokenizer, sample, tokens[0], config.do_lower_case, config.vocabulary_path is not None
         ),
         "vocabulary",
     )

@@ -200,7 +200,7 @@ class DataConfig(Settings):
 
     def without_effect(self, name):
         """As of Settings, with what `needs` cannot say."""
-        if name == "vocab_size" and self.given_vocabulary is not None:
+        if name == "vocab_size" and self.vocabulary_path is not None:
             flag = "vocab_file" if self.vocab_file is not None else "sp_model_file"
             return f"--vocab_size has no effect beside --{flag}, which is not learnt"
         if name == "ngram_weights" and self.max_ngram_size == 1:
@@ -208,7 +208,7 @@ class DataConfig(Settings):
         return super().without_effect(name)
 
     @property
-    def given_vocabulary(self):
+    def vocabulary_path(self):
         """The vocabulary or model file that the user named, or None."""
         return self.vocab_file or self.sp_model_file
 

@@ -24,7 +24,7 @@ def expand_globs(patterns, setting):
     """
     paths = set()
     for pattern in split_patterns(patterns):
-        found = matching(pattern, setting)
+        found = matching_files(pattern, setting)
         if not found:
             raise UserError(
                 "no file matches",
@@ -46,7 +46,7 @@ def split_patterns(patterns):
     return [part.strip() for part in patterns.split(",") if part.strip()]
 
 
-def matching(pattern, setting):
+def matching_files(pattern, setting):
     """Files of one name or glob, of a folder with a dataset.json its *.tfrecord; [] when there are
     none. UserError for another folder.
     """

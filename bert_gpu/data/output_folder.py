@@ -274,5 +274,5 @@ class OutputFolder:
 
     def _is_given(self, path):
         """Whether an existing file is the vocabulary that the user named."""
-        own = self.config.given_vocabulary
+        own = self.config.vocabulary_path
         return own is not None and os.path.exists(own) and os.path.samefile(own, path)

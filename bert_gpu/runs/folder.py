@@ -67,7 +67,7 @@ class RunFolder:
         self.tensorboard = os.path.join(path, TENSORBOARD)
         self.model = os.path.join(path, MODEL)
 
-    def stored(self, fields=None):
+    def read_run(self, fields=None):
         """The content of run.json, None when there is no run. UserError when the folder holds other
         files, or run.json a value that is impossible. fields: {setting: field} of the run's kind.
         """
@@ -126,7 +126,7 @@ class RunFolder:
     def exists(self):
         """Whether the folder holds a run, readable or not. UserError when it holds other files."""
         check_writable(self.path, "output_dir", self.path)
-        return os.path.exists(os.path.join(self.path, RUN)) or self.stored() is not None
+        return os.path.exists(os.path.join(self.path, RUN)) or self.read_run() is not None
 
     def create(self, content):
         """Writes run.json, which makes the folder that of a run, and the folder of checkpoints."""

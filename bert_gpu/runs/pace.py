@@ -24,7 +24,7 @@ class RunLength(typing.NamedTuple):
     def is_unknown(self):
         return self.num_steps is None and self.budget_seconds is None
 
-    def fraction(self, step, seconds):
+    def share(self, step, seconds):
         """The fraction that is done, by steps or by time, whichever has more; at most 1."""
         by_steps = 0.0 if self.num_steps is None else step / self.num_steps
         by_time = 0.0 if self.budget_seconds is None else seconds / self.budget_seconds
@@ -59,7 +59,7 @@ class Pace:
 
     def share(self):
         """The fraction of the run that is done by now."""
-        return self.plan.length.fraction(self.progress.step, self.watch.seconds)
+        return self.plan.length.share(self.progress.step, self.watch.seconds)
 
     def remaining_seconds(self):
         """Until the steps, or the time, are over, whichever is nearer, at the mean pace of this

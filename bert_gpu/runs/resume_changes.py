@@ -38,7 +38,7 @@ def schedule_changes(stored, plan, progress):
     lengths = [RunLength.of_schedule(*clock) for clock in clocks]
     if any(length.is_unknown for length in lengths) or clocks[0] == clocks[1]:
         return []
-    shares = [length.fraction(progress.step, progress.seconds) for length in lengths]
+    shares = [length.share(progress.step, progress.seconds) for length in lengths]
     named = [describe_length(*clock) for clock in clocks]
     if named[0] == named[1]:  # a budget that only cuts the run off
         return []
