@@ -242,7 +242,7 @@ def check_vocabulary(parsed: flags.Parsed, folder: str, config: DataConfig) -> s
     tokenizer = models.load_tokenizer(folder, None, casing)
     path = find_vocabulary(folder)
     models.check_vocabulary(tokenizer, read_config(folder), path)
-    data_vocabulary = config.given_vocabulary
+    data_vocabulary = config.vocabulary_path
     if open_tokenizer(data_vocabulary, config.do_lower_case).identity != tokenizer.identity:
         flag = "vocab_file" if config.vocab_file else "sp_model_file"
         raise UserError(

@@ -12,7 +12,7 @@ from bert_gpu.data.inputs import (
     check_equal,
     check_length,
     expand_globs,
-    matching,
+    matching_files,
     read_manifests,
     split_patterns,
 )
@@ -142,10 +142,10 @@ def show_config(parsed: flags.Parsed, settings: PretrainSettings) -> str:
     vocab_size = None
     earlier_settings = None
     patterns = split_patterns(settings.inputs.input_file)
-    if all(matching(pattern, "input_file") for pattern in patterns):
+    if all(matching_files(pattern, "input_file") for pattern in patterns):
         length, vocab_size = look_at_data(settings)
         earlier_settings = (
-            None if settings.overwrite else RunFolder(settings.run.output_dir).stored(RUN_FIELDS)
+            None if settings.overwrite else RunFolder(settings.run.output_dir).read_run(RUN_FIELDS)
         )
     else:
         lines.append(f"# {settings.inputs.input_file}: no data yet; it determines vocab_size")

@@ -45,7 +45,7 @@ def starts_quick() -> bool:
     from bert_gpu.runs.folder import RunFolder
 
     try:
-        record = RunFolder(os.path.dirname(DEFAULT_START)).stored()
+        record = RunFolder(os.path.dirname(DEFAULT_START)).read_run()
     except UserError:
         return False
     return record is not None and record.get("free", {}).get("recipe") == QUICK

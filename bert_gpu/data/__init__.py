@@ -1,1 +1,1 @@
-"""Documents in, batches out."""
+"""Turns documents into data sets, and data sets into batches."""

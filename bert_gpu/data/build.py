@@ -5,9 +5,9 @@ The corpus is cut at document boundaries into windows of about --window_megabyte
 (shards.py) is several consecutive windows, and a worker holds one window at a time. Any number of
 workers writes the same bytes, and a killed job keeps its complete shards.
 
-The steps are functions: `open_job` reads the text once, for its checksums and its plan, and writes
-nothing but standard input, to a file beside the output. `run_job` checks the text, chooses the
-vocabulary, drops duplicates and writes the missing shards.
+The steps are functions. `open_job` reads the text once, for its checksums and its plan, and writes
+nothing, except that it stores standard input in a file beside the output. `run_job` checks the
+text, opens or learns the vocabulary, drops duplicates and writes the missing shards.
 """
 
 import collections
@@ -18,6 +18,8 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import google_crc32c
 
@@ -38,6 +40,7 @@ from bert_gpu.data.shards import (
     SCORED_ORDERS,
     VALIDATION,
     Counts,
+    Shard,
     ShardBuilder,
     count_pairs,
     drop_dense,
@@ -54,7 +57,7 @@ from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary import learning, letters
 from bert_gpu.text.vocabulary.file import warn_of_blanks
 
-LARGE_TEXT_BYTES = 100_000_000  # from which reading it takes a second
+LARGE_TEXT_BYTES = 100_000_000  # reading so much takes about a second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +65,12 @@ class Job:
     """One data job, before it writes.
 
     Attributes:
-      overwrite: whether it replaces an earlier data set. workers: who does the work.
-      warn: function of a list of warnings and their topic, an error with --strict.
+      overwrite: whether the job replaces an earlier data set.
+      workers: the threads, processes or cluster that do the work.
+      warn: prints warnings of a topic; raises UserError with --strict.
       status: "new", "resumed" or "finished".
-      plan: of the text; None before compressed files and tables are unpacked, and of a finished
-        data set.
+      plan: the plan of the text; None for a finished data set, and before compressed files and
+        tables are unpacked.
     """
 
     config: DataConfig
@@ -80,12 +84,17 @@ class Job:
     plan: CorpusPlan | None
 
 
-def build(config, text_format=AUTO, overwrite=False, console=LOG):
-    """Writes the data set of a DataConfig, or its missing shards; returns its Manifest. UserError
-    for a setting or a text that is wrong.
+def build(
+    config: DataConfig,
+    text_format: TextFormat = AUTO,
+    overwrite: bool = False,
+    console: Console = LOG,
+) -> Manifest:
+    """Write the data set of the settings, or its missing shards, and return its Manifest. Raise
+    UserError for a setting or a text that is wrong.
 
-    overwrite: replace an earlier data set. console: console.Console, by default Python's logger
-      "bert_gpu".
+    overwrite: whether to replace an earlier data set. console: prints messages and progress; by
+    default they go to Python's logger "bert_gpu".
     """
     with parallel.open_workers(config, console) as workers:
         job = open_job(config, overwrite, text_format, workers, console)
@@ -95,7 +104,7 @@ def build(config, text_format=AUTO, overwrite=False, console=LOG):
                 f"{config.folder}: this data set is finished; nothing to do "
                 "(--overwrite starts over)"
             )
-            return read_manifest(config.folder)
+            return read_manifest(config.folder)  # type: ignore[return-value]  # it is there
         for text in job.inputs.without_effect():
             console.warn(text)
         started = time.monotonic()
@@ -112,8 +121,8 @@ def open_job(
     workers: parallel.Workers | None = None,
     console: Console | None = None,
 ) -> Job:
-    """Check the settings, say what the input is, and read it. Without a console it says nothing,
-    without workers it takes those of this machine. Raises UserError.
+    """Check the settings, print what the input is, and read it. Without a console nothing is
+    printed; without workers, those of this machine are used. Raise UserError for bad input.
     """
     map_large_blocks()
     console = console or Console(quiet=True)
@@ -126,9 +135,10 @@ def open_job(
         text = inputs.find_inputs(config.input_file, text_format, standard_input, is_own)
         for line in text.lines:
             console.say(line)
-        settings = made_with(config, text_format, text)
+        settings = data_set_settings(config, text_format, text)
         status = OutputFolder(config, settings).status(overwrite)
-        plan, checksums = None, {}
+        plan = None
+        checksums: dict[str, int] = {}
         if status != "finished" and not text.needs_spool:
             plan = make_plan(
                 config, console, text.paths, text.formats, text.names, checksums, status
@@ -144,22 +154,24 @@ def open_job(
             for path, name in zip(text.paths, text.names, strict=True)
         ]
         folder = OutputFolder(config, settings, fingerprint)
-        folder.status(overwrite)  # raises for another text
+        folder.status(overwrite)  # raises if the folder's data set is of another text
     except UserError:
         if is_new:
             os.remove(standard_input)
             for empty in (spool, config.folder):
-                with contextlib.suppress(OSError):  # other files are in it
+                with contextlib.suppress(OSError):  # the folder is not empty
                     os.rmdir(empty)
         raise
     warn = quality.Warner(console, config.strict)
     return Job(config, overwrite, workers, console, warn, text, folder, status, plan)
 
 
-def made_with(config: DataConfig, text_format: TextFormat, text: inputs.Inputs) -> dict:
+def data_set_settings(
+    config: DataConfig, text_format: TextFormat, text: inputs.Inputs
+) -> dict[str, Any]:
     """Return the settings that decide the data set, for dataset.json."""
-    named = config.given_vocabulary
-    identity = LEARNT if named is None else open_tokenizer(named, config.do_lower_case).identity
+    path = config.vocabulary_path
+    identity = LEARNT if path is None else open_tokenizer(path, config.do_lower_case).identity
     kinds = sorted({each.input_format for each in text.formats})
     settings = config.fixed() | text_format.to_dict()
     return settings | dict(vocabulary=identity, input_format=",".join(kinds))
@@ -168,35 +180,43 @@ def made_with(config: DataConfig, text_format: TextFormat, text: inputs.Inputs) 
 def make_plan(
     config: DataConfig,
     console: Console,
-    paths: list,
-    formats: list,
-    names: list,
-    checksums: dict,
+    paths: list[str],
+    formats: list[TextFormat],
+    names: list[str],
+    checksums: dict[str, int],
     status: str,
 ) -> CorpusPlan:
-    """Return the plan of plain files, and add the CRC-32C of each to checksums, {path: it}, in one
-    pass over the text. UserError when there is no room for a new data set (status, of a Job).
+    """Return the plan of plain files, and add the CRC-32C of each file to checksums, {path: CRC},
+    in one pass over the text. Raise UserError when the disk has no room for a new data set.
+
+    names: the files' names for messages. status: the status of the Job.
     """
     with reading_progress(console, paths, names, "looking for documents") as progress:
         read = functools.partial(read_file, corpus.whole_lines, checksums, progress.add)
         plan = plan_corpus(config, paths, formats, names, read)
-    # gzip's ratio is not known yet; write_missing measures it on a sample
+    # how much gzip compresses is not known yet; write_missing measures it on a sample
     if status == "new" and not config.gzip_compress:
         check_space(config, predict_bytes(config, plan.num_text_bytes))
     return plan
 
 
-def add_checksums(console: Console, text: inputs.Inputs, checksums: dict) -> None:
-    """Add the CRC-32C of each input as it is stored, {path: it}."""
+def add_checksums(console: Console, text: inputs.Inputs, checksums: dict[str, int]) -> None:
+    """Add the CRC-32C of each input, as its file is stored, to checksums, {path: CRC}."""
     with reading_progress(console, text.paths, text.names, "computing checksums") as progress:
         read = functools.partial(read_file, corpus.file_pieces, checksums, progress.add)
         for pieces in map(read, text.paths, text.names):
             collections.deque(pieces, 0)  # reads to the end
 
 
-def read_file(read, checksums, report, path, name):
-    """Yield the pieces of bytes that read(path, name) does, report their sizes, and enter their
-    CRC-32C for the path at the end.
+def read_file(
+    read: Callable[[str, str], Iterable[bytes]],
+    checksums: dict[str, int],
+    report: Callable[[int], None],
+    path: str,
+    name: str,
+) -> Iterator[bytes]:
+    """Yield the pieces of read(path, name), report the size of each, and enter the CRC-32C of them
+    all in checksums[path] at the end.
     """
     crc = 0
     for piece in read(path, name):
@@ -206,51 +226,53 @@ def read_file(read, checksums, report, path, name):
     checksums[path] = crc
 
 
-def reading_progress(console: Console, paths: list, names: list, what: str) -> ByteProgress:
-    """Return the progress of reading files once; a small text gets no bar."""
+def reading_progress(
+    console: Console, paths: list[str], names: list[str], what: str
+) -> ByteProgress:
+    """Return the progress of reading files once; it is not shown for a small text."""
     num_bytes = sum(map(inputs.file_bytes, paths, names))
-    shown = console if num_bytes >= LARGE_TEXT_BYTES else Console(quiet=True)
-    return ByteProgress(shown, num_bytes, what)
+    target = console if num_bytes >= LARGE_TEXT_BYTES else Console(quiet=True)
+    return ByteProgress(target, num_bytes, what)
 
 
 def check_space(config: DataConfig, num_bytes: float) -> None:
-    """Raise UserError when the output folder's disk has no room for so many bytes."""
+    """Raise UserError when the disk of the output folder has less than num_bytes free."""
     parent = existing_parent(config.folder)
-    named = dict(setting="output_file", value=config.output_file)
+    place: dict[str, Any] = dict(setting="output_file", value=config.output_file)
     usage = shutil.disk_usage(parent)
     if not usage.total:  # such as /proc
-        raise UserError(f"files cannot be stored in {parent}", "choose another folder", **named)
+        raise UserError(f"files cannot be stored in {parent}", "choose another folder", **place)
     if num_bytes > usage.free:
         raise UserError(
             f"about {format_bytes(num_bytes)} will be written, but only "
             f"{format_bytes(usage.free)} are free",
             "make room, choose another disk, or take a smaller --dupe_factor, "
             "--gzip_compress or --masking=dynamic",
-            **named,
+            **place,
         )
 
 
 def remove_leftovers(job: Job) -> None:
-    """Remove what a job killed at its end left of a finished data set."""
+    """Remove the temporary files of a finished data set whose job was killed at its end."""
     folder = job.folder
     if folder.has_temporary_files():
-        with only_writer(job.config.folder, job.config.name, **folder.named):
+        with only_writer(job.config.folder, job.config.name, **folder.place):
             folder.check_unchanged(job.status, job.overwrite)
             folder.remove_temporary_files()
 
 
 def run_job(job: Job) -> tuple[Manifest, Counts, int]:
-    """Write the missing shards; return what was written and the number of duplicate documents
-    dropped.
+    """Write the missing shards; return the Manifest, the counts of what was written, and the number
+    of duplicate documents dropped.
 
-    Raises UserError for bad input. If the folder was empty before and no shard is complete, its
-    new files are removed.
+    Raise UserError for bad input; the new files are then removed if the folder was empty before and
+    no shard is complete.
     """
     config, folder, plan = job.config, job.folder, job.plan
-    # Bad text fails here, before a folder is made or an earlier data set is removed.
+    # Before a folder is made or an earlier data set is removed, so that bad text changes nothing.
     if plan is not None:
         content, tokenizer = check_text(job, plan)
-    with only_writer(config.folder, config.name, **folder.named):
+    with only_writer(config.folder, config.name, **folder.place):
         folder.check_unchanged(job.status, job.overwrite)
         was_empty = folder.is_empty()
         try:
@@ -261,10 +283,12 @@ def run_job(job: Job) -> tuple[Manifest, Counts, int]:
                     config, job.console, paths, formats, job.inputs.names, {}, job.status
                 )
                 content, tokenizer = check_text(job, plan)
-            # The last that --strict may refuse; an earlier data set is removed after it.
+            # The last check that --strict may turn into an error: an earlier data set is removed
+            # after it.
             plan, num_duplicates = drop_duplicates(job, plan)
             if job.overwrite:
-                text_checks.check_left(config, plan, tokenizer)
+                # a new job, unlike a resumed one, has opened its tokenizer
+                text_checks.check_left(config, plan, tokenizer)  # type: ignore[arg-type]
                 folder.clear(mark=True)
             folder.begin(content)
             manifest, counts = write_missing(job, plan)
@@ -276,8 +300,9 @@ def run_job(job: Job) -> tuple[Manifest, Counts, int]:
 
 
 def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | None]:
-    """Warn of what would make a poor data set, before anything is written; return the content of
-    the vocabulary's file and its tokenizer, or None twice, which keeps an interrupted job's file.
+    """Print warnings about anything that would make a poor data set, before anything is written.
+    Return the content of the vocabulary's file and its tokenizer; return (None, None) to keep the
+    vocabulary file of an interrupted job.
     """
     config, blocks = job.config, plan.blocks
     sample = quality.sample(blocks, config.normalization, config.drop_duplicates)
@@ -288,11 +313,11 @@ def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | No
     if config.objective == "nsp":
         job.warn(text_checks.size_warnings(blocks))
     job.warn(letters.lower_case_warnings(sample, config))
-    if not config.drop_duplicates:  # else once they are known
-        say_validation(job, plan)
-    if config.given_vocabulary is not None:
-        content, tokenizer = given_vocabulary(config)
-    elif job.status == "resumed" and job.folder.kept_vocabulary():
+    if not config.drop_duplicates:  # otherwise drop_duplicates prints it
+        print_validation(job, plan)
+    if config.vocabulary_path is not None:
+        content, tokenizer = read_vocabulary(config.vocabulary_path, config.do_lower_case)
+    elif job.status == "resumed" and job.folder.has_vocabulary():
         return None, None
     else:
         content, tokenizer = learn_vocabulary(job, blocks)
@@ -300,25 +325,26 @@ def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | No
     return content, tokenizer
 
 
-def say_validation(job: Job, plan: CorpusPlan) -> None:
-    """Say what is held out, and warn if that is much of the text."""
-    chosen, is_kept = plan.split == VALIDATION, plan.split != DROPPED
+def print_validation(job: Job, plan: CorpusPlan) -> None:
+    """Print which documents are held out, and warn if they are much of the text."""
+    is_validation = plan.split == VALIDATION
+    is_used = plan.split != DROPPED
     most_bytes = validation.most_bytes(plan.blocks, plan.share)
-    held_out = validation.bytes_of(plan.blocks, chosen, most_bytes)
-    kept = validation.bytes_of(plan.blocks, is_kept)
-    chosen, text_share = chosen[is_kept], held_out / kept
+    validation_bytes = validation.bytes_of(plan.blocks, is_validation, most_bytes)
+    used_bytes = validation.bytes_of(plan.blocks, is_used)
+    is_validation = is_validation[is_used]
+    share = validation_bytes / used_bytes
     num_rows = predict_rows(job.config, plan.num_text_bytes, plan.num_documents)
-    rows = num_rows * kept / plan.num_text_bytes
-    job.console.say(validation.describe(chosen, text_share, rows, job.config.validation_share))
-    job.warn(validation.validation_warnings(chosen, text_share, plan.share))
+    rows = num_rows * used_bytes / plan.num_text_bytes
+    job.console.say(validation.describe(is_validation, share, rows, job.config.validation_share))
+    job.warn(validation.validation_warnings(is_validation, share, plan.share))
 
 
-def given_vocabulary(config: DataConfig) -> tuple[bytes, Tokenizer]:
-    """Return the content of the file that the user named, as the data set has it, and its
-    tokenizer.
+def read_vocabulary(path: str, do_lower_case: bool) -> tuple[bytes, Tokenizer]:
+    """Return the content of the vocabulary file that the data set gets from the file that the user
+    named, and the tokenizer of that file.
     """
-    path = config.given_vocabulary
-    tokenizer = open_tokenizer(path, config.do_lower_case)
+    tokenizer = open_tokenizer(path, do_lower_case)
     warn_of_blanks(path, tokenizer.vocab)
     if path.endswith(".json"):
         return tokenizer.files()[FILE_NAMES["WordPiece"]], tokenizer
@@ -326,8 +352,8 @@ def given_vocabulary(config: DataConfig) -> tuple[bytes, Tokenizer]:
         return file.read(), tokenizer
 
 
-def learn_vocabulary(job: Job, blocks: list) -> tuple[bytes, Tokenizer]:
-    """Return the content of a vocabulary file that is learnt from the text, and its tokenizer."""
+def learn_vocabulary(job: Job, blocks: list[corpus.Block]) -> tuple[bytes, Tokenizer]:
+    """Learn a vocabulary from the text; return the content of its file and its tokenizer."""
     config = job.config
     content = learning.learn(blocks, config, job.console, job.workers).content
     with tempfile.TemporaryDirectory() as folder:
@@ -337,10 +363,12 @@ def learn_vocabulary(job: Job, blocks: list) -> tuple[bytes, Tokenizer]:
         return content, open_tokenizer(path, config.do_lower_case)
 
 
-def check_vocabulary(job: Job, blocks: list, sample: list, tokenizer: Tokenizer) -> None:
+def check_vocabulary(
+    job: Job, blocks: list[corpus.Block], sample: list[list[bytes]], tokenizer: Tokenizer
+) -> None:
     """Warn of a vocabulary that does not fit a sample of the text, of documents that will be
-    dropped, and of pairs that teach little; say what share of them is random. Raises UserError
-    when the vocabulary finds no word in the text.
+    dropped, and of pairs that teach little; print the share of random pairs. Raise UserError when
+    the vocabulary has no word of the text.
     """
     config = job.config
     tokens = tokenizer.tokenize([line for document in sample for line in document])
@@ -348,21 +376,21 @@ def check_vocabulary(job: Job, blocks: list, sample: list, tokenizer: Tokenizer)
         text_checks.check_words(config, blocks, tokenizer)
     job.warn(
         quality.vocabulary_warnings(
-            tokenizer, sample, tokens[0], config.do_lower_case, config.given_vocabulary is not None
+            tokenizer, sample, tokens[0], config.do_lower_case, config.vocabulary_path is not None
         ),
         "vocabulary",
     )
-    kept = drop_dense(sample, *tokens, config.max_tokens_per_character)
-    job.warn(text_checks.drop_warnings(config, kept.num_dropped, len(sample)), "vocabulary")
+    tokenized = drop_dense(sample, *tokens, config.max_tokens_per_character)
+    job.warn(text_checks.drop_warnings(config, tokenized.num_dropped, len(sample)), "vocabulary")
     if config.objective in PAIRS:
-        counts = count_pairs(config, tokenizer, kept)
+        counts = count_pairs(config, tokenizer, tokenized)
         if counts.num_documents > 1:
             job.console.say(text_checks.describe_pairs(config, counts))
             job.warn(text_checks.pair_warnings(config, counts), "pairs")
 
 
 def drop_duplicates(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int]:
-    """Return the plan without documents that equal an earlier one, and the number of these."""
+    """Return the plan without documents that equal an earlier one, and how many these are."""
     if not job.config.drop_duplicates:
         return plan, 0
     with ByteProgress(job.console, plan.num_text_bytes, "looking for duplicates") as progress:
@@ -379,21 +407,22 @@ def drop_duplicates(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int]:
     job.warn(text_checks.copy_warnings(num_dropped, plan.num_documents))
     plan = plan.without(is_duplicate)
     plan.check_documents()
-    say_validation(job, plan)
+    print_validation(job, plan)
     return plan, num_dropped
 
 
 def write_missing(job: Job, plan: CorpusPlan) -> tuple[Manifest, Counts]:
-    """Write the shards that the folder lacks, and dataset.json. Raises UserError when nothing is
+    """Write the shards that the folder lacks, and dataset.json. Raise UserError when nothing is
     left to train on.
     """
     config, folder, console = job.config, job.folder, job.console
     trim_heap()  # frees what planning and counting used
-    builder, shards = ShardBuilder(config, folder.vocab_file, plan.split), plan.shards()
-    kept = folder.keep(shards)
-    if kept:
-        console.say(f"resuming from {len(kept)} of {len(shards)} shards")
-    missing = [shard for shard in shards if shard not in kept]
+    builder = ShardBuilder(config, folder.vocab_file, plan.split)
+    shards = plan.shards()
+    complete = folder.keep(shards)
+    if complete:
+        console.say(f"resuming from {len(complete)} of {len(shards)} shards")
+    missing = [shard for shard in shards if shard not in complete]
     # The training shards cover all blocks; the validation shard reads them again.
     num_bytes = sum(shard.num_bytes for shard in missing if shard.split == "train")
     if missing:
@@ -405,9 +434,10 @@ def write_missing(job: Job, plan: CorpusPlan) -> tuple[Manifest, Counts]:
         write_shards(builder, missing, job.workers, work_bytes, progress.add)
     counts = {shard: read_stats(shard) for shard in shards}
     manifest = make_manifest(job, builder.tokenizer, counts)
-    trained = sum(counts[shard].num_documents for shard in shards if shard.split == "train")
-    least = validation.least_documents(config.objective)
-    if not manifest.num_train_instances or trained < least:
+    num_documents = sum(counts[shard].num_documents for shard in shards if shard.split == "train")
+    if not manifest.num_train_instances or num_documents < validation.least_documents(
+        config.objective
+    ):
         folder.clear()
         raise text_checks.nothing_left(config)
     total = sum(counts.values(), Counts())
@@ -417,8 +447,9 @@ def write_missing(job: Job, plan: CorpusPlan) -> tuple[Manifest, Counts]:
 
 
 def warn_of_counts(job: Job, counts: Counts) -> None:
-    """Warn of what the samples have not shown; too late for --strict, the shards are there."""
-    config, warn = job.config, quality.Warner(job.console, strict=False)
+    """Warn of what the samples did not show; --strict has no effect, since shards are written."""
+    config = job.config
+    warn = quality.Warner(job.console, strict=False)
     if "pairs" not in job.warn.topics:
         warn(text_checks.pair_warnings(config, counts))
     if "vocabulary" in job.warn.topics:
@@ -430,21 +461,23 @@ def warn_of_counts(job: Job, counts: Counts) -> None:
     warn(text_checks.drop_warnings(config, counts.num_dropped, num_documents))
 
 
-def make_manifest(job: Job, tokenizer: Tokenizer, counts: dict) -> Manifest:
-    """Return the content of dataset.json. counts: {shard: Counts}, training shards first."""
-    config, folder, total = job.config, job.folder, sum(counts.values(), Counts())
+def make_manifest(job: Job, tokenizer: Tokenizer, counts: dict[Shard, Counts]) -> Manifest:
+    """Return the content of dataset.json. counts: those of each shard, training shards first."""
+    config, folder = job.config, job.folder
+    total = sum(counts.values(), Counts())
     shards = {
         split: [s for s in counts if s.split == split and counts[s].num_instances]
         for split in ("train", "validation")
     }
-    names = {
+    content: dict[str, Any] = {
         f"{split}_shards": tuple(os.path.basename(shard.path) for shard in own)
         for split, own in shards.items()
     }
-    num_instances = {
+    content |= {
         f"num_{split}_instances": sum(counts[shard].num_instances for shard in own)
         for split, own in shards.items()
     }
+    content |= folder.identity | (total.pair_shares() if config.objective in PAIRS else {})
     has_order = config.order in SCORED_ORDERS
     return Manifest(
         name=config.name,
@@ -462,8 +495,5 @@ def make_manifest(job: Job, tokenizer: Tokenizer, counts: dict) -> Manifest:
         num_documents=total.num_documents,
         num_sentences=total.num_sentences,
         num_tokens=total.num_tokens,
-        **names,
-        **num_instances,
-        **(total.pair_shares() if config.objective in PAIRS else {}),
-        **folder.wanted,
+        **content,
     )

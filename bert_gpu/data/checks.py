@@ -1,28 +1,34 @@
 """Checks the numbers of parsed records, before they are cast to int32 and reach a model.
 
-A checksum tells only that a record is as it was written. Google's programs write rows without a
-prediction when they mask whole words, and so do ours, so the caller says whether these are bad.
+A checksum shows only that a record is as it was written. Google's programs write rows without a
+prediction when they mask whole words, and so do ours, so the caller decides whether these are bad.
 
 Legend: B rows of a batch, S row length, P predictions a row.
 """
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
+import numpy.typing as npt
 
-END = 1 << 31  # of what int32 holds
+END = 1 << 31  # the first integer that int32 cannot hold
 
 
-def bad_rows(batch, limits, needs_predictions=True):
-    """{row: what is wrong with it}, the first problem of each bad row.
+def bad_rows(
+    batch: Mapping[str, np.ndarray], limits: Mapping[str, int], needs_predictions: bool = True
+) -> dict[int, str]:
+    """Return {row: problem}, the first problem of each bad row.
 
     Args:
-      batch: {feature: (B,), (B, S) or (B, P) int64; masked_lm_weights float32}; "starts" is that of
-        examples.parse_compact.
-      limits: {feature: exclusive upper bound}; the others must fit int32. All are at least 0.
-      needs_predictions: whether a row all of whose masked_lm_weights are 0 is bad.
+      batch: {feature: (B,), (B, S) or (B, P) int64; masked_lm_weights float32}; "starts" is the one
+        of examples.parse_compact.
+      limits: {feature: exclusive upper bound}; features without a limit must fit int32. No value
+        may be below 0.
+      needs_predictions: whether a row is bad if all its masked_lm_weights are 0.
     """
-    problems = {}
+    problems: dict[int, str] = {}
 
-    def note(is_bad, text):
+    def note(is_bad: npt.ArrayLike, text: str | Callable[..., str]) -> None:
         for row in np.flatnonzero(is_bad).tolist():
             problems.setdefault(row, text(row) if callable(text) else text)
 
@@ -35,7 +41,8 @@ def bad_rows(batch, limits, needs_predictions=True):
             if needs_predictions:
                 note(~(values > 0).any(1), f"{name} are all 0, which leaves nothing to predict")
         elif values.size and not 0 <= values.min() <= values.max() < limits.get(name, END):
-            limit, rows = limits.get(name, END), values.reshape(len(values), -1)
+            limit = limits.get(name, END)
+            rows = values.reshape(len(values), -1)
             is_outside = (rows < 0) | (rows >= limit)
             note(
                 is_outside.any(1),

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local
@@ -10,7 +11,7 @@ from bert_gpu.base.settings import Settings, like, setting
 from bert_gpu.text.config import NORMALIZATIONS, VocabConfig, check_ray_address
 
 CLS_SEP = "cls_sep"
-FRAMES = (CLS_SEP, "sep", "none")  # of a packed sequence
+FRAMES = (CLS_SEP, "sep", "none")  # the frames of a packed sequence
 PADDINGS = ("fixed", "dynamic", "uniform")
 
 
@@ -21,7 +22,7 @@ class DataConfig(Settings):
     input_file: str = setting(
         "sample_text.txt",
         "Text, UTF-8, also compressed (.gz, .zst): files, folders or globs, separated by commas; "
-        "- is standard input. --input_format says what they may be.",
+        "- is standard input. --input_format lists the formats.",
     )
     output_file: str = setting(
         "data/pretrain.tfrecord",
@@ -126,7 +127,7 @@ class DataConfig(Settings):
     )
     short_seq_prob: float = setting(
         0.1,
-        "Share of documents that are cut into instances shorter than max_seq_length.",
+        "Share of documents that are cut into records shorter than max_seq_length.",
         low=0.0,
         high=1.0,
         needs=("objective", ("nsp", "sop")),
@@ -146,13 +147,13 @@ class DataConfig(Settings):
     validation_share: float | None = setting(
         None,
         "Share of the documents held out for validation, in separate shards; at "
-        "least one document (0 = none). Default: what makes at least 500 rows, between 1 % (of a "
+        "least one document (0 = none). Default: enough for at least 500 rows, between 1 % (of a "
         "large text 10,000 rows) and 10 %.",
         low=0.0,
         below=1.0,
     )
     num_shards: int | None = setting(
-        None, "Number of training shards. Default: as many as give about 128 MB each.", low=1
+        None, "Number of training shards. Default: so many that each has about 128 MB.", low=1
     )
     num_workers: int | None = setting(
         None, "Worker processes. Default: one per core. The output does not depend on it.", low=1
@@ -160,7 +161,7 @@ class DataConfig(Settings):
     ray_address: str | None = like(VocabConfig, "ray_address")
     strict: bool = setting(False, "Stop at a warning about the text, with exit code 2.")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         check_local(self.output_file, "output_file")
         check_ray_address(self.ray_address)
@@ -198,9 +199,11 @@ class DataConfig(Settings):
                 value=self.vocab_file,
             )
 
-    def without_effect(self, name):
-        """As of Settings, with what `needs` cannot say."""
-        if name == "vocab_size" and self.given_vocabulary is not None:
+    def without_effect(self, name: str) -> str | None:
+        """Return why a setting has no effect, or None, as in Settings; some reasons are more than
+        `needs` can express.
+        """
+        if name == "vocab_size" and self.vocabulary_path is not None:
             flag = "vocab_file" if self.vocab_file is not None else "sp_model_file"
             return f"--vocab_size has no effect beside --{flag}, which is not learnt"
         if name == "ngram_weights" and self.max_ngram_size == 1:
@@ -208,33 +211,33 @@ class DataConfig(Settings):
         return super().without_effect(name)
 
     @property
-    def given_vocabulary(self):
-        """The vocabulary or model file that the user named, or None."""
+    def vocabulary_path(self) -> str | None:
+        """The vocabulary or model file that the user named; None = learn one."""
         return self.vocab_file or self.sp_model_file
 
     @property
-    def num_predictions(self):
+    def num_predictions(self) -> int:
         return self.max_predictions_per_seq or int(
             math.ceil(self.max_seq_length * self.masked_lm_prob)
         )
 
     @property
-    def num_passes(self):
+    def num_passes(self) -> int:
         return self.dupe_factor or (10 if self.masking == "static" else 1)
 
     @property
-    def folder(self):
+    def folder(self) -> str:
         return os.path.dirname(self.output_file) or "."
 
     @property
-    def name(self):
+    def name(self) -> str:
         return os.path.basename(self.output_file).removesuffix(".tfrecord")
 
-    def fixed(self):
-        """The settings that decide what is written. Not the paths of files: their contents are
-        compared.
+    def fixed(self) -> dict[str, Any]:
+        """Return the settings that decide what is written. Paths of files are not among them: the
+        contents of the files are compared.
         """
-        left_out = (
+        excluded = (
             "strict",
             "num_workers",
             "ray_address",
@@ -243,7 +246,7 @@ class DataConfig(Settings):
             "vocab_file",
             "sp_model_file",
         )
-        return {name: value for name, value in self.to_dict().items() if name not in left_out}
+        return {name: value for name, value in self.to_dict().items() if name not in excluded}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -262,7 +265,7 @@ class InputConfig(Settings):
         "in the dataset.json beside the training shards.",
     )
     max_seq_length: int | None = setting(
-        None, "Tokens per row that the data must have. Default: what the data says.", low=8
+        None, "Tokens per row that the data must have. Default: the row length of the data.", low=8
     )
     shuffle: bool = setting(
         True,

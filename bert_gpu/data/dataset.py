@@ -1,15 +1,18 @@
-"""The records of a run: opened, checked against each other and against dataset.json, before
+"""The records of a run: opened, and checked against each other and against dataset.json before
 anything is written.
 """
 
 import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bert_gpu.base.errors import UserError, shortened_path
 from bert_gpu.base.files import json_checksum
 from bert_gpu.data import examples
-from bert_gpu.data.config import DataConfig
+from bert_gpu.data.config import DataConfig, InputConfig
+from bert_gpu.data.examples import Schema
 from bert_gpu.data.inputs import (
     check_equal,
     check_length,
@@ -19,22 +22,35 @@ from bert_gpu.data.inputs import (
 )
 from bert_gpu.data.masking import MaskingSpec
 from bert_gpu.data.pipeline import Masking, Reader
-from bert_gpu.data.records import RecordSet
+from bert_gpu.data.records import RecordFile, RecordSet
+
+if TYPE_CHECKING:
+    from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 
 class Dataset:
     """Training and validation records of one run.
 
-    Attributes: train and validation (RecordSet, the latter or None), schema (examples.Schema),
-    max_seq_length (S), num_predictions (P), info (manifest.Manifest, or None for records from
-    other tools), infos ({folder: the same}), folder (of the first training shard).
+    Attributes:
+      train, validation: the records; validation is None without validation records.
+      schema: the format of all records.
+      max_seq_length: S. num_predictions: P.
+      folder: the folder of the first training shard.
+      info: the content of its dataset.json; None for records from other tools.
+      infos: the same for each folder of training shards.
     """
 
-    def __init__(self, config, warn=print, paths=None):
-        """config: InputConfig. paths: list of str, the files, if not those of config.input_file;
-        their names may have commas in them.
+    def __init__(
+        self,
+        config: InputConfig,
+        warn: Callable[[str], None] = print,
+        paths: list[str] | None = None,
+    ) -> None:
+        """Open the records. paths: the files, if not those of config.input_file; their names may
+        contain commas.
         """
-        self.config, self.warn = config, warn
+        self.config = config
+        self.warn = warn
         if paths is None:
             paths = expand_globs(config.input_file, "input_file")
         self.infos = infos = read_manifests(paths)
@@ -60,11 +76,11 @@ class Dataset:
         validation = held_out
         if config.eval_input_file is not None:
             validation = expand_globs(config.eval_input_file, "eval_input_file")
-            for described in read_manifests(validation).items():
+            for folder_info in read_manifests(validation).items():
                 training = (self.folder, self.info)
-                check_pair(described, training, "eval_input_file", "name others")
-        left_out = {os.path.realpath(path) for path in held_out + validation}
-        paths = [path for path in paths if os.path.realpath(path) not in left_out]
+                check_pair(folder_info, training, "eval_input_file", "name others")
+        excluded = {os.path.realpath(path) for path in held_out + validation}
+        paths = [path for path in paths if os.path.realpath(path) not in excluded]
         if not paths:
             raise UserError(
                 "matches validation shards only", setting="input_file", value=config.input_file
@@ -83,35 +99,41 @@ class Dataset:
                 "in the same folder",
                 where=paths[0],
             )
-        self.max_seq_length = self.schema.max_seq_length or self.info.max_seq_length
+        # the schema of compact records has no sizes, and their info exists
+        self.max_seq_length = (
+            self.schema.max_seq_length or self.info.max_seq_length  # type: ignore[union-attr]
+        )
         self.num_predictions = (
-            self.schema.max_predictions_per_seq or self.info.max_predictions_per_seq
+            self.schema.max_predictions_per_seq or self.info.max_predictions_per_seq  # type: ignore[union-attr]
         )
         check_length(config, self.max_seq_length, paths[0])
 
     @property
-    def dupe_factor(self):
-        """Copies of the text in the records; 1 for records from other tools."""
+    def dupe_factor(self) -> int:
+        """Number of passes over the text that the records hold; 1 for records from other tools."""
         if self.info is None:
             return 1
-        made = {name: self.info.settings.get(name) for name in ("dupe_factor", "masking")}
-        return DataConfig(**{name: made[name] for name in made if made[name]}).num_passes
+        settings = {name: self.info.settings.get(name) for name in ("dupe_factor", "masking")}
+        return DataConfig(**{name: value for name, value in settings.items() if value}).num_passes
 
-    def identity(self):
-        """What decides the batches of a run, for run.json: files, their records (number, and a
-        checksum of all), and the settings in dataset.json.
+    def identity(self) -> dict[str, Any]:
+        """Return what decides the batches of a run, for run.json: the files, their records (number,
+        and a checksum of all), and the settings in dataset.json.
         """
-        files = files_identity(self.train)
-        made = (
+        settings = (
             None if self.info is None else dict(tokenizer=self.info.tokenizer, **self.info.settings)
         )
-        return dict(files=files, made=made, max_seq_length=self.max_seq_length)
+        return dict(
+            files=files_identity(self.train), made=settings, max_seq_length=self.max_seq_length
+        )
 
-    def describe(self):
-        """{part of the data: how many records it has, with a checksum of what decides their
-        batches}, which workers compare.
+    def describe(self) -> dict[str, str]:
+        """Return {part of the data: number of records, and a checksum of what decides their
+        batches}, so that workers can compare their data.
         """
-        parts = {"the training data": (self.train, self.identity())}
+        parts: dict[str, tuple[RecordSet, Any]] = {
+            "the training data": (self.train, self.identity())
+        }
         if self.validation is not None:
             parts["the validation data"] = self.validation, files_identity(self.validation)
         return {"the validation data": "none"} | {
@@ -119,22 +141,26 @@ class Dataset:
             for name, (records, identity) in parts.items()
         }
 
-    def reader(self, split, tokenizer, seed, limits=None):
-        """The Reader of "train" or "validation".
+    def reader(
+        self, split: str, tokenizer: "Tokenizer", seed: int, limits: Mapping[str, int] | None = None
+    ) -> Reader:
+        """Return the Reader of "train" or "validation".
 
         Args:
-          tokenizer: used when records are masked at reading. seed: of order and masks.
+          tokenizer: used when records are masked at reading.
+          seed: the seed of the order and the masks.
           limits: {feature: exclusive upper bound} that a model sets, such as its vocabulary's size
             for input_ids.
         """
         masking = None
-        if self.schema.kind == examples.COMPACT:
+        records: Any = self.train if split == "train" else self.validation
+        if self.info is not None and self.schema.kind == examples.COMPACT:
             settings = self.info.settings
             num_predictions = self.info.max_predictions_per_seq
             spec = MaskingSpec.from_settings(settings, num_predictions, tokenizer)
             masking = Masking(spec, tokenizer.word_starts(np.arange(tokenizer.vocab_size)))
         return Reader(
-            self.train if split == "train" else self.validation,
+            records,
             self.schema,
             self.max_seq_length,
             masking,
@@ -146,9 +172,9 @@ class Dataset:
             order=self._order() if split == "train" else None,
         )
 
-    def _order(self):
-        """The order of the rows for --noshuffle, if dataset.json names one; None = the order of the
-        files.
+    def _order(self) -> np.ndarray | None:
+        """Return the order of the rows for --noshuffle, if dataset.json names a file of it; None =
+        the order of the files.
         """
         if self.info is None or not self.info.order_file or self.config.shuffle:
             return None
@@ -163,16 +189,18 @@ class Dataset:
         return order
 
 
-def files_identity(records):
-    """[name, number of records, checksum of all] of each file."""
+def files_identity(records: RecordSet) -> list[list[Any]]:
+    """Return [name, number of records, checksum of all] of each file."""
     return [
         [os.path.basename(file.path), len(file), f"{file.fingerprint():08x}"]
         for file in records.files
     ]
 
 
-def schema_of(files):
-    """The Schema that the first readable records of all files (records.RecordFile) share."""
+def schema_of(files: Sequence[RecordFile]) -> Schema:
+    """Return the Schema that the first readable records of all files share. Raise UserError when
+    they differ.
+    """
     schemas = {file.path: schema for file in files if (schema := first_schema(file)) is not None}
     if not schemas:
         raise UserError("holds no record", "build the data again", where=files[0].path)
@@ -183,8 +211,8 @@ def schema_of(files):
     return expected
 
 
-def other_schema(path, schema, first, expected):
-    """The UserError of two files whose Schemas differ."""
+def other_schema(path: str, schema: Schema, first: str, expected: Schema) -> UserError:
+    """Return the error for two files, path and first, whose Schemas differ."""
     return UserError(
         f"holds {schema.describe()}, and {shortened_path(first)} {expected.describe()}",
         "build both with the same settings, or train on one",
@@ -192,8 +220,8 @@ def other_schema(path, schema, first, expected):
     )
 
 
-def first_schema(file):
-    """The Schema of a file's first readable record; None when it has none."""
+def first_schema(file: RecordFile) -> Schema | None:
+    """Return the Schema of a file's first readable record; None when no record can be read."""
     record = next(
         (record for index in range(len(file)) if (record := file.read(index)) is not None), None
     )
@@ -202,7 +230,7 @@ def first_schema(file):
     try:
         return examples.sniff_schema(record)
     except Exception as error:  # protobuf raises several kinds
-        what = (
+        problem = (
             str(error) if isinstance(error, ValueError) else "its records are not tf.train.Examples"
         )
-        raise UserError(what, "this is not BERT pretraining data", where=file.path) from error
+        raise UserError(problem, "this is not BERT pretraining data", where=file.path) from error

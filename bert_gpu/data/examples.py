@@ -1,13 +1,14 @@
-"""tf.train.Example bytes to arrays and back.
+"""Converts arrays to tf.train.Example bytes and back.
 
 Writing: compiled loops lay out protocol-buffer bytes for whole batches, because building
 `tf.train.Example` objects in Python costs more than everything else in the job. Reading:
-`tf.io.parse_example`, which reads the files of any writer.
+`tf.io.parse_example` reads the files of any writer.
 
 Legend: N records, S row length, P predictions a row.
 """
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -15,24 +16,23 @@ import tensorflow as tf
 from bert_gpu.base.compiled import compiled
 
 STATIC = "static"  # Google's seven features, fixed length
-# input_ids without padding or masks, starts and, for pairs, next_sentence_labels
+# features: input_ids without padding or masks, starts and, for pairs, next_sentence_labels
 COMPACT = "compact"
 
-# Features of Google's create_pretraining_data.py, and the names that Model Garden's
-# --use_v2_feature_names gives two of them.
+# Names of Google's create_pretraining_data.py -> those of Model Garden's --use_v2_feature_names.
 V2_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
 MASKED_WORDS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """What a record holds.
+    """The format of a record.
 
-    kind: STATIC or COMPACT. max_seq_length, max_predictions_per_seq: S and P; 0 for COMPACT, whose
-    records do not contain them.
-    has_next_sentence_labels: whether rows are pairs. is_packed: whether rows hold
-    several sequences.
-    v2_names: whether two features have Model Garden's v2 names.
+    kind: STATIC or COMPACT.
+    max_seq_length, max_predictions_per_seq: S and P; 0 for COMPACT, whose records do not contain
+    them.
+    has_next_sentence_labels: whether rows are pairs. is_packed: whether rows hold several
+    sequences. v2_names: whether two features have Model Garden's v2 names.
     """
 
     kind: str
@@ -43,8 +43,8 @@ class Schema:
     v2_names: bool = False
 
     def shapes(self, max_seq_length: int) -> dict[str, list[int]]:
-        """Return the shape of each feature of a row, as batches have it, in the order in which they
-        are checked.
+        """Return the shape of each feature of a row in a batch, in the order in which they are
+        checked.
         """
         names = ["input_ids", "input_mask", "segment_ids", *["sequence_ids"] * self.is_packed]
         shapes = dict.fromkeys(names, [max_seq_length])
@@ -56,11 +56,11 @@ class Schema:
 
     @property
     def features(self) -> set[str]:
-        """Names of the features of a batch; compact records get masked words when they are read."""
+        """The names of a batch's features; compact records get those of masked words at reading."""
         return {*self.shapes(self.max_seq_length), *MASKED_WORDS}
 
-    def describe(self):
-        """What tells it from other schemas, in words."""
+    def describe(self) -> str:
+        """Return a phrase that distinguishes this schema from others."""
         rows = (
             "pairs" if self.has_next_sentence_labels else "packed" if self.is_packed else "single"
         )
@@ -73,8 +73,8 @@ class Schema:
         )
 
 
-def sniff_schema(record):
-    """The Schema of one serialized record. ValueError names a missing feature."""
+def sniff_schema(record: bytes) -> Schema:
+    """Return the Schema of one serialized record. Raise ValueError for a missing feature."""
     example = tf.train.Example.FromString(record)
     sizes = {}
     for name, feature in example.features.feature.items():
@@ -101,13 +101,13 @@ def sniff_schema(record):
     )
 
 
-def parse_static(records, schema):
-    """Serialized records (N,) -> dict of NumPy int64 (N, S) and (N, P), masked_lm_weights float32
-    (N, P), next_sentence_labels int64 (N,), all as they are in the records (see checks.py).
+def parse_static(records: Sequence[bytes], schema: Schema) -> dict[str, np.ndarray]:
+    """Parse N serialized records. Return int64 (N, S) and (N, P) arrays, masked_lm_weights float32
+    (N, P), and next_sentence_labels int64 (N,); the values are unchecked (see checks.py).
 
     Packed rows also have sequence_ids (N, S): 1, 2, ... for the sequences of a row, 0 for padding.
 
-    Raises tf.errors.InvalidArgumentError when a record does not fit the schema.
+    Raise tf.errors.InvalidArgumentError when a record does not fit the schema.
     """
     rename = V2_NAMES if schema.v2_names else {}
     spec = {
@@ -120,14 +120,17 @@ def parse_static(records, schema):
     return {name: parsed[rename.get(name, name)].numpy() for name in spec}
 
 
-def parse_compact(records, schema, max_seq_length):
-    """Serialized records (N,) of the compact schema -> dict of NumPy int64 arrays.
+def parse_compact(
+    records: Sequence[bytes], schema: Schema, max_seq_length: int
+) -> dict[str, np.ndarray]:
+    """Parse N serialized records of the compact schema. Return int64 arrays.
 
-    Returns input_ids, input_mask, segment_ids (N, S), padded with 0 to S = max_seq_length;
+    The arrays are input_ids, input_mask, segment_ids (N, S), padded with 0 to S = max_seq_length;
     next_sentence_labels (N,) for pairs, and sequence_ids (N, S) for packed rows; starts (N,), 1
-    where those of the record rise from 0 to below its length, else 0. Raises
-    tf.errors.InvalidArgumentError when a record does not fit the schema, also when its row is
-    longer than S.
+    where the record's own starts rise from 0 to below its length, else 0.
+
+    Raise tf.errors.InvalidArgumentError when a record does not fit the schema or its row is longer
+    than S.
     """
     spec = {
         name: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
@@ -137,7 +140,8 @@ def parse_compact(records, schema, max_seq_length):
         spec["next_sentence_labels"] = tf.io.FixedLenFeature([], tf.int64)
     parsed = tf.io.parse_example(records, spec)
     ids, starts = parsed["input_ids"], parsed["starts"]
-    lengths, num_starts = np.diff(ids.row_splits), np.diff(starts.row_splits)
+    lengths = np.diff(ids.row_splits)
+    num_starts = np.diff(starts.row_splits)
     rows = np.repeat(np.arange(len(lengths)), num_starts)
     if len(lengths) and lengths.max() > max_seq_length:
         raise tf.errors.InvalidArgumentError(
@@ -153,13 +157,14 @@ def parse_compact(records, schema, max_seq_length):
         batch["segment_ids"] = np.maximum(sequence_ids - 1, 0)
         batch["next_sentence_labels"] = parsed["next_sentence_labels"].numpy()
     else:
-        batch["segment_ids"], batch["sequence_ids"] = np.zeros_like(sequence_ids), sequence_ids
+        batch["segment_ids"] = np.zeros_like(sequence_ids)
+        batch["sequence_ids"] = sequence_ids
     return batch
 
 
 def count_starts(rows: np.ndarray, starts: np.ndarray, is_token: np.ndarray) -> np.ndarray:
-    """Return (N, S), how many starts of its row are at or before each token, 0 for padding. rows:
-    that of each start.
+    """Return (N, S): how many starts of its row are at or before each token, 0 for padding. rows:
+    the row of each start.
     """
     is_inside = (starts >= 0) & (starts < is_token.shape[1])
     counts = np.zeros(is_token.shape, np.int64)
@@ -168,8 +173,8 @@ def count_starts(rows: np.ndarray, starts: np.ndarray, is_token: np.ndarray) -> 
 
 
 def rise_from_0(rows: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return (N,) whether the starts of a row rise from 0 to below its length. rows: that of each
-    start, rising.
+    """Return (N,) bool: whether the starts of a row rise from 0 to below its length. rows: the row
+    of each start, rising.
     """
     is_first = np.diff(rows, prepend=-1) > 0
     is_good = np.where(is_first, starts == 0, np.diff(starts, prepend=0) > 0)
@@ -178,26 +183,31 @@ def rise_from_0(rows: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np
     return has_start & (np.bincount(rows, ~is_good, len(lengths)) == 0)
 
 
-def encode_examples(features):
-    """Arrays -> serialized tf.train.Example.
+def encode_examples(
+    features: Mapping[str, np.ndarray | tuple[np.ndarray, np.ndarray]],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Encode rows as serialized tf.train.Examples, whose features are sorted by name.
 
     Args:
-      features: dict name -> (N, K) int32, int64 or float32 array, where K may differ between
-        features; or (values, splits), int rows of any lengths: row i is values[splits[i] :
-        splits[i + 1]].
+      features: {name: (N, K) int32, int64 or float32 array}, where K may differ between features;
+        or (values, splits), rows of integers of any lengths: row i is values[splits[i] : splits[i +
+        1]].
 
-    Returns: (buffer, splits): record i is buffer[splits[i] : splits[i + 1]], uint8. Features are
-      sorted by name.
+    Returns (buffer, splits): record i is buffer[splits[i] : splits[i + 1]], uint8.
     """
-    payloads, payload_splits, keys, codes = [], [], [], []
+    payloads = []
+    payload_splits = []
+    keys = []
+    codes = []
     for name in sorted(features):
-        values = features[name]
-        if not isinstance(values, tuple):
-            values = values.reshape(-1), np.arange(len(values) + 1) * values[:1].size
-        values, splits = values
+        feature = features[name]
+        if not isinstance(feature, tuple):
+            feature = feature.reshape(-1), np.arange(len(feature) + 1) * feature[:1].size
+        values, splits = feature
         code = 2 if values.dtype == np.float32 else 3
         if code == 2:
-            payload, splits = values.view(np.uint8), splits * values.itemsize
+            payload = values.view(np.uint8)
+            splits = splits * values.itemsize
         else:
             payload, splits = _pack_varints(
                 values.astype(np.int64, copy=False), splits.astype(np.int64, copy=False)
@@ -218,7 +228,7 @@ def encode_examples(features):
 
 
 @compiled
-def _varint_size(value):
+def _varint_size(value: int | np.uint64) -> int:
     size = 1
     value = np.uint64(value)
     while value >= np.uint64(128):
@@ -228,7 +238,7 @@ def _varint_size(value):
 
 
 @compiled
-def _put_varint(buffer, offset, value):
+def _put_varint(buffer: np.ndarray, offset: int, value: int | np.uint64) -> int:
     value = np.uint64(value)
     while value >= np.uint64(128):
         buffer[offset] = np.uint8((value & np.uint64(127)) | np.uint64(128))
@@ -239,8 +249,8 @@ def _put_varint(buffer, offset, value):
 
 
 @compiled
-def _pack_varints(values, splits):
-    """Rows of integers -> the packed varints of each row, and the offset of each row."""
+def _pack_varints(values: np.ndarray, splits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the packed varints of rows of integers, uint8, and the offset of each row in them."""
     byte_splits = np.zeros(len(splits), np.int64)
     for row in range(len(splits) - 1):
         size = 0
@@ -255,9 +265,16 @@ def _pack_varints(values, splits):
 
 
 @compiled
-def _assemble(payload, starts, sizes, keys, key_splits, codes):
-    """Wraps payloads (N records x F features) in the messages Example > Features > entry >
-    Feature > list.
+def _assemble(
+    payload: np.ndarray,
+    starts: np.ndarray,
+    sizes: np.ndarray,
+    keys: np.ndarray,
+    key_splits: np.ndarray,
+    codes: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Wrap payloads (N records x F features) in the messages Example > Features > entry > Feature >
+    list. Return the bytes and the offset of each record.
     """
     num_records, num_features = sizes.shape
     entry_sizes = np.empty((num_records, num_features), np.int64)

@@ -5,34 +5,38 @@ without reading a record.
 import fnmatch
 import glob
 import os
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local, check_regular, comma_hint
-from bert_gpu.data.manifest import FILE_NAME, FOR_MASKING, read_manifest
+from bert_gpu.data.config import InputConfig
+from bert_gpu.data.manifest import FILE_NAME, FOR_MASKING, Manifest, read_manifest
 from bert_gpu.data.own_files import unfinished_job
 
-# what lies beside records in a data set's folder and is never one itself
+# endings of the files in a data set's folder that hold no records
 NO_RECORDS = (".index", ".json", ".model", ".order", ".txt")
-# in which data sets that are read together must be equal
+# entries of dataset.json, and settings in it, that must be equal in data sets read together
 OF_ROWS = ("schema", "max_seq_length", "max_predictions_per_seq", "tokenizer")
 COMPARED = OF_ROWS + FOR_MASKING
 
 
-def expand_globs(patterns, setting):
-    """Files that match comma-separated names, globs and folders of data sets, sorted, without
-    repeats; UserError when one matches nothing.
+def expand_globs(patterns: str, setting: str) -> list[str]:
+    """Return the files that comma-separated names, globs and folders of data sets stand for,
+    sorted, without repeats. Raise UserError when one of these matches nothing. setting: the flag,
+    for messages.
     """
     paths = set()
     for pattern in split_patterns(patterns):
-        found = matching(pattern, setting)
-        if not found:
+        matches = matching_files(pattern, setting)
+        if not matches:
             raise UserError(
                 "no file matches",
                 f"write one with create_pretraining_data.py, or name another{comma_hint(patterns)}",
                 setting=setting,
                 value=pattern,
             )
-        paths.update(found)
+        paths.update(matches)
     if not paths:
         raise UserError(
             "names no file", "name TFRecords, for example data/*.tfrecord", setting=setting
@@ -42,13 +46,13 @@ def expand_globs(patterns, setting):
     return sorted(paths)
 
 
-def split_patterns(patterns):
+def split_patterns(patterns: str) -> list[str]:
     return [part.strip() for part in patterns.split(",") if part.strip()]
 
 
-def matching(pattern, setting):
-    """Files of one name or glob, of a folder with a dataset.json its *.tfrecord; [] when there are
-    none. UserError for another folder.
+def matching_files(pattern: str, setting: str) -> list[str]:
+    """Return the files of one name or glob, and for a folder with a dataset.json its *.tfrecord.
+    Raise UserError for another folder.
     """
     check_local(pattern, setting)
     if os.path.isdir(pattern) and not os.path.exists(os.path.join(pattern, FILE_NAME)):
@@ -63,28 +67,29 @@ def matching(pattern, setting):
     return [pattern] if os.path.exists(pattern) else glob_in_folder(pattern)
 
 
-def glob_in_folder(pattern):
-    """Files that match a glob and may hold records: folders, hidden files and those of NO_RECORDS
-    match only a glob that says so itself. A folder that exists under its literal name is taken
-    literally, even if the name has glob characters.
+def glob_in_folder(pattern: str) -> list[str]:
+    """Return the files that match a glob and may hold records. Folders never match; hidden files,
+    and files that end as in NO_RECORDS, match only a glob that begins or ends the same way. A
+    folder that exists under its literal name is taken literally, even if the name has glob
+    characters.
     """
     folder, name = os.path.split(pattern)
     if folder and os.path.isdir(folder):
-        found = [
+        paths = [
             os.path.join(folder, file)
             for file in os.listdir(folder)
             if fnmatch.fnmatchcase(file, name) and (name[0] == "." or file[0] != ".")
         ]
     else:
-        found = glob.glob(pattern)
-    left_out = tuple(ending for ending in NO_RECORDS if not name.endswith(ending))
-    return [path for path in found if not path.endswith(left_out) and not os.path.isdir(path)]
+        paths = glob.glob(pattern)
+    excluded = tuple(ending for ending in NO_RECORDS if not name.endswith(ending))
+    return [path for path in paths if not path.endswith(excluded) and not os.path.isdir(path)]
 
 
-def read_manifests(paths):
-    """{folder: Manifest, or None without a dataset.json} for the folders of the files, in their
-    order. UserError for a folder whose data job is unfinished: nothing says there which rows are
-    for validation.
+def read_manifests(paths: Iterable[str]) -> dict[str, Manifest | None]:
+    """Return {folder: Manifest, or None without a dataset.json} for the folders of the files, in
+    their order. Raise UserError for a folder whose data job is unfinished, because nothing there
+    shows which rows are for validation.
     """
     infos = {folder: read_manifest(folder) for folder in dict.fromkeys(map(os.path.dirname, paths))}
     for folder, info in infos.items():
@@ -97,15 +102,15 @@ def read_manifests(paths):
     return infos
 
 
-def check_equal(infos):
-    """UserError unless the data sets of all folders of --input_file were made with the same
+def check_equal(infos: Mapping[str, Manifest | None]) -> None:
+    """Raise UserError unless the data sets of all folders of --input_file were made with the same
     settings.
     """
-    described = {folder: info for folder, info in infos.items() if info}
-    if described and len(described) < len(infos):
-        odd = next(folder for folder in infos if folder not in described)
+    manifests = {folder: info for folder, info in infos.items() if info}
+    if manifests and len(manifests) < len(infos):
+        odd = next(folder for folder in infos if folder not in manifests)
         raise UserError(
-            f"{odd} has no dataset.json, but {next(iter(described))} has one",
+            f"{odd} has no dataset.json, but {next(iter(manifests))} has one",
             "train on one kind of records",
             setting="input_file",
         )
@@ -114,22 +119,29 @@ def check_equal(infos):
         check_pair(other, first, "input_file", "train on one")
 
 
-def check_pair(described, first, setting, remedy):
-    """UserError when two data sets, (folder, Manifest or None), are known to be made with other
-    settings: folders without a dataset.json pass.
+def check_pair(
+    second: tuple[str, Manifest | None],
+    first: tuple[str, Manifest | None],
+    setting: str,
+    remedy: str,
+) -> None:
+    """Raise UserError when two folders hold data sets that were made with different settings. A
+    folder without a dataset.json passes.
     """
-    (folder, info), (first_folder, first) = described, first
-    if info is None or first is None:
+    folder, info = second
+    first_folder, first_info = first
+    if info is None or first_info is None:
         return
-    kinds = [f"{each.masking} {each.objective}" for each in (info, first)]
+    kinds = [f"{each.masking} {each.objective}" for each in (info, first_info)]
     if kinds[0] != kinds[1]:
         raise UserError(
             f"{folder} holds {kinds[0]} data, and {first_folder} {kinds[1]}",
             f"{remedy}, or build both with the same --masking and --objective",
             setting=setting,
         )
-    for name, own, other in zip(COMPARED, compared(info), compared(first), strict=True):
-        if own != other:  # shown in part, because some are hashes
+    values = (compared_values(each) for each in (info, first_info))
+    for name, own, other in zip(COMPARED, *values, strict=True):
+        if own != other:  # the message has a part of each, because some are hashes
             raise UserError(
                 f"{folder} and {first_folder} differ in {name} "
                 f"({str(own)[:12]} and {str(other)[:12]})",
@@ -138,18 +150,18 @@ def check_pair(described, first, setting, remedy):
             )
 
 
-def compared(info):
-    """The values of COMPARED in a Manifest; None for how rows are masked if that is done
-    already.
+def compared_values(info: Manifest) -> list[Any]:
+    """Return the values of COMPARED in a Manifest; None for the settings of masking where rows are
+    masked already.
     """
     values = [getattr(info, name) for name in OF_ROWS]
     is_static = info.masking == "static"
     return values + [None if is_static else info.settings[name] for name in FOR_MASKING]
 
 
-def check_length(config, max_seq_length, path):
-    """UserError unless the length of the rows equals the one that an InputConfig asks for, if any.
-    `path`, one of the files, is named in the message.
+def check_length(config: InputConfig, max_seq_length: int, path: str) -> None:
+    """Raise UserError unless the rows are as long as the settings require, if they require a
+    length. path: one of the files, for the message.
     """
     if config.max_seq_length not in (None, max_seq_length):
         raise UserError(

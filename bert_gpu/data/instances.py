@@ -1,37 +1,42 @@
-"""Documents of token ids -> pairs of segments (next-sentence or sentence-order instances), as
-ranges of the documents' tokens.
+"""Makes pairs of segments (next sentence or sentence order) of documents of token ids, as ranges of
+the documents' tokens.
 
-Both segments of an instance are consecutive tokens, also after truncation (which only moves their
-ends), so an instance is six integers: start and end of A, start and end of B, the label, and
-whether its chunk of the text has one sentence. Tokens are copied once, when rows are made. The
-semantics are those of `create_instances_from_document` in google-research/bert,
-create_pretraining_data.py, with two differences: a random B is never from A's own document, and
-sentences longer than a row are split. The loop is sequential (each draw decides where the next
-chunk begins) and therefore compiled with Numba. Sentence order (ALBERT, Lan et al. 2020) swaps half
-of the pairs instead of drawing a random B.
+Both segments of a pair are consecutive tokens, also after truncation (which only moves their ends),
+so a pair is six integers: start and end of A, start and end of B, the label, and whether its chunk
+of the text has one sentence. Tokens are copied once, when rows are made. The algorithm is that of
+`create_instances_from_document` in google-research/bert, create_pretraining_data.py, with two
+differences: a random B is never from A's own document, and sentences longer than a row are split.
+The loop is sequential (each draw decides where the next chunk begins) and therefore compiled with
+Numba. Sentence order (ALBERT, Lan et al. 2020) swaps half of the pairs instead of drawing a
+random B.
 
-Legend: N instances, S row length.
+Legend: N rows, S row length.
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from bert_gpu.base.compiled import compiled
 from bert_gpu.data.config import FRAMES
 from bert_gpu.data.random_bits import draw, draw_integer, draw_uniform
 
-# Rows of full sentences and of pairs have [CLS] first and a [SEP] after each piece;
-# only in pairs the pieces are numbered, as segments.
+if TYPE_CHECKING:
+    from bert_gpu.text.tokenizers.wordpiece import Tokenizer
+
+# Frames of rows of full sentences and of pairs: [CLS] first and a [SEP] after each piece; only in
+# pairs the pieces are numbered, as segments.
 ROW, PAIR = "row", "pair"
 FRAME_KINDS = (*FRAMES, ROW, PAIR)
-PIECES_PER_ROW = 5  # of sentences longer than a row; measured in dev/measurements.md
+PIECES_PER_ROW = 5  # into which longer sentences are split; measured in dev/measurements.md
 
 
 @dataclasses.dataclass(frozen=True)
 class Documents:
-    """Tokenized documents. `from_sentences` leaves out sentences without tokens and documents
-    without sentences.
+    """Tokenized documents.
 
     ids: (T,) int32 token ids of all sentences, concatenated.
     sentence_splits: sentence i is ids[sentence_splits[i] : sentence_splits[i + 1]].
@@ -43,26 +48,31 @@ class Documents:
     document_splits: np.ndarray
 
     @classmethod
-    def from_sentences(cls, ids, sentence_splits, sentences_per_document):
-        """From a tokenizer's flat output and the number of sentences of each document."""
+    def from_sentences(
+        cls, ids: np.ndarray, sentence_splits: np.ndarray, sentences_per_document: Sequence[int]
+    ) -> "Documents":
+        """Make Documents of a tokenizer's flat output and the number of sentences of each document.
+        Drop sentences without tokens and documents without such sentences.
+        """
         has_tokens = np.diff(sentence_splits) > 0
         document_of = np.repeat(np.arange(len(sentences_per_document)), sentences_per_document)
-        kept = np.bincount(document_of[has_tokens], minlength=len(sentences_per_document))
+        counts = np.bincount(document_of[has_tokens], minlength=len(sentences_per_document))
         splits = np.concatenate([[0], sentence_splits[1:][has_tokens]]).astype(np.int64)
-        document_splits = np.concatenate([[0], np.cumsum(kept[kept > 0])]).astype(np.int64)
+        document_splits = np.concatenate([[0], np.cumsum(counts[counts > 0])]).astype(np.int64)
         return cls(ids, splits, document_splits)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.document_splits) - 1
 
     def split_long(self, max_tokens: int) -> "Documents":
         """Return the documents with each sentence of more than max_tokens tokens split into pieces
-        of a fifth of a row, ceil(max_tokens / 5) tokens, and the rest.
+        of ceil(max_tokens / PIECES_PER_ROW) tokens, and the rest.
 
-        Otherwise a long sentence is a chunk of its own, always has a random second segment, and
-        loses what a row cannot hold.
+        An unsplit long sentence would be a chunk of its own, always have a random second segment,
+        and lose the tokens that a row cannot hold.
         """
-        starts, lengths = self.sentence_splits[:-1], np.diff(self.sentence_splits)
+        starts = self.sentence_splits[:-1]
+        lengths = np.diff(self.sentence_splits)
         piece = -(-max_tokens // PIECES_PER_ROW)
         num_pieces = np.where(lengths > max_tokens, -(-lengths // piece), 1)
         ends = np.concatenate([[0], np.cumsum(num_pieces)])
@@ -75,9 +85,10 @@ class Documents:
 class Tokens:
     """Rows as tokens.
 
-    input_ids: (N, S) int32, padded with 0. lengths: (N,) int32. sequence_ids: (N, S) int32,
-    1, 2, ... for the segment or sequence that a token belongs to, 0 for padding. labels: (N,) int,
-    or None when rows are not pairs.
+    input_ids: (N, S) int32, padded with 0. lengths: (N,) int32.
+    sequence_ids: (N, S) int32: 1, 2, ... for the segment or sequence that a token belongs to, 0 for
+    padding.
+    labels: (N,) int, or None when rows are not pairs.
     """
 
     input_ids: np.ndarray
@@ -88,35 +99,35 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True)
 class PairRows:
-    """Rows of two segments. instances: (N, 6) int64 [a_start, a_end, b_start, b_end, label,
+    """Rows of two segments. pairs: (N, 6) int64 [a_start, a_end, b_start, b_end, label,
     is_single].
     """
 
-    instances: np.ndarray
+    pairs: np.ndarray
 
-    def __len__(self):
-        return len(self.instances)
+    def __len__(self) -> int:
+        return len(self.pairs)
 
     @staticmethod
-    def concatenate(parts):
-        return PairRows(np.concatenate([part.instances for part in parts]))
+    def concatenate(parts: Sequence["PairRows"]) -> "PairRows":
+        return PairRows(np.concatenate([part.pairs for part in parts]))
 
-    def take(self, rows):
-        """The rows with these indices, in that order."""
-        return PairRows(self.instances[rows])
+    def take(self, rows: np.ndarray) -> "PairRows":
+        """Return the rows with these indices, in that order."""
+        return PairRows(self.pairs[rows])
 
     def num_used(self, is_random: bool) -> int:
-        """Tokens of documents in their own rows. is_random: whether label 1 means a random B, whose
-        tokens do not count.
+        """Return how many tokens of documents are in the documents' own rows. is_random: whether
+        label 1 means a random B, whose tokens do not count.
         """
-        a_start, a_end, b_start, b_end, label, _ = self.instances.T
-        counted = 1 - label if is_random else 1
-        return int((a_end - a_start + counted * (b_end - b_start)).sum())
+        a_start, a_end, b_start, b_end, label, _ = self.pairs.T
+        b_weight = 1 - label if is_random else 1
+        return int((a_end - a_start + b_weight * (b_end - b_start)).sum())
 
-    def tokens(self, documents, max_seq_length, tokenizer):
-        """Tokens of rows [CLS] A [SEP] B [SEP]."""
-        pieces = self.instances[:, :4].reshape(-1, 2)
-        rows = make_rows(
+    def tokens(self, documents: Documents, max_seq_length: int, tokenizer: "Tokenizer") -> Tokens:
+        """Return the tokens of the rows, [CLS] A [SEP] B [SEP]."""
+        pieces = self.pairs[:, :4].reshape(-1, 2)
+        input_ids, lengths, sequence_ids = make_rows(
             documents.ids,
             pieces,
             np.ones(len(pieces), bool),
@@ -126,12 +137,21 @@ class PairRows:
             tokenizer.sep_id,
             FRAME_KINDS.index(PAIR),
         )
-        return Tokens(*rows, self.instances[:, 4])
+        return Tokens(input_ids, lengths, sequence_ids, self.pairs[:, 4])
 
 
-def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, key, swaps=False):
-    """One pass over the documents `chosen`: (N, 6) int64 rows [a_start, a_end, b_start,
-    b_end, label, is_single].
+def pair_instances(
+    documents: Documents,
+    own: npt.ArrayLike,
+    pool: npt.ArrayLike,
+    *,
+    max_seq_length: int,
+    short_seq_prob: float,
+    key: int,
+    swaps: bool = False,
+) -> np.ndarray:
+    """Make pairs in one pass over the documents `own`. Return (N, 6) int64 rows [a_start, a_end,
+    b_start, b_end, label, is_single].
 
     Without `swaps` (next sentence) label 1 means that B is random, from another document of the
     pool; where there is no other, B is the real one, and a chunk of one sentence has no row. With
@@ -139,8 +159,7 @@ def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, k
     chunk of one sentence is cut within it, and one of a single token has no row.
 
     Args:
-      documents: Documents.
-      chosen: (C,) indices of the documents to make instances of.
+      own: (C,) indices of the documents to make pairs of.
       pool: (D,) different indices of the documents that random second segments are drawn from.
       max_seq_length: S; A and B together get S - 3 tokens.
       short_seq_prob: share of documents (per pass) with a random shorter target length.
@@ -149,7 +168,7 @@ def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, k
     return _pair_instances(
         documents.sentence_splits,
         documents.document_splits,
-        np.asarray(chosen, np.int64),
+        np.asarray(own, np.int64),
         np.asarray(pool, np.int64),
         max_seq_length - 3,
         float(short_seq_prob),
@@ -160,20 +179,28 @@ def pair_instances(documents, chosen, pool, *, max_seq_length, short_seq_prob, k
 
 @compiled
 def _pair_instances(
-    sentence_splits, document_splits, chosen, pool, max_tokens, short_seq_prob, swaps, state
-):
+    sentence_splits: np.ndarray,
+    document_splits: np.ndarray,
+    own: np.ndarray,
+    pool: np.ndarray,
+    max_tokens: int,
+    short_seq_prob: float,
+    swaps: bool,
+    state: np.ndarray,
+) -> np.ndarray:
     num_sentences = 0
-    for document in chosen:
+    for document in own:
         num_sentences += document_splits[document + 1] - document_splits[document]
-    instances = np.empty((num_sentences, 6), np.int64)
+    pairs = np.empty((num_sentences, 6), np.int64)
     count = 0
-    for document in chosen:
+    for document in own:
         first, last = document_splits[document], document_splits[document + 1]
         has_other = len(pool) > 1 or (len(pool) == 1 and pool[0] != document)
         target = max_tokens
         if draw_uniform(state) < short_seq_prob:
             target = draw_integer(state, 2, max_tokens)
-        chunk_start, sentence = first, first
+        chunk_start = first
+        sentence = first
         while sentence < last:
             length = sentence_splits[sentence + 1] - sentence_splits[chunk_start]
             if sentence == last - 1 or length >= target:
@@ -192,26 +219,33 @@ def _pair_instances(
                         a_start, a_end, b_start, b_end = b_start, b_end, a_start, a_end
                 elif (num_in_chunk == 1 or draw_uniform(state) < 0.5) and has_other:
                     label = 1
-                    wanted = target - (a_end - a_start)
+                    b_target = target - (a_end - a_start)
                     b_start, b_end = _random_segment(
-                        sentence_splits, document_splits, document, pool, wanted, state
+                        sentence_splits, document_splits, document, pool, b_target, state
                     )
                     sentence = split - 1  # the chunk's unused sentences are used again
                 if a_start < a_end and b_start < b_end:
-                    instances[count, :4] = _truncate(
-                        a_start, a_end, b_start, b_end, max_tokens, state
-                    )
-                    instances[count, 4], instances[count, 5] = label, num_in_chunk == 1
+                    pairs[count, :4] = _truncate(a_start, a_end, b_start, b_end, max_tokens, state)
+                    pairs[count, 4] = label
+                    pairs[count, 5] = num_in_chunk == 1
                     count += 1
                 chunk_start = sentence + 1
             sentence += 1
-    return instances[:count].copy()
+    return pairs[:count].copy()
 
 
 @compiled
-def _random_segment(sentence_splits, document_splits, document, pool, wanted, state):
-    """Start and end of sentences of a random document of the pool that is not `document`, from a
-    random sentence on: one, and more until they have `wanted` tokens.
+def _random_segment(
+    sentence_splits: np.ndarray,
+    document_splits: np.ndarray,
+    document: int,
+    pool: np.ndarray,
+    target: int,
+    state: np.ndarray,
+) -> tuple[int, int]:
+    """Return start and end of a random segment: whole sentences of a random document of the pool
+    other than `document`, from a random sentence on, until they have `target` tokens or the
+    document ends.
     """
     other = document
     while other == document:
@@ -219,15 +253,17 @@ def _random_segment(sentence_splits, document_splits, document, pool, wanted, st
     begin = draw_integer(state, document_splits[other], document_splits[other + 1] - 1)
     end = begin + 1
     while (
-        end < document_splits[other + 1] and sentence_splits[end] - sentence_splits[begin] < wanted
+        end < document_splits[other + 1] and sentence_splits[end] - sentence_splits[begin] < target
     ):
         end += 1
     return sentence_splits[begin], sentence_splits[end]
 
 
 @compiled
-def _truncate(a_start, a_end, b_start, b_end, max_tokens, state):
-    """Drops one token at a time from the longer segment (B when equal), at the front or the back at
+def _truncate(
+    a_start: int, a_end: int, b_start: int, b_end: int, max_tokens: int, state: np.ndarray
+) -> tuple[int, int, int, int]:
+    """Drop one token at a time from the longer segment (B when equal), at the front or the back at
     random.
     """
     while a_end - a_start + b_end - b_start > max_tokens:
@@ -245,12 +281,21 @@ def _truncate(a_start, a_end, b_start, b_end, max_tokens, state):
 
 
 @compiled
-def make_rows(ids, pieces, ends, row_splits, max_seq_length, cls_id, sep_id, kind):
-    """Pieces (K, 2) of ids -> rows with frames; row i has the pieces row_splits[i] :
+def make_rows(
+    ids: np.ndarray,
+    pieces: np.ndarray,
+    ends: np.ndarray,
+    row_splits: np.ndarray,
+    max_seq_length: int,
+    cls_id: int,
+    sep_id: int,
+    kind: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Copy the pieces (K, 2) of ids to rows with frames; row i has the pieces row_splits[i] :
     row_splits[i + 1].
 
     ends: (K,) bool, the pieces at the end of their document. kind: index in FRAME_KINDS.
-    Returns input_ids (N, S), lengths (N,) and sequence_ids (N, S), int32, as in Tokens.
+    Return input_ids (N, S), lengths (N,) and sequence_ids (N, S), int32, as in Tokens.
     """
     num_rows = len(row_splits) - 1
     input_ids = np.zeros((num_rows, max_seq_length), np.int32)

@@ -1,7 +1,10 @@
-"""dataset.json describes a folder of shards, so that training can check its input."""
+"""Reads and writes dataset.json, which describes a folder of shards, so that training can check its
+input.
+"""
 
 import dataclasses
 import os
+from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json, write_json
@@ -11,20 +14,20 @@ from bert_gpu.text.config import TextFormat
 
 FILE_NAME = "dataset.json"
 
-# of pairs; data sets of before they were counted lack them
+# entries on pairs, which older data sets lack
 SHARES = ("label_1_share", "one_sentence_share", "used_token_share")
-# what reading compact records needs of them
+# settings that reading compact records needs
 FOR_MASKING = ("masked_lm_prob", "do_whole_word_mask", "max_ngram_size", "ngram_weights")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decided(Settings):
-    """Settings that the text has decided."""
+    """Settings that the text decides."""
 
     input_format: str = setting("lines", "Format of the files; several are separated by commas.")
 
 
-# what `settings` has, and the vocabulary's identity
+# fields of `settings`; the vocabulary's identity is beside them
 MADE_WITH = fields_of(Decided, DataConfig, TextFormat)
 
 
@@ -67,10 +70,12 @@ class Manifest(Settings):
     used_token_share: float | None = setting(
         None, "Share of a document's tokens that its own rows hold in one pass."
     )
-    settings: dict = setting(None, "What the data set was made with.", inside=MADE_WITH)
-    inputs: list = setting(None, "[name, bytes, checksum] of each file of text.")
+    settings: dict[str, Any] = setting(
+        None, "Settings that the data set was made with.", inside=MADE_WITH
+    )
+    inputs: list[list[Any]] = setting(None, "[name, bytes, checksum] of each file of text.")
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return (
             f"Manifest({self.name!r}: {self.num_train_instances:,} records in "
             f"{len(self.train_shards)} files and {self.num_validation_instances:,} for validation "
@@ -79,25 +84,25 @@ class Manifest(Settings):
         )
 
     @property
-    def masks_words(self):
-        """Whether whole words were masked, or spans of them: where none fits, a row has no
+    def masks_words(self) -> bool:
+        """Whether whole words were masked, or spans of them; a row in which none fits has no
         prediction.
         """
         has_spans = self.settings.get("max_ngram_size", 1) != 1
         return has_spans or bool(self.settings.get("do_whole_word_mask"))
 
-    def paths(self, folder, split):
+    def paths(self, folder: str, split: str) -> list[str]:
         shards = self.train_shards if split == "train" else self.validation_shards
         return [os.path.join(folder, shard) for shard in shards]
 
 
-def write_manifest(folder, manifest):
+def write_manifest(folder: str, manifest: Manifest) -> None:
     write_json(os.path.join(folder, FILE_NAME), dataclasses.asdict(manifest))
 
 
-def read_manifest(folder):
-    """The Manifest of a folder, or None when it has no dataset.json (the records come from another
-    tool).
+def read_manifest(folder: str) -> Manifest | None:
+    """Return the Manifest of a folder; None without a dataset.json, when the records come from
+    another tool. Raise UserError for a dataset.json with an entry that is wrong.
     """
     path = os.path.join(folder, FILE_NAME)
     if not os.path.exists(path):
@@ -111,14 +116,14 @@ def read_manifest(folder):
             "rebuild the data set with --overwrite",
             where=path,
         )
-    made = content["settings"]
-    lacking = [name for name in FOR_MASKING if name not in made]
-    if lacking and content["schema"] == "compact":
+    settings = content["settings"]
+    missing = [name for name in FOR_MASKING if name not in settings]
+    if missing and content["schema"] == "compact":
         raise UserError(
-            f"missing entry settings.{lacking[0]}", "build the data set again", where=path
+            f"missing entry settings.{missing[0]}", "build the data set again", where=path
         )
-    try:  # also what concerns several of them
-        DataConfig(**{name: made[name] for name in fields_of(DataConfig) if name in made})
+    try:  # the constructor checks combinations of settings, too
+        DataConfig(**{name: settings[name] for name in fields_of(DataConfig) if name in settings})
     except UserError as error:
         raise error.within(f"{path}: settings") from None
     return Manifest(

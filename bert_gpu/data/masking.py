@@ -1,21 +1,26 @@
 """Chooses the tokens that a model must predict and masks them: batched, stateless TensorFlow ops.
 
 The same algorithm masks rows when records are written (static) and when they are read (dynamic).
-The masks of a row depend on its key alone, not on its batch. Counts and shares
-are Google's (create_masked_lm_predictions in google-research/bert): min(P, max(1, round(length *
-share))) tokens a row, never [CLS] or [SEP]; of the chosen pieces 80 % become [MASK], 10 % stay,
-10 % become a random id of the whole vocabulary.
+The masks of a row depend on its key alone, not on its batch. Counts and shares are Google's
+(create_masked_lm_predictions in google-research/bert): min(P, max(1, round(length * share))) tokens
+a row, never [CLS] or [SEP]; of the predicted tokens 80 % become [MASK], 10 % stay, 10 % become a
+random id of the whole vocabulary.
 
 Legend: B rows, S row length, P predictions a row.
 """
 
 import dataclasses
 import functools
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.data.random_bits import column_bits
+
+if TYPE_CHECKING:
+    from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 # Streams of random bits, one for each kind of draw in a row.
 CHOICE, ACTION, REPLACEMENT, SPAN = 0, 1, 2, 3
@@ -26,10 +31,11 @@ GEOMETRIC = 0.2  # SpanBERT's parameter
 class MaskingSpec:
     """The settings of masking.
 
-    whole_word masks all pieces of a word or none. With max_ngram_size > 1, spans of up to that many
-    whole words are masked together; their lengths are drawn with weights 1/n ("inverse", Model
-    Garden) or (1 - 0.2)**(n - 1) ("geometric", SpanBERT section 3.1). blank_ids are the ids below
-    vocab_size without a piece, which are never drawn.
+    whole_word: whether all pieces of a word are masked or none.
+    max_ngram_size: above 1, spans of up to that many whole words are masked together.
+    ngram_weights: the weights with which lengths n of spans are drawn, 1/n ("inverse", Model
+    Garden) or (1 - 0.2)**(n - 1) ("geometric", SpanBERT section 3.1).
+    blank_ids: the ids below vocab_size without a piece, which are never drawn.
     """
 
     max_predictions: int
@@ -44,8 +50,10 @@ class MaskingSpec:
     blank_ids: tuple[int, ...] = ()
 
     @classmethod
-    def from_settings(cls, settings, max_predictions, tokenizer):
-        """The masking of a data set. settings: dict that has those of manifest.FOR_MASKING."""
+    def from_settings(
+        cls, settings: Mapping[str, Any], max_predictions: int, tokenizer: "Tokenizer"
+    ) -> "MaskingSpec":
+        """Return the masking of a data set. settings: with those of manifest.FOR_MASKING."""
         return cls(
             max_predictions=max_predictions,
             share=settings["masked_lm_prob"],
@@ -60,25 +68,31 @@ class MaskingSpec:
         )
 
 
-def compile_masking(spec: MaskingSpec):
-    """Return `mask_rows` with the settings, compiled, as a function that returns NumPy arrays."""
+def compile_masking(spec: MaskingSpec) -> Callable[..., dict[str, np.ndarray]]:
+    """Return `mask_rows` with this spec, compiled, as a function that returns NumPy arrays."""
     masks = functools.partial(mask_rows, spec=spec)
     compiled = tf.function(masks, autograph=False, reduce_retracing=True)
 
-    def mask(*batch):
+    def mask(*batch: np.ndarray) -> dict[str, np.ndarray]:
         return {name: value.numpy() for name, value in compiled(*batch).items()}
 
     return mask
 
 
-def mask_rows(input_ids, lengths, word_starts, keys, spec):
-    """Masks a batch of rows.
+def mask_rows(
+    input_ids: tf.Tensor,
+    lengths: tf.Tensor,
+    word_starts: tf.Tensor | None,
+    keys: tf.Tensor,
+    spec: MaskingSpec,
+) -> dict[str, tf.Tensor]:
+    """Mask a batch of rows.
 
     Args:
       input_ids: (B, S) int32. lengths: (B,) int32, tokens that are not padding.
       word_starts: (B, S) bool, True where a piece begins a word; needed for whole words and spans
         only, else None.
-      keys: (B,) uint64 row keys. spec: MaskingSpec.
+      keys: (B,) uint64 row keys.
 
     Returns a dict: input_ids (B, S) int32 with masks; masked_lm_positions and masked_lm_ids (B, P)
     int32, in rising order of position and padded with 0; masked_lm_weights (B, P) float32, 1 for a
@@ -93,11 +107,13 @@ def mask_rows(input_ids, lengths, word_starts, keys, spec):
     scores = column_bits(keys, columns, CHOICE)
     width = tf.minimum(spec.max_predictions, length)
     if spec.whole_word or spec.max_ngram_size > 1:
-        positions, drawn_as = _choose_words(scores, keys, maskable, word_starts, quota, width, spec)
+        positions, span_keys = _choose_words(
+            scores, keys, maskable, word_starts, quota, width, spec
+        )
     else:
         # (B, width); unused entries are `length`
         positions = _choose_tokens(scores, maskable, quota, width)
-        drawn_as = positions
+        span_keys = positions
     missing = [[0, 0], [0, spec.max_predictions - width]]
     positions = tf.ensure_shape(
         tf.pad(positions, missing, constant_values=length), [None, spec.max_predictions]
@@ -109,11 +125,11 @@ def mask_rows(input_ids, lengths, word_starts, keys, spec):
     # All pieces of a span share one draw (SpanBERT, Model Garden); without spans each piece has
     # its own (Google).
     action = column_bits(
-        keys, tf.pad(drawn_as, missing) if spec.max_ngram_size > 1 else positions, ACTION
+        keys, tf.pad(span_keys, missing) if spec.max_ngram_size > 1 else positions, ACTION
     )
     pieces = np.delete(np.arange(spec.vocab_size, dtype=np.int32), spec.blank_ids)
     random_ids = tf.gather(pieces, column_bits(keys, positions, REPLACEMENT) % len(pieces))
-    shown = tf.where(
+    new_ids = tf.where(
         action < int(0.8 * 2**31),
         spec.mask_id,
         tf.where(action < int(0.9 * 2**31), labels, random_ids),
@@ -121,28 +137,40 @@ def mask_rows(input_ids, lengths, word_starts, keys, spec):
     rows = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(positions))
     indices = tf.boolean_mask(tf.stack([rows, positions], -1), is_real)
     return dict(
-        input_ids=tf.tensor_scatter_nd_update(input_ids, indices, tf.boolean_mask(shown, is_real)),
+        input_ids=tf.tensor_scatter_nd_update(
+            input_ids, indices, tf.boolean_mask(new_ids, is_real)
+        ),
         masked_lm_positions=positions,
         masked_lm_ids=labels,
         masked_lm_weights=tf.cast(is_real, tf.float32),
     )
 
 
-def _choose_tokens(scores, maskable, quota, width):
-    """Positions (B, width), rising, of the `quota` (B,) maskable tokens with the highest scores (B,
-    S); S fills up rows that have fewer.
+def _choose_tokens(
+    scores: tf.Tensor, maskable: tf.Tensor, quota: tf.Tensor, width: tf.Tensor
+) -> tf.Tensor:
+    """Return the positions (B, width), rising, of the `quota` (B,) maskable tokens with the highest
+    scores (B, S). S fills up rows that have fewer.
     """
     best, where = tf.math.top_k(tf.where(maskable, scores, -1), k=width, sorted=True)
-    taken = (tf.range(width)[None, :] < quota[:, None]) & (best >= 0)
-    return tf.sort(tf.where(taken, where, tf.shape(scores)[1]), axis=1)
+    is_used = (tf.range(width)[None, :] < quota[:, None]) & (best >= 0)
+    return tf.sort(tf.where(is_used, where, tf.shape(scores)[1]), axis=1)
 
 
-def _choose_words(scores, keys, maskable, word_starts, quota, width, spec):
-    """Chooses whole words, or spans of words, in the order of their scores. Skips one that would
-    exceed the quota or overlap a chosen one.
+def _choose_words(
+    scores: tf.Tensor,
+    keys: tf.Tensor,
+    maskable: tf.Tensor,
+    word_starts: tf.Tensor,
+    quota: tf.Tensor,
+    width: tf.Tensor,
+    spec: MaskingSpec,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Choose whole words, or spans of words, in the order of their scores. Skip one that would
+    exceed the quota or overlap an earlier one.
 
-    Returns (positions, drawn_as): both (B, width), rising, S where unused; `drawn_as` is the first
-    position of the word's span.
+    Returns (positions, span_keys): both (B, width), rising, S where unused; `span_keys` is the
+    first position of the word's span.
     """
     batch, length = tf.unstack(tf.shape(scores))
     columns = tf.range(length)[None, :]
@@ -153,8 +181,8 @@ def _choose_words(scores, keys, maskable, word_starts, quota, width, spec):
     word_of = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1
     segment_of = tf.cumsum(tf.cast(maskable & after_gap, tf.int32), axis=1)
 
-    def per_word(values, where):
-        """(B, S) -> (B, words): sums over the pieces of each word."""
+    def per_word(values: tf.Tensor, where: tf.Tensor) -> tf.Tensor:
+        """Sum values (B, S) over the pieces of each word: (B, words)."""
         flat = tf.where(where, word_of + tf.range(batch)[:, None] * length, batch * length)
         return tf.reshape(
             tf.math.unsorted_segment_sum(values, flat, batch * length + 1)[:-1], [batch, length]
@@ -166,27 +194,27 @@ def _choose_words(scores, keys, maskable, word_starts, quota, width, spec):
     order = tf.argsort(
         tf.where(sizes > 0, scores[:, :num_words], -1), axis=1, direction="DESCENDING", stable=True
     )
-    chosen = tf.zeros([batch, num_words], tf.int32)  # 0, or 1 + index of the span's first word
+    spans = tf.zeros([batch, num_words], tf.int32)  # 0, or 1 + index of the span's first word
     used = tf.zeros_like(quota)
     if spec.max_ngram_size > 1:
         segments = per_word(segment_of, starts)[:, :num_words]
         lengths = _span_lengths(column_bits(keys, columns[:, :num_words], SPAN), segments, spec)
-        used, chosen = _take_spans(used, chosen, order, sizes, lengths, quota, spec.max_ngram_size)
-    _, chosen = _take_spans(used, chosen, order, sizes, tf.ones_like(sizes), quota, 1)
+        used, spans = _take_spans(used, spans, order, sizes, lengths, quota, spec.max_ngram_size)
+    _, spans = _take_spans(used, spans, order, sizes, tf.ones_like(sizes), quota, 1)
 
     span_of = tf.where(
-        maskable, tf.gather(chosen, tf.clip_by_value(word_of, 0, num_words - 1), batch_dims=1), 0
+        maskable, tf.gather(spans, tf.clip_by_value(word_of, 0, num_words - 1), batch_dims=1), 0
     )
     positions = -tf.math.top_k(-tf.where(span_of > 0, columns, length), k=width, sorted=True).values
     first_of_word = per_word(tf.where(starts, columns, 0), starts)[:, :num_words]
     span_at = tf.gather(span_of, tf.minimum(positions, length - 1), batch_dims=1)
-    drawn_as = tf.gather(first_of_word, tf.maximum(span_at - 1, 0), batch_dims=1)
-    return positions, tf.where(positions < length, drawn_as, length)
+    span_keys = tf.gather(first_of_word, tf.maximum(span_at - 1, 0), batch_dims=1)
+    return positions, tf.where(positions < length, span_keys, length)
 
 
-def _span_lengths(bits, segments, spec):
-    """(B, words) length in words of the span that would begin at each word; spans do not cross the
-    end of their segment.
+def _span_lengths(bits: tf.Tensor, segments: tf.Tensor, spec: MaskingSpec) -> tf.Tensor:
+    """Return (B, words), the length in words of the span that would begin at each word. Spans do
+    not cross the end of their segment.
     """
     sizes = range(1, spec.max_ngram_size + 1)
     weights = [
@@ -197,21 +225,30 @@ def _span_lengths(bits, segments, spec):
     lengths = tf.ones_like(bits) + tf.add_n(
         [tf.cast(bits >= bound, tf.int32) for bound in bounds[:-1]]
     )
-    reach, goes_on = tf.ones_like(bits), tf.ones_like(bits, tf.bool)
+    reach = tf.ones_like(bits)
+    is_same = tf.ones_like(bits, tf.bool)  # all words up to `step` ahead are in the segment
     for step in sizes[:-1]:
         ahead = tf.pad(segments[:, step:], [[0, 0], [0, step]], constant_values=-1)[
             :, : tf.shape(segments)[1]
         ]
-        goes_on &= (ahead == segments) & (segments > 0)
-        reach += tf.cast(goes_on, tf.int32)
+        is_same &= (ahead == segments) & (segments > 0)
+        reach += tf.cast(is_same, tf.int32)
     return tf.minimum(lengths, reach)
 
 
-def _take_spans(used, chosen, order, sizes, lengths, quota, longest):
-    """Goes through the words in `order` (B, words) and takes the span at each word if it fits and
-    overlaps no span taken before. Each step looks at the `longest` words from its word on alone.
+def _take_spans(
+    used: tf.Tensor,
+    spans: tf.Tensor,
+    order: tf.Tensor,
+    sizes: tf.Tensor,
+    lengths: tf.Tensor,
+    quota: tf.Tensor,
+    longest: int,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Take the span at each word, in `order` (B, words), if it fits and overlaps no earlier one.
+    Each step reads only the `longest` words from its word on.
 
-    Returns used (B,), the number of pieces, and chosen (B, words), 1 + index of the first word of
+    Returns used (B,), the number of pieces, and spans (B, words), 1 + index of the first word of
     each word's span, or 0.
     """
     batch, num_words = tf.unstack(tf.shape(order))
@@ -226,7 +263,9 @@ def _take_spans(used, chosen, order, sizes, lengths, quota, longest):
     )
     firsts, lengths, num_pieces = (tf.transpose(each) for each in (order, lengths, num_pieces))
 
-    def take(i, used, flat):
+    def take(
+        i: tf.Tensor, used: tf.Tensor, flat: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         first = firsts[i][:, None]
         window = row_starts + first + offsets  # (B, longest)
         inside = offsets < lengths[i][:, None]
@@ -246,7 +285,7 @@ def _take_spans(used, chosen, order, sizes, lengths, quota, longest):
     _, used, flat = tf.while_loop(
         lambda i, used, _: tf.reduce_any((i < words_in_row) & (used + smallest <= quota)),
         take,
-        [0, used, tf.reshape(tf.pad(chosen, [[0, 0], [0, longest]]), [-1])],
+        [0, used, tf.reshape(tf.pad(spans, [[0, 0], [0, longest]]), [-1])],
         parallel_iterations=1,
     )
     return used, tf.reshape(flat, [batch, padded])[:, :num_words]

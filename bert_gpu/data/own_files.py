@@ -1,7 +1,7 @@
 """Recognises files written by earlier data jobs, so that --input_file may name the output folder.
 
 A data job leaves dataset.json (or .NAME.building.json, unfinished) beside its other files. A
-vocabulary is known by its name and its special pieces, in any folder.
+vocabulary is recognised in any folder, by its name and its special pieces.
 """
 
 import fnmatch
@@ -18,8 +18,8 @@ HEAD_BYTES = 1 << 14
 SPECIAL_LINES = {b"[UNK]", b"[CLS]", b"[SEP]", b"[MASK]"}
 
 
-def is_own(path):
-    """Whether a job of ours wrote a local file."""
+def is_own(path: str) -> bool:
+    """Return whether a data job wrote a local file."""
     folder, name = os.path.split(path)
     if "://" in path or not any(fnmatch.fnmatchcase(name, pattern) for pattern in WRITTEN):
         return False
@@ -28,25 +28,27 @@ def is_own(path):
     )
 
 
-def is_data_folder(folder):
-    """Whether a data job, finished or not, wrote to a folder."""
+def is_data_folder(folder: str) -> bool:
+    """Return whether a data job, finished or not, wrote to a folder."""
     try:
         with open(os.path.join(folder, FILE_NAME), encoding="utf-8") as file:
             is_finished = json.load(file).keys() >= MANIFEST_KEYS
-    except (OSError, ValueError, RecursionError, AttributeError):  # none, or not ours
+    except (OSError, ValueError, RecursionError, AttributeError):  # none, or another tool's
         is_finished = False
     return is_finished or unfinished_job(folder) is not None
 
 
-def unfinished_job(folder):
-    """The name of the file that an unfinished data job left in a folder, or None."""
+def unfinished_job(folder: str) -> str | None:
+    """Return the name of the file that an unfinished data job left in a folder, or None."""
     return next(iter(fnmatch.filter(sorted(os.listdir(folder)), BUILDING)), None)
 
 
-def is_vocabulary(path):
-    """Whether a file begins with the special pieces, one a line, as BERT's vocabularies do."""
+def is_vocabulary(path: str) -> bool:
+    """Return whether a file begins with the special pieces, one a line, as BERT's vocabularies
+    do.
+    """
     try:
         with open(path, "rb") as file:
             return set(file.read(HEAD_BYTES).split()) >= SPECIAL_LINES
     except OSError:
-        return False  # and reading it says why
+        return False  # reading the file as text raises the error

@@ -1,30 +1,36 @@
-"""Documents of token ids -> rows without sentence pairs: full sentences (RoBERTa) and packed rows
-(Cramming), as index ranges.
+"""Makes rows without sentence pairs of documents of token ids, as ranges of the documents' tokens:
+full sentences (RoBERTa) and packed rows (Cramming).
 
-A row is a list of pieces, each of consecutive tokens of one document. RoBERTa's
-FULL-SENTENCES (Liu et al. 2019, section 4.2) takes whole sentences while they fit and continues
-with the next document after another [SEP]. Packed rows are filled to the last token: a document is
-cut where a row ends and continued in the next, so at most two positions of a row (no room for one
-token and its frame) are padding.
+A row is a list of pieces, each of consecutive tokens of one document. RoBERTa's FULL-SENTENCES (Liu
+et al. 2019, section 4.2) takes whole sentences while they fit and continues with the next document
+after another [SEP]. Packed rows are filled to the last token: a document is cut where a row ends
+and continued in the next, so at most two positions of a row (no room for one token and its frame)
+are padding.
 
 Legend: N rows, S row length, K pieces.
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from bert_gpu.base.compiled import compiled
 from bert_gpu.data.config import CLS_SEP
-from bert_gpu.data.instances import FRAME_KINDS, ROW, Tokens, make_rows
+from bert_gpu.data.instances import FRAME_KINDS, ROW, Documents, Tokens, make_rows
+
+if TYPE_CHECKING:
+    from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
 class PieceRows:
     """Rows as lists of pieces.
 
-    pieces: (K, 2) int64, start and end of each in Documents.ids. row_splits: row i has the pieces
-    row_splits[i] : row_splits[i + 1].
+    pieces: (K, 2) int64, start and end of each in Documents.ids.
+    row_splits: row i has the pieces row_splits[i] : row_splits[i + 1].
     frame: "cls_sep", "sep" or "none" (packed), or "row" (full sentences): [CLS] first, [SEP] last
     and between pieces.
     """
@@ -33,11 +39,11 @@ class PieceRows:
     row_splits: np.ndarray
     frame: str
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.row_splits) - 1
 
     @staticmethod
-    def concatenate(parts):
+    def concatenate(parts: Sequence["PieceRows"]) -> "PieceRows":
         offsets = np.cumsum([0, *(len(part.pieces) for part in parts)])
         splits = [
             part.row_splits[:-1] + offset for part, offset in zip(parts, offsets, strict=False)
@@ -48,19 +54,19 @@ class PieceRows:
             parts[0].frame,
         )
 
-    def take(self, rows):
-        """The rows with these indices, in that order."""
+    def take(self, rows: np.ndarray) -> "PieceRows":
+        """Return the rows with these indices, in that order."""
         counts = np.diff(self.row_splits)[rows]
         splits = np.concatenate([[0], np.cumsum(counts)])
         indices = np.repeat(self.row_splits[rows] - splits[:-1], counts) + np.arange(splits[-1])
         return PieceRows(self.pieces[indices], splits, self.frame)
 
-    def tokens(self, documents, max_seq_length, tokenizer):
-        """Tokens of the rows. A sequence is a piece with its frame, or the whole row for full
-        sentences.
+    def tokens(self, documents: Documents, max_seq_length: int, tokenizer: "Tokenizer") -> Tokens:
+        """Return the tokens of the rows. A sequence is a piece with its frame, or the whole row for
+        full sentences.
         """
         ends = np.isin(self.pieces[:, 1], documents.sentence_splits[documents.document_splits])
-        rows = make_rows(
+        input_ids, lengths, sequence_ids = make_rows(
             documents.ids,
             self.pieces,
             ends,
@@ -70,35 +76,44 @@ class PieceRows:
             tokenizer.sep_id,
             FRAME_KINDS.index(self.frame),
         )
-        return Tokens(*rows, labels=None)
+        return Tokens(input_ids, lengths, sequence_ids, labels=None)
 
 
-def packed_rows(documents, chosen, *, max_seq_length, separator):
-    """Fills rows with the documents `chosen`, in that order: PieceRows.
+def packed_rows(
+    documents: Documents, order: npt.ArrayLike, *, max_seq_length: int, separator: str
+) -> PieceRows:
+    """Fill rows with documents.
 
     Args:
-      documents: instances.Documents. chosen: (C,) document indices.
-      max_seq_length: S. separator: "cls_sep" = [CLS] ... [SEP] around each piece, "sep" = [SEP]
-        after each document, "none".
+      order: (C,) indices of the documents, in the order in which the rows contain them.
+      max_seq_length: S.
+      separator: "cls_sep" = [CLS] ... [SEP] around each piece, "sep" = [SEP] after each document,
+        "none".
     """
     starts = documents.sentence_splits[documents.document_splits]
     frame = dict(cls_sep=2, sep=1, none=0)[separator]
-    return PieceRows(
-        *_pack(starts, np.asarray(chosen, np.int64), max_seq_length, frame, separator == CLS_SEP),
-        separator,
+    pieces, row_splits = _pack(
+        starts, np.asarray(order, np.int64), max_seq_length, frame, separator == CLS_SEP
     )
+    return PieceRows(pieces, row_splits, separator)
 
 
 @compiled
-def _pack(starts, chosen, max_seq_length, frame, frames_each_piece):
+def _pack(
+    starts: np.ndarray,
+    order: np.ndarray,
+    max_seq_length: int,
+    frame: int,
+    frames_each_piece: bool,
+) -> tuple[np.ndarray, np.ndarray]:
     total = 0
-    for document in chosen:
+    for document in order:
         total += starts[document + 1] - starts[document]
-    max_rows = len(chosen) + total // max(1, max_seq_length - 2) + 2
+    max_rows = len(order) + total // max(1, max_seq_length - 2) + 2
     pieces = np.empty((2 * max_rows, 2), np.int64)
     row_splits = np.zeros(max_rows + 1, np.int64)
     num_pieces = num_rows = used = 0
-    for document in chosen:
+    for document in order:
         start, end = starts[document], starts[document + 1]
         while start < end:
             room = max_seq_length - used - (frame if frames_each_piece else 0)
@@ -121,32 +136,35 @@ def _pack(starts, chosen, max_seq_length, frame, frames_each_piece):
     return pieces[:num_pieces].copy(), row_splits[: num_rows + 1].copy()
 
 
-def full_sentence_rows(documents, chosen, *, max_seq_length):
-    """Fills rows [CLS] ... [SEP] with whole sentences of the documents `chosen`, in that order:
-    PieceRows.
+def full_sentence_rows(
+    documents: Documents, order: npt.ArrayLike, *, max_seq_length: int
+) -> PieceRows:
+    """Fill rows [CLS] ... [SEP] with whole sentences of documents, whose indices are `order`.
 
     Pieces of different documents in one row have a [SEP] between them. A sentence longer than a row
     is cut into several rows.
     """
-    rows = _full_sentences(
+    pieces, row_splits = _full_sentences(
         documents.sentence_splits,
         documents.document_splits,
-        np.asarray(chosen, np.int64),
+        np.asarray(order, np.int64),
         max_seq_length - 2,
     )
-    return PieceRows(*rows, ROW)
+    return PieceRows(pieces, row_splits, ROW)
 
 
 @compiled
-def _full_sentences(sentence_splits, document_splits, chosen, budget):
+def _full_sentences(
+    sentence_splits: np.ndarray, document_splits: np.ndarray, order: np.ndarray, budget: int
+) -> tuple[np.ndarray, np.ndarray]:
     max_rows = 1
-    for document in chosen:
+    for document in order:
         for sentence in range(document_splits[document], document_splits[document + 1]):
             max_rows += 1 + (sentence_splits[sentence + 1] - sentence_splits[sentence]) // budget
     pieces = np.empty((max_rows, 2), np.int64)
     row_splits = np.zeros(max_rows + 1, np.int64)
     num_pieces = num_rows = used = 0
-    for document in chosen:
+    for document in order:
         continues = False  # whether the last piece of the row is from this document
         for sentence in range(document_splits[document], document_splits[document + 1]):
             start, end = sentence_splits[sentence], sentence_splits[sentence + 1]
@@ -156,7 +174,8 @@ def _full_sentences(sentence_splits, document_splits, chosen, budget):
                 if used + extra + length > budget:
                     num_rows += 1
                     row_splits[num_rows] = num_pieces
-                    used, continues = 0, False
+                    used = 0
+                    continues = False
                     continue
                 if continues:
                     pieces[num_pieces - 1, 1] = start + length

@@ -1,4 +1,4 @@
-"""Text in, the plan of a data job out: windows, which documents are held out, and the shards.
+"""Makes the plan of a data job from its text: windows, documents that are held out, and shards.
 
 The plan depends on the text and the settings alone. Only predictions of sizes and of numbers of
 rows use averages of English text; they decide how many shards there are and how many documents are
@@ -8,6 +8,7 @@ held out.
 import dataclasses
 import functools
 import os
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -17,43 +18,43 @@ from bert_gpu.data.config import DataConfig
 from bert_gpu.data.records import shard_path
 from bert_gpu.data.shards import DROPPED, PAIRS, TRAIN, VALIDATION, Shard
 from bert_gpu.text import corpus
+from bert_gpu.text.config import TextFormat
 
 SHARD_BYTES = 128 << 20  # target
-# Averages of English text. Only the predicted size, and so the number of shards, uses them.
-TEXT_BYTES_PER_TOKEN, STATIC_BYTES_PER_POSITION, COMPACT_BYTES_PER_TOKEN, REAL_SHARE = (
-    5.0,
-    6.0,
-    2.2,
-    0.86,
-)
+# Averages of English text, used by predictions only.
+TEXT_BYTES_PER_TOKEN = 5.0
+STATIC_BYTES_PER_POSITION = 6.0
+COMPACT_BYTES_PER_TOKEN = 2.2
+REAL_SHARE = 0.86  # share of positions that are not padding
 
 
 @dataclasses.dataclass(frozen=True)
 class CorpusPlan:
-    """What a job makes of a text of D documents.
+    """The plan of a job for a text of D documents.
 
     Attributes:
-      config: of the job. windows: list of corpus.Window, the whole text.
-      share: of the documents, that is held out for validation.
-      split: (D,) int8, TRAIN, VALIDATION or DROPPED. num_shards: to train on.
+      windows: the whole text.
+      share: share of the documents that is held out for validation.
+      split: (D,) int8, TRAIN, VALIDATION or DROPPED.
+      num_shards: number of training shards.
     """
 
     config: DataConfig
-    windows: list
+    windows: list[corpus.Window]
     share: float
     split: np.ndarray
     num_shards: int
 
     @functools.cached_property
-    def blocks(self):
+    def blocks(self) -> list[corpus.Block]:
         return [block for window in self.windows for block in window.blocks]
 
     @property
-    def num_documents(self):
+    def num_documents(self) -> int:
         return len(self.split)
 
     @functools.cached_property
-    def num_text_bytes(self):
+    def num_text_bytes(self) -> int:
         return sum(window.num_bytes for window in self.windows)
 
     def check_documents(self) -> None:
@@ -78,21 +79,21 @@ class CorpusPlan:
                 value=self.config.validation_share,
             )
 
-    def without(self, is_dropped):
-        """The plan without some documents, (D,) bool, in as many shards. If none to train on or
-        none for validation is left, chooses again among the others.
+    def without(self, is_dropped: np.ndarray) -> "CorpusPlan":
+        """Return the plan without some documents, (D,) bool, in as many shards. If too few to train
+        on or for validation are left, choose the validation documents again, among the others.
         """
         split = self.split.copy()
         split[is_dropped] = DROPPED
         least = validation.least_documents(self.config.objective)
-        wanted = (TRAIN, VALIDATION) if self.share else (TRAIN,)
-        if not all((split == part).sum() >= least for part in wanted):
-            chosen = choose(self.config, self.windows, self.share, is_dropped)
-            split[~is_dropped] = chosen[~is_dropped]
+        parts = (TRAIN, VALIDATION) if self.share else (TRAIN,)
+        if not all((split == part).sum() >= least for part in parts):
+            is_validation = choose_documents(self.config, self.windows, self.share, is_dropped)
+            split[~is_dropped] = is_validation[~is_dropped]
         return dataclasses.replace(self, split=split)
 
-    def shards(self):
-        """The shards of the job, training first."""
+    def shards(self) -> list[Shard]:
+        """Return the shards of the job, training first."""
         prefix = os.path.join(self.config.folder, self.config.name)
         groups = np.array_split(np.arange(len(self.windows)), self.num_shards)
         lenders = nearest_windows(self.windows, self.split)
@@ -112,16 +113,23 @@ class CorpusPlan:
         return shards
 
 
-def plan_corpus(config, paths, formats, names, read):
-    """The CorpusPlan of plain files.
+def plan_corpus(
+    config: DataConfig,
+    paths: list[str],
+    formats: list[TextFormat],
+    names: list[str],
+    read: Callable[[str, str], Iterable[bytes]],
+) -> CorpusPlan:
+    """Return the plan of plain files.
 
-    Args:
-      config: DataConfig. paths, formats, names, read: see `corpus.plan_windows`.
+    paths, formats, names, read: see `corpus.plan_windows`.
 
-    Raises UserError: the text is bad, or has too few documents for --num_shards.
+    Raise UserError when the text is bad or has too few documents for --num_shards.
     """
 
-    def cut(min_windows, read=None):
+    def cut(
+        min_windows: int, read: Callable[[str, str], Iterable[bytes]] | None = None
+    ) -> list[corpus.Window]:
         window_bytes = max(1, round(config.window_megabytes * 1e6))
         return corpus.plan_windows(paths, window_bytes, formats, names, min_windows, read)
 
@@ -131,40 +139,53 @@ def plan_corpus(config, paths, formats, names, read):
     if share is None:
         num_rows = predict_rows(config, num_bytes, windows[-1].documents.stop)
         share = validation.default_share(num_rows)
-    split = choose(config, windows, share).astype(np.int8)
+    split = choose_documents(config, windows, share).astype(np.int8)
     return CorpusPlan(config, windows, share, split, count_shards(config, windows, split, cut))
 
 
-def nearest_windows(windows: list, split: np.ndarray) -> list:
+def nearest_windows(
+    windows: Sequence[corpus.Window], split: np.ndarray
+) -> list[corpus.Window | None]:
     """Return for each window the nearest other one with documents to train on, or None."""
     used = [i for i, window in enumerate(windows) if (split[window.documents] == TRAIN).any()]
-    nearest = []
+    nearest: list[corpus.Window | None] = []
     for index, place in enumerate(np.searchsorted(used, np.arange(len(windows))).tolist()):
         near = [(abs(i - index), i) for i in used[max(0, place - 1) : place + 2] if i != index]
         nearest.append(windows[min(near)[1]] if near else None)
     return nearest
 
 
-def choose(config, windows, share, is_dropped=None):
-    """(D,) bool, the documents for validation; see `validation.choose_validation`."""
-    blocks, is_large = [block for window in windows for block in window.blocks], None
+def choose_documents(
+    config: DataConfig,
+    windows: Sequence[corpus.Window],
+    share: float,
+    is_dropped: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return (D,) bool, the documents for validation; see `validation.choose_validation`."""
+    blocks = [block for window in windows for block in window.blocks]
+    is_large = None
     if share:
         is_large = validation.find_large(blocks, validation.most_bytes(blocks, share))
-    num_documents, seed = windows[-1].documents.stop, config.random_seed
-    least = validation.least_documents(config.objective)
-    return validation.choose_validation(num_documents, share, seed, is_large, is_dropped, least)
+    return validation.choose_validation(
+        windows[-1].documents.stop,
+        share,
+        config.random_seed,
+        is_large,
+        is_dropped,
+        validation.least_documents(config.objective),
+    )
 
 
-def predict_bytes(config, num_text_bytes):
-    """Estimated size of the shards on disk; it decides their number."""
+def predict_bytes(config: DataConfig, num_text_bytes: int) -> float:
+    """Return the estimated size of the shards on disk, which decides their number."""
     num_tokens = num_text_bytes / TEXT_BYTES_PER_TOKEN * config.num_passes
     if config.masking == "static":
         return num_tokens / REAL_SHARE * STATIC_BYTES_PER_POSITION
     return num_tokens * COMPACT_BYTES_PER_TOKEN
 
 
-def predict_rows(config, num_text_bytes, num_documents):
-    """Estimated number of rows of one pass over the whole text."""
+def predict_rows(config: DataConfig, num_text_bytes: int, num_documents: int) -> int:
+    """Return the estimated number of rows of one pass over the whole text."""
     length = config.max_seq_length * (1.0 if config.objective == "packed" else REAL_SHARE)
     rows = num_text_bytes / TEXT_BYTES_PER_TOKEN / length
     if config.objective in PAIRS:
@@ -172,34 +193,40 @@ def predict_rows(config, num_text_bytes, num_documents):
     return round(rows)
 
 
-def count_shards(config, windows, split, cut):
-    """The number of training shards, which duplicates that are dropped later do not change.
+def count_shards(
+    config: DataConfig,
+    windows: Sequence[corpus.Window],
+    split: np.ndarray,
+    cut: Callable[[int], list[corpus.Window]],
+) -> int:
+    """Return the number of training shards, which duplicates that are dropped later do not change.
 
     Args:
-      split: (D,) TRAIN or VALIDATION. cut: function of a number of windows, that cuts the text into
-        as many or more.
+      split: (D,) TRAIN or VALIDATION.
+      cut: function of a number of windows that cuts the text into as many or more.
 
-    Raises UserError: --num_shards is too large.
+    Raise UserError when --num_shards is too large.
     """
-    most, wanted = num_for_training(windows, split), config.num_shards
-    if wanted is None:
+    most = num_for_training(windows, split)
+    num_shards = config.num_shards
+    if num_shards is None:
         num_text_bytes = sum(window.num_bytes for window in windows)
         by_size = round(predict_bytes(config, num_text_bytes) / SHARD_BYTES)
         return max(1, min(most, max(min(most, 8), by_size)))
-    possible = wanted
+    possible = num_shards
     while most < possible and possible > 1:
         possible = max(1, min(most, possible - 1))
         most = num_for_training(cut(possible), split)
-    if possible < wanted:
+    if possible < num_shards:
         raise UserError(
             "the text has too few documents to train on for so many",
             f"give {possible}",
             setting="num_shards",
-            value=wanted,
+            value=num_shards,
         )
-    return wanted
+    return num_shards
 
 
-def num_for_training(windows, split):
-    """The number of windows that hold a document to train on."""
+def num_for_training(windows: Sequence[corpus.Window], split: np.ndarray) -> int:
+    """Return the number of windows that hold a document to train on."""
     return sum((split[window.documents] == TRAIN).any() for window in windows)

@@ -3,12 +3,13 @@ saved and the order of draws does not matter.
 
 The hash is SplitMix64's finaliser (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
 generators"). There are three versions, for NumPy (keys), TensorFlow (masks, in the input pipeline)
-and Numba (the sequential draws of NSP), and a test checks that they give the same bits.
+and Numba (the sequential draws of NSP); a test checks that they give the same bits.
 """
 
 import zlib
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 
 from bert_gpu.base.compiled import compiled
@@ -18,9 +19,9 @@ MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 MASK64 = (1 << 64) - 1
 
 
-def derive_key(*parts):
-    """One 64-bit key (a Python int) from integers and strings, for example derive_key(seed,
-    "masks", epoch).
+def derive_key(*parts: int | str) -> int:
+    """Return one 64-bit key of integers and strings, for example derive_key(seed, "masks",
+    epoch).
     """
     key = 0
     for part in parts:
@@ -29,16 +30,16 @@ def derive_key(*parts):
     return key
 
 
-def mix_int(x):
+def mix_int(x: int) -> int:
     x &= MASK64
     x = ((x ^ (x >> 30)) * MULTIPLIERS[0]) & MASK64
     x = ((x ^ (x >> 27)) * MULTIPLIERS[1]) & MASK64
     return x ^ (x >> 31)
 
 
-def row_keys(key, rows):
-    """Keys (N,) uint64 of the row indices `rows` (N,) under one key. A row's key does not depend on
-    its batch.
+def row_keys(key: int, rows: npt.ArrayLike) -> np.ndarray:
+    """Return the keys (N,) uint64 of the row indices `rows` (N,) under one key. A row's key does
+    not depend on its batch.
     """
     rows = np.asarray(rows).astype(np.uint64)
     with np.errstate(over="ignore"):
@@ -53,9 +54,9 @@ def permutation(key: int, num_rows: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(key=key)).permutation(num_rows)
 
 
-def column_bits(keys, columns, stream):
-    """(N, K) int32 in [0, 2**31): a hash of row key (N,) uint64, column (N, K) or (1, K) int32, and
-    `stream` (a small int).
+def column_bits(keys: tf.Tensor, columns: tf.Tensor, stream: int) -> tf.Tensor:
+    """Return (N, K) int32 in [0, 2**31): a hash of row key (N,) uint64, column (N, K) or (1, K)
+    int32, and `stream` (a small number for each use).
     """
     counters = tf.cast(columns, tf.uint64) + tf.constant(1 + (stream << 32), tf.uint64)
     x = keys[:, None] + counters * tf.constant(GOLDEN, tf.uint64)
@@ -68,8 +69,10 @@ def column_bits(keys, columns, stream):
 
 
 @compiled
-def draw(state):
-    """Next 64 random bits of a sequence; `state` is a (1,) uint64 array that starts at the key."""
+def draw(state: np.ndarray) -> np.uint64:
+    """Return the next 64 random bits of a sequence. `state` is a (1,) uint64 array that starts at
+    the key.
+    """
     state[0] += np.uint64(0x9E3779B97F4A7C15)
     x = state[0]
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -78,12 +81,12 @@ def draw(state):
 
 
 @compiled
-def draw_integer(state, low, high):
-    """An integer in [low, high], both included, as Python's randint."""
+def draw_integer(state: np.ndarray, low: int, high: int) -> np.int64:
+    """Return an integer in [low, high], both included, as Python's randint."""
     return low + np.int64((draw(state) >> np.uint64(11)) % np.uint64(high - low + 1))
 
 
 @compiled
-def draw_uniform(state):
-    """A float in [0, 1)."""
+def draw_uniform(state: np.ndarray) -> float:
+    """Return a float in [0, 1)."""
     return np.float64(draw(state) >> np.uint64(11)) * (1.0 / 9007199254740992.0)

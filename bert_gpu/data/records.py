@@ -2,12 +2,12 @@
 checksums.
 
 A TFRecord is length (8 bytes), checksum of the length (4), the record, checksum of the record (4);
-checksums are CRC-32C, masked (tensorflow/core/lib/io/record_writer.h). A shard gets its name
-when it is complete: until then it is .NAME.HOST.PID.partial, which no *.tfrecord* glob matches. The
+checksums are CRC-32C, masked (tensorflow/core/lib/io/record_writer.h). A shard gets its name when
+it is complete: until then it is .NAME.HOST.PID.partial, which no *.tfrecord* glob matches. The
 index beside it holds the offset and the checksum of each record, so that a reader can seek, and
-notices a record that was replaced by another whole one; a file without an index is scanned once.
-A gzip-compressed shard has the same name, as with TensorFlow's writers, and its offsets are those
-of the unpacked content.
+notices a record that was replaced by another whole one; a file without an index is scanned once. A
+gzip-compressed shard has the same name, as with TensorFlow's writers, and its offsets are those of
+the unpacked content.
 
 Records are read by pread, not through a memory map: a file that becomes shorter while it is mapped
 kills the process by SIGBUS.
@@ -21,11 +21,15 @@ import resource
 import socket
 import struct
 import tempfile
+import types
 import weakref
 import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
+import numpy.typing as npt
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import atomic_file, within_free_space
@@ -33,64 +37,70 @@ from bert_gpu.base.files import atomic_file, within_free_space
 HEADER, FOOTER = 12, 4
 NO_RECORDS = "not a TFRecord file, or damaged at its beginning"
 # An index: these bytes, offsets (N + 1) int64, checksums (N) uint32, and the checksum of all that.
-# Older ones have the offsets alone.
+# Older indices are offsets alone.
 INDEX_MAGIC = b"bertgpu1"
 SPARE_FILES = 128  # descriptors that a process needs besides those of its shards
 GZIP_LEVEL = 6  # as in TensorFlow's writers
 
 
-def masked_crc(data):
+def masked_crc(data: bytes) -> int:
     crc = google_crc32c.value(data)
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 @functools.lru_cache(1 << 14)
-def header(length):
-    """The bytes before a record of `length` bytes."""
+def header(length: int) -> bytes:
+    """Return the bytes before a record of `length` bytes."""
     packed = struct.pack("<Q", length)
     return packed + struct.pack("<I", masked_crc(packed))
 
 
-def shard_path(prefix, index, num_shards, split=""):
-    """DIR/NAME-00003-of-00008.tfrecord, or DIR/NAME-validation-00000-of-00001.tfrecord with
-    split='validation'.
+def shard_path(prefix: str, index: int, num_shards: int, split: str = "") -> str:
+    """Return DIR/NAME-00003-of-00008.tfrecord, or DIR/NAME-validation-00000-of-00001.tfrecord with
+    split="validation". prefix: DIR/NAME.
     """
     middle = f"-{split}" if split else ""
     return f"{prefix}{middle}-{index:05d}-of-{num_shards:05d}.tfrecord"
 
 
-def index_path(path):
+def index_path(path: str) -> str:
     return path.removesuffix(".tfrecord") + ".index"
 
 
 class ShardWriter:
-    """Writes one shard. It gets its name when the `with` block succeeds and is removed otherwise.
+    """Writes one shard. The file gets its name when the `with` block succeeds and is removed
+    otherwise.
 
-    num_bytes: size on disk without the index, known after the block. compress: gzip; its header has
-    no time and no path, so that the bytes depend on the content alone.
+    num_bytes: size on disk without the index, set when the block ends.
+    compress: whether to gzip. The gzip header has no time and no path, so that the bytes depend on
+    the content alone.
     """
 
-    def __init__(self, path, compress=False):
-        self.path, self.compress = path, compress
+    def __init__(self, path: str, compress: bool = False) -> None:
+        self.path = path
+        self.compress = compress
         name = os.path.basename(path).removesuffix(".tfrecord")
-        # nodes of a cluster share folders, and may have processes of the same number
+        # nodes of a cluster share folders and may have processes with the same id
         writer = f"{socket.gethostname()}.{os.getpid()}"
         self.partial = os.path.join(os.path.dirname(path), f".{name}.{writer}.partial")
-        self.sizes, self.crcs = [], []
+        self.sizes: list[np.ndarray] = []
+        self.crcs: list[np.ndarray] = []
         self.num_bytes = 0
 
-    def __enter__(self):
+    def __enter__(self) -> "ShardWriter":
         self.shard = contextlib.ExitStack()
         with self._explained():
-            opened = atomic_file(self.path, "wb", self.partial)
-            self.file = self.sink = self.shard.enter_context(opened)
+            self.file = self.shard.enter_context(atomic_file(self.path, "wb", self.partial))
+        self.sink: Any = self.file
         if self.compress:
             self.sink = gzip.GzipFile("", "wb", GZIP_LEVEL, self.file, mtime=0)
         return self
 
-    def write(self, buffer, splits):
-        """Appends the records buffer[splits[i] : splits[i + 1]] of a uint8 array."""
-        data, chunks, crcs = buffer.tobytes(), [], []
+    def write(self, buffer: np.ndarray, splits: np.ndarray) -> None:
+        """Append the records buffer[splits[i] : splits[i + 1]] of a uint8 array."""
+        data = buffer.tobytes()
+        chunks: list[bytes] = []
+        crcs: list[int] = []
         for start, end in zip(splits[:-1].tolist(), splits[1:].tolist(), strict=True):
             record = data[start:end]
             crcs.append(masked_crc(record))
@@ -100,13 +110,19 @@ class ShardWriter:
         self.crcs.append(np.array(crcs, "<u4"))
         self.sizes.append(np.diff(splits) + HEADER + FOOTER)
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: types.TracebackType | None,
+    ) -> bool | None:
         if error is not None:
             return self.shard.__exit__(kind, error, traceback)
         with self._explained(), self.shard:
             self._finish()
+        return None
 
-    def _finish(self):
+    def _finish(self) -> None:
         if self.compress:
             self.sink.close()  # writes the end of the archive; the file stays open
         self.num_bytes = self.file.tell()
@@ -116,8 +132,8 @@ class ShardWriter:
             file.write(pack_index(offsets, crcs))
 
     @contextlib.contextmanager
-    def _explained(self):
-        """Turns a full disk and the like into a UserError."""
+    def _explained(self) -> Iterator[None]:
+        """Turn an OSError, such as a full disk, into a UserError."""
         try:
             yield
         except OSError as error:
@@ -128,9 +144,9 @@ class ShardWriter:
             ) from error
 
 
-def open_unpacked(path, skip=None):
-    """An open binary file with a descriptor; a gzip-compressed file is unpacked first. With `skip`,
-    a function that gets a message, a damaged one is unpacked up to the damage.
+def open_unpacked(path: str, skip: Callable[[str], None] | None = None) -> BinaryIO:
+    """Return an open binary file with a descriptor; a gzip-compressed file is unpacked first. With
+    `skip`, a function that gets a message, a damaged archive is unpacked up to the damage.
     """
     file = open(path, "rb")
     if file.read(2) != b"\x1f\x8b":
@@ -139,7 +155,7 @@ def open_unpacked(path, skip=None):
     unpacked = tempfile.TemporaryFile()
     try:
         with gzip.open(path, "rb") as packed:
-            # unlike read, read1 gives what comes before the damage
+            # unlike read, read1 returns the content before the damage
             pieces = iter(functools.partial(packed.read1, 1 << 22), b"")
             try:
                 unpacked.writelines(within_free_space(pieces, tempfile.gettempdir()))
@@ -154,16 +170,18 @@ def open_unpacked(path, skip=None):
     return unpacked
 
 
-def pack_index(offsets, crcs):
-    """The bytes of an index: offsets (N + 1) of the records and the end, crcs (N) masked."""
+def pack_index(offsets: np.ndarray, crcs: np.ndarray) -> bytes:
+    """Return the bytes of an index. offsets: (N + 1) of the records and the end. crcs: (N),
+    masked.
+    """
     content = INDEX_MAGIC + offsets.astype("<i8").tobytes() + crcs.astype("<u4").tobytes()
     return content + struct.pack("<I", masked_crc(content))
 
 
-def read_index(path):
-    """(offsets (N + 1), crcs (N)) of an index; None for a file that is none.
+def read_index(path: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return (offsets (N + 1), crcs (N)) of an index; None for a file in another format.
 
-    Raises UserError when its own checksum is wrong.
+    Raise UserError when the checksum of the index is wrong.
     """
     with open(path, "rb") as file:
         content = file.read()
@@ -181,18 +199,19 @@ def read_index(path):
 
 
 class RecordFile:
-    """One TFRecord file, read at random. A gzip-compressed one is unpacked to a
-    temporary file first.
+    """One TFRecord file, read at random. A gzip-compressed one is unpacked to a temporary file
+    first.
 
-    Attributes: offsets (N + 1) of the records and the end; crcs (N), the masked checksums that the
-    records must have, from the index or, without one, as they were when the file was opened.
-
-    With `skip`, a function that gets a message, a truncated file keeps the records before the cut,
-    and a corrupt record reads as None; without it both raise UserError.
+    offsets: (N + 1) of the records and the end.
+    crcs: (N), the masked checksums that the records must have, from the index or, without an index,
+    as they were when the file was opened.
+    skip: a function that gets a message. With it, a truncated file keeps the records before the
+    cut, and a corrupt record reads as None; without it both raise UserError.
     """
 
-    def __init__(self, path, skip=None):
-        self.path, self.skip = path, skip
+    def __init__(self, path: str, skip: Callable[[str], None] | None = None) -> None:
+        self.path = path
+        self.skip = skip
         try:
             with open_unpacked(path, skip) as file:
                 self.size = os.fstat(file.fileno()).st_size
@@ -208,28 +227,30 @@ class RecordFile:
             )
         self.offsets, self.crcs = self._index()
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.crcs)
 
-    def fingerprint(self):
-        """CRC-32C of the offsets and checksums of all records: what the file holds."""
+    def fingerprint(self) -> int:
+        """Return the CRC-32C of the offsets and checksums of all records, which identifies the
+        content.
+        """
         return google_crc32c.extend(
             google_crc32c.value(self.offsets.astype("<i8").tobytes()),
             self.crcs.astype("<u4").tobytes(),
         )
 
-    def _bytes(self, start, size):
-        """`size` bytes of the file, fewer at its end."""
+    def _bytes(self, start: int, size: int) -> bytes:
+        """Return `size` bytes of the file, fewer at its end."""
         try:
             return os.pread(self.descriptor, size, start)
         except OSError as error:
             raise UserError(f"cannot be read ({error.strerror})", where=self.path) from error
 
-    def _index(self):
+    def _index(self) -> tuple[np.ndarray, np.ndarray]:
         sidecar = index_path(self.path)
         has_index = sidecar != self.path and os.path.exists(sidecar)
         index = read_index(sidecar) if has_index else None
-        if index is None or index[0][-1] > self.size:  # no index, or a file that is cut
+        if index is None or index[0][-1] > self.size:  # no index, or a truncated file
             return self._scan()
         if index[0][-1] < self.size:
             raise UserError(
@@ -239,9 +260,14 @@ class RecordFile:
             )
         return index
 
-    def _scan(self):
-        """(offsets, crcs) of all records of a file without an index, from the length of each."""
-        offsets, crcs, offset, problem = [0], [], 0, None
+    def _scan(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (offsets, crcs) of all records of a file without an index, from the length of
+        each.
+        """
+        offsets = [0]
+        crcs: list[bytes] = []
+        offset = 0
+        problem = None
         header = self._bytes(0, HEADER)
         while offset < self.size and problem is None:
             length, crc = (
@@ -254,29 +280,32 @@ class RecordFile:
             else:
                 offset += HEADER + length + FOOTER
                 around = self._bytes(offset - FOOTER, FOOTER + HEADER)
-                footer, header = around[:FOOTER], around[FOOTER:]
+                header = around[FOOTER:]
                 offsets.append(offset)
-                crcs.append(footer)
-        if problem is not None and (self.skip is None or not crcs):
-            raise UserError(self._broken(offset, problem))
+                crcs.append(around[:FOOTER])
         if problem is not None:
+            if self.skip is None or not crcs:
+                raise UserError(self._broken(offset, problem))
             self.skip(
                 f"{self.path}: {problem} (byte {offset}); "
                 f"the {len(crcs)} records before it are used"
             )
         return np.array(offsets, np.int64), np.frombuffer(b"".join(crcs), "<u4")
 
-    def _broken(self, offset, what):
-        if what is NO_RECORDS:
-            return f"{self.path}: {what}; make TFRecords of text with create_pretraining_data.py"
+    def _broken(self, offset: int, problem: str) -> str:
+        if problem is NO_RECORDS:
+            return f"{self.path}: {problem}; make TFRecords of text with create_pretraining_data.py"
         return (
-            f"{self.path}: {what} (byte {offset}); write the file again "
+            f"{self.path}: {problem} (byte {offset}); write the file again "
             "with create_pretraining_data.py, or give --skip_corrupt_records"
         )
 
-    def read(self, index):
-        """The bytes of one record. UserError names file and offset when its checksum is wrong."""
-        start, end = int(self.offsets[index]), int(self.offsets[index + 1])
+    def read(self, index: int) -> bytes | None:
+        """Return the bytes of one record. Raise UserError, with file and offset, when its checksum
+        is wrong; with `skip`, return None instead.
+        """
+        start = int(self.offsets[index])
+        end = int(self.offsets[index + 1])
         frame = self._bytes(start, end - start)
         record = frame[HEADER:-FOOTER]
         if (
@@ -294,30 +323,32 @@ class RecordFile:
         raise UserError(self._broken(start, f"record {index} is corrupt"))
 
 
-def allow_files(num_files):
-    """Raises this process's limit of open files, as far as it may, for that many shards."""
+def allow_files(num_files: int) -> None:
+    """Raise this process's limit of open files, as far as allowed, so that it can open that many
+    shards.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < num_files + SPARE_FILES:
-        wanted = num_files + SPARE_FILES
-        wanted = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        limit = num_files + SPARE_FILES
+        limit = limit if hard == resource.RLIM_INFINITY else min(hard, limit)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 class RecordSet:
     """The records of several files as one array, in the order of the files."""
 
-    def __init__(self, paths, skip=None):
+    def __init__(self, paths: Sequence[str], skip: Callable[[str], None] | None = None) -> None:
         allow_files(len(paths))
         self.files = [RecordFile(path, skip) for path in paths]
         self.starts = np.concatenate([[0], np.cumsum([len(file) for file in self.files])]).astype(
             np.int64
         )
 
-    def __len__(self):
+    def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def read(self, indices):
-        """The bytes of the records with these indices (N,), in that order."""
+    def read(self, indices: npt.ArrayLike) -> list[bytes | None]:
+        """Return the records with these indices (N,), in that order; see RecordFile.read."""
         which = np.searchsorted(self.starts, indices, side="right") - 1
         local = np.asarray(indices) - self.starts[which]
         return [
@@ -325,11 +356,11 @@ class RecordSet:
             for file, index in zip(which.tolist(), local.tolist(), strict=True)
         ]
 
-    def sizes(self):
-        """Size of each record in bytes (N,), which grows with its number of tokens."""
+    def sizes(self) -> np.ndarray:
+        """Return the size of each record in bytes (N,), which grows with its number of tokens."""
         return np.concatenate([np.diff(file.offsets) for file in self.files])
 
-    def locate(self, index):
-        """'FILE, record K' of a record, for messages."""
+    def locate(self, index: int) -> str:
+        """Return "FILE, record K" of a record, for messages."""
         which = int(np.searchsorted(self.starts, index, side="right") - 1)
         return f"{self.files[which].path}, record {int(index - self.starts[which])}"

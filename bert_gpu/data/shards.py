@@ -1,8 +1,8 @@
 """One shard of a data set: windows of text -> tokens -> rows -> masks -> records.
 
 The content of a shard depends on the settings and the text alone. One window is in memory at a
-time, for validation up to two; random second segments of NSP instances come from the same window,
-and from the nearest one if a single document nearly fills it.
+time, for validation up to two; random second segments for NSP come from the same window, and also
+from the nearest one if a single document nearly fills the window.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ import operator
 import os
 import typing
 import zlib
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -30,37 +31,40 @@ from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 TRAIN, VALIDATION, DROPPED = 0, 1, 2  # how a document is used
-ROWS_PER_BATCH = 2048  # then each array of a batch has about a megabyte
-NUM_SAMPLES, SAMPLE_BYTES = 4, 1 << 18  # of text, to predict the size of the output
+ROWS_PER_BATCH = 2048  # each array of such a batch has about a megabyte
+NUM_SAMPLES, SAMPLE_BYTES = 4, 1 << 18  # samples of text, to predict the output's size
 SCORED_ORDERS = ("length", "common")
 PAIRS = ("nsp", "sop")  # objectives whose rows are two segments
-LEAST_RANDOM, MOST_RANDOM = 0.48, 0.70  # of next-sentence pairs; ordinary prose has .5 to .6
-LENT_BYTES = 1_000_000  # of another window's text, at most
-LEAST_OTHERS = 1 / 8  # of a window's text: what documents beside the largest have, or others lend
+LEAST_RANDOM, MOST_RANDOM = 0.48, 0.70  # usual shares of random pairs; prose has .5 to .6
+LENT_BYTES = 1_000_000  # the most text that one window takes from another
+# a share of a window's text: if all documents but the largest have no more, another window lends
+LEAST_OTHERS = 1 / 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One unit of work: the documents of `windows` (tuple of corpus.Window) that belong to the
-    split, "train" or "validation". lenders: for each window the nearest one with documents of the
-    split, or None; for validation there are none.
+    """One unit of work: the documents of `windows` that belong to the split, "train" or
+    "validation".
+
+    lenders: for each window the nearest one with documents of the split, or None; () for
+    validation.
     """
 
     path: str
     split: str
     index: int
-    windows: tuple
-    lenders: tuple = ()
+    windows: tuple[corpus.Window, ...]
+    lenders: tuple[corpus.Window | None, ...] = ()
 
     @property
-    def num_bytes(self):
-        """Bytes of text that are read."""
+    def num_bytes(self) -> int:
+        """Bytes of the text of its windows."""
         return sum(window.num_bytes for window in self.windows)
 
 
 @dataclasses.dataclass
 class Counts:
-    """Statistics of what was written; Counts of several shards can be added."""
+    """Statistics of a shard; Counts of several shards can be added."""
 
     num_instances: int = setting(0, "Rows.", low=0)
     num_random_next: int = setting(0, "Rows with label 1: a random B, or swapped segments.", low=0)
@@ -75,14 +79,14 @@ class Counts:
     num_bytes: int = setting(0, "Size of the shard's file.", low=0)
     num_dropped: int = setting(0, "Documents that --max_tokens_per_character drops.", low=0)
 
-    def __add__(self, other):
+    def __add__(self, other: "Counts") -> "Counts":
         return Counts(*map(operator.add, dataclasses.astuple(self), dataclasses.astuple(other)))
 
     def pair_shares(self) -> dict[str, float]:
-        """Return the shares of pairs that dataset.json has, by name (manifest.SHARES)."""
+        """Return the shares of pairs in dataset.json by name (manifest.SHARES)."""
         num_rows = max(1, self.num_instances)
-        used = self.num_used_tokens / max(1, self.num_pass_tokens)
-        shares = self.num_random_next / num_rows, self.num_single / num_rows, used
+        used_share = self.num_used_tokens / max(1, self.num_pass_tokens)
+        shares = self.num_random_next / num_rows, self.num_single / num_rows, used_share
         return dict(zip(SHARES, shares, strict=True))
 
 
@@ -90,11 +94,13 @@ class Tokenized(typing.NamedTuple):
     """Documents (lists of sentences) and their tokens.
 
     Attributes:
-      documents: list, those that are kept. ids: (T,) int, the tokens of all their sentences.
-      splits: (sentences + 1,) offsets of the sentences in ids. num_dropped: documents.
+      documents: the documents that are not dropped.
+      ids: (T,) int, the tokens of all their sentences.
+      splits: (sentences + 1,) offsets of the sentences in ids.
+      num_dropped: number of dropped documents.
     """
 
-    documents: list
+    documents: list[list[bytes]]
     ids: np.ndarray
     splits: np.ndarray
     num_dropped: int
@@ -105,7 +111,7 @@ NOTHING = Tokenized([], np.zeros(0, np.int32), np.zeros(1, np.int64), 0)
 
 @dataclasses.dataclass(eq=False)
 class ShardBuilder:
-    """Turns windows into a shard. Picklable: each process makes its own tokenizer.
+    """Turns windows into a shard. Picklable: each process opens its own tokenizer.
 
     split: (D,) int8, TRAIN, VALIDATION or DROPPED for each document of the corpus.
     """
@@ -114,15 +120,15 @@ class ShardBuilder:
     vocab_file: str
     split: np.ndarray
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type, tuple]:
         return type(self), (self.config, self.vocab_file, self.split)
 
     @functools.cached_property
-    def tokenizer(self):
+    def tokenizer(self) -> Tokenizer:
         return open_tokenizer(self.vocab_file, self.config.do_lower_case)
 
     @functools.cached_property
-    def _mask(self):
+    def _mask(self) -> Callable[..., dict[str, np.ndarray]]:
         config = self.config
         return masking.compile_masking(
             masking.MaskingSpec.from_settings(
@@ -130,12 +136,13 @@ class ShardBuilder:
             )
         )
 
-    def write_shard(self, shard, report):
-        """Writes one shard and its statistics. `report` is called with the bytes of text and the
+    def write_shard(self, shard: Shard, report: Callable[[int, int], None]) -> None:
+        """Write one shard and its statistics. `report` is called with the bytes of text and the
         tokens done since its last call.
         """
-        counts, scores = Counts(), [np.zeros(0)]
-        # Another pass over the validation documents would say no more about a model.
+        counts = Counts()
+        scores = [np.zeros(0)]
+        # Another pass over the validation documents would measure a model no better.
         num_passes = self.config.num_passes if shard.split == "train" else 1
         with ShardWriter(shard.path, self.config.gzip_compress) as writer:
             for index, (documents, pool, num_bytes) in enumerate(self._groups(shard)):
@@ -150,23 +157,25 @@ class ShardBuilder:
         counts.num_bytes = writer.num_bytes
         write_json(stats_path(shard), dataclasses.asdict(counts))
 
-    def bytes_per_text_byte(self, windows):
-        """Size of the output relative to the text, measured on a few samples of the corpus; writes
-        no file.
+    def bytes_per_text_byte(self, windows: Sequence[corpus.Window]) -> float:
+        """Return the size of the output relative to the text, measured on a few samples of the
+        corpus; write no file.
         """
-        num_read, parts = 0, []
+        num_read = 0
+        parts: list[bytes] = []
 
-        def write(buffer, splits):
+        def write(buffer: np.ndarray, splits: np.ndarray) -> None:
             parts.append(buffer.tobytes() + bytes((HEADER + FOOTER) * (len(splits) - 1)))
 
         places = np.linspace(0, len(windows) - 1, NUM_SAMPLES).round().astype(int)
         for index in np.unique(places).tolist():
-            documents, end = [], num_read + SAMPLE_BYTES
+            documents = []
+            end = num_read + SAMPLE_BYTES
             window = corpus.Window(windows[index].blocks[:1])
             for document, part in zip(window.read(), self.split[window.documents], strict=True):
                 if num_read >= end:
                     break
-                num_read += sum(map(len, document)) + len(document)  # as formats.py measures it
+                num_read += sum(map(len, document)) + len(document)  # sentences and line breaks
                 if part != DROPPED:
                     documents.append(clean.normalize(document, self.config.normalization))
             key = derive_key(self.config.random_seed, "trial", index)
@@ -177,9 +186,10 @@ class ShardBuilder:
             content = zlib.compress(content, GZIP_LEVEL)
         return len(content) / max(1, num_read)
 
-    def _groups(self, shard):
-        """Yields (documents, pool: documents of another window to draw random second segments from,
-        bytes of text that are done) of a shard, about a window at a time.
+    def _groups(self, shard: Shard) -> Iterator[tuple[list[list[bytes]], list[list[bytes]], int]]:
+        """Yield (documents, pool, num_bytes) of a shard, about a window at a time. pool: documents
+        of another window to draw random second segments from. num_bytes: bytes of text for the
+        progress.
 
         Validation documents are few, so those of several windows form a group. The last group is
         joined to the one before it when it has too few documents for pairs. The validation shard
@@ -189,74 +199,87 @@ class ShardBuilder:
             for window, lender in zip(shard.windows, shard.lenders, strict=True):
                 documents = self._read(window, TRAIN)
                 is_short = lender is not None and self._lacks_others(documents)
-                yield documents, self._lent(lender) if is_short else [], window.num_bytes
+                pool = self._first_documents(lender) if lender and is_short else []
+                yield documents, pool, window.num_bytes
             return
-        least = self.config.window_megabytes * 1e6
-        previous, pending = [], []
+        min_bytes = self.config.window_megabytes * 1e6
+        previous: list[list[bytes]] = []
+        pending: list[list[bytes]] = []
         for window in shard.windows:
             if not (self.split[window.documents] == VALIDATION).any():
                 continue
             pending += self._read(window, VALIDATION)
-            if text_bytes(pending) < least or self._lacks_others(pending):
+            if text_bytes(pending) < min_bytes or self._lacks_others(pending):
                 continue
             if previous:
                 yield previous, [], 0
-            previous, pending = pending, []
+            previous = pending
+            pending = []
         if previous and self._lacks_others(pending):
-            previous, pending = previous + pending, []
+            previous = previous + pending
+            pending = []
         yield from ((group, [], 0) for group in (previous, pending) if group)
 
-    def _lacks_others(self, documents):
-        """Whether next-sentence pairs need documents beside these: all but the largest have no more
-        than LEAST_OTHERS of their text.
+    def _lacks_others(self, documents: list[list[bytes]]) -> bool:
+        """Return whether next-sentence pairs need more documents than these: all but the largest
+        have no more than LEAST_OTHERS of their text.
         """
         sizes = [text_bytes([document]) for document in documents]
         is_short = sum(sizes) - max(sizes, default=0) <= LEAST_OTHERS * sum(sizes)
         return self.config.objective == "nsp" and is_short
 
-    def _read(self, window, part):
+    def _read(self, window: corpus.Window, part: int) -> list[list[bytes]]:
         return read_documents(self.config, window, self.split, part)
 
-    def _lent(self, window):
-        """The first documents of another window, up to LENT_BYTES of text; the last one is cut."""
-        lent, num_left = [], LENT_BYTES
+    def _first_documents(self, window: corpus.Window) -> list[list[bytes]]:
+        """Return a window's first documents, up to LENT_BYTES of text; the last one is cut."""
+        documents: list[list[bytes]] = []
+        num_left = LENT_BYTES
         for document in self._read(window, TRAIN):
             ends = np.cumsum([len(line) for line in document])
-            lent.append(document[: max(1, int(np.searchsorted(ends, num_left)))])
-            num_left -= text_bytes(lent[-1:])
+            documents.append(document[: max(1, int(np.searchsorted(ends, num_left)))])
+            num_left -= text_bytes(documents[-1:])
             if num_left <= 0:
                 break
-        return lent
+        return documents
 
-    def _write_group(self, documents, pool, write, scores, key, num_passes):
-        """Tokenizes documents, makes rows in `num_passes` passes, masks and writes them; returns
-        their Counts. Appends to `scores` when the order needs them.
+    def _write_group(
+        self,
+        texts: list[list[bytes]],
+        pool: list[list[bytes]],
+        write: Callable[[np.ndarray, np.ndarray], None],
+        scores: list[np.ndarray],
+        key: int,
+        num_passes: int,
+    ) -> Counts:
+        """Tokenize documents, make rows in `num_passes` passes, mask and write them; return their
+        Counts. Append the rows' scores to `scores` when the order needs them.
         """
-        if not documents:
+        if not texts:
             return Counts()
         config, tokenizer = self.config, self.tokenizer
-        own, lent = (tokenize(config, tokenizer, texts) for texts in (documents, pool))
-        documents, rows, counts = make_rows(config, tokenizer, own, lent, key, num_passes)
+        own = tokenize(config, tokenizer, texts)
+        others = tokenize(config, tokenizer, pool)
+        documents, rows, counts = make_rows(config, tokenizer, own, others, key, num_passes)
         keys = row_keys(derive_key(key, "masks"), np.arange(len(rows)))
         frequencies = np.bincount(own.ids, minlength=tokenizer.vocab_size) / max(1, len(own.ids))
         for start in range(0, len(rows), ROWS_PER_BATCH):
-            chosen = np.arange(start, min(start + ROWS_PER_BATCH, len(rows)))
-            tokens = rows.take(chosen).tokens(documents, config.max_seq_length, tokenizer)
+            batch = np.arange(start, min(start + ROWS_PER_BATCH, len(rows)))
+            tokens = rows.take(batch).tokens(documents, config.max_seq_length, tokenizer)
             if config.order == "length":
                 scores.append(tokens.lengths.astype(np.float64))
             elif config.order == "common":
                 scores.append(rarity(tokens, frequencies))
             counts.num_row_tokens += int(tokens.lengths.sum())
             if config.masking == "static":
-                features = self._static_features(tokens, keys[chosen])
+                write(*examples.encode_examples(self._static_features(tokens, keys[batch])))
             else:
-                features = compact_features(tokens)
-            write(*examples.encode_examples(features))
+                write(*examples.encode_examples(compact_features(tokens)))
         return counts
 
-    def _static_features(self, tokens, keys):
-        """Google's seven features of a batch of rows; six without labels, and sequence_ids for
-        packed rows.
+    def _static_features(self, tokens: instances.Tokens, keys: np.ndarray) -> dict[str, np.ndarray]:
+        """Return Google's seven features of a batch of rows; six without labels, and also
+        sequence_ids for packed rows.
         """
         starts = self.tokenizer.word_starts(tokens.input_ids)
         features = self._mask(tokens.input_ids, tokens.lengths, starts, keys)
@@ -274,7 +297,7 @@ class ShardBuilder:
 def read_documents(
     config: DataConfig, window: corpus.Window, split: np.ndarray, part: int
 ) -> list[list[bytes]]:
-    """Return the documents of a window that belong to TRAIN or VALIDATION, normalised."""
+    """Return a window's documents that belong to `part`, TRAIN or VALIDATION, normalised."""
     return [
         clean.normalize(document, config.normalization)
         for document, own in zip(window.read(), split[window.documents], strict=True)
@@ -282,32 +305,32 @@ def read_documents(
     ]
 
 
-def tokenize(config: DataConfig, tokenizer: Tokenizer, documents: list) -> Tokenized:
-    """Return the Tokenized of documents, without those that --max_tokens_per_character drops."""
+def tokenize(config: DataConfig, tokenizer: Tokenizer, documents: list[list[bytes]]) -> Tokenized:
+    """Tokenize documents. Drop those with too many tokens for --max_tokens_per_character."""
     tokens = tokenizer.tokenize([line for document in documents for line in document])
     return drop_dense(documents, *tokens, config.max_tokens_per_character)
 
 
 def drop_dense(
-    documents: list, ids: np.ndarray, splits: np.ndarray, limit: float | None
+    documents: list[list[bytes]], ids: np.ndarray, splits: np.ndarray, limit: float | None
 ) -> Tokenized:
-    """Return the Tokenized of documents without those of at least `limit` tokens per character
-    (--max_tokens_per_character). ids, splits: of all their sentences.
+    """Return documents and their tokens without the documents of at least `limit` tokens per
+    character (--max_tokens_per_character). ids, splits: the tokens of all their sentences, as in
+    Tokenized.
     """
     if limit is None:
         return Tokenized(documents, ids, splits, 0)
     ends = np.cumsum([0, *map(len, documents)])
     texts = (b"".join(document) for document in documents)
     num_characters = np.array([len(text.decode("utf-8", "ignore")) for text in texts])
-    is_kept = np.diff(splits[ends]) < limit * num_characters
-    kept_lines = np.repeat(is_kept, np.diff(ends))
+    is_sparse = np.diff(splits[ends]) < limit * num_characters
+    is_sparse_line = np.repeat(is_sparse, np.diff(ends))
     lengths = np.diff(splits)
-    kept_splits = np.concatenate([[0], np.cumsum(lengths[kept_lines])]).astype(np.int64)
     return Tokenized(
-        list(itertools.compress(documents, is_kept)),
-        ids[np.repeat(kept_lines, lengths)],
-        kept_splits,
-        int((~is_kept).sum()),
+        list(itertools.compress(documents, is_sparse)),
+        ids[np.repeat(is_sparse_line, lengths)],
+        np.concatenate([[0], np.cumsum(lengths[is_sparse_line])]).astype(np.int64),
+        int((~is_sparse).sum()),
     )
 
 
@@ -323,12 +346,12 @@ def make_rows(
     pool: Tokenized,
     key: int,
     num_passes: int,
-) -> tuple:
-    """Return instances.Documents, their rows (PairRows or PieceRows) and the Counts of both.
+) -> tuple[instances.Documents, instances.PairRows | packing.PieceRows, Counts]:
+    """Return the documents as token ids, their rows, and the Counts of both.
 
     Args:
-      own: documents to make rows of; none with tokens gives the rows (). pool: those to draw random
-        second segments from, too.
+      own: documents to make rows of; if they have no token, there are no rows.
+      pool: more documents to draw random second segments from.
     """
     counts = Counts(
         num_documents=len(own.documents),
@@ -348,24 +371,27 @@ def make_rows(
     starts = documents.sentence_splits[documents.document_splits[:-1]]
     num_own = int(np.searchsorted(starts, len(own.ids)))
     if num_own == 0:
-        return documents, (), counts
+        return documents, instances.PairRows(np.zeros((0, 6), np.int64)), counts
     passes = [
         rows_of_pass(config, documents, num_own, derive_key(key, "instances", index))
         for index in range(num_passes)
     ]
-    rows = type(passes[0]).concatenate(passes)
+    rows = type(passes[0]).concatenate(passes)  # type: ignore[arg-type]  # all are of one type
     if config.order != "as_is":
         rows = rows.take(permutation(derive_key(key, "shuffle"), len(rows)))
     counts.num_instances = len(rows)
-    if config.objective in PAIRS:
-        counts.num_random_next, counts.num_single = rows.instances[:, 4:].sum(0).tolist()
+    if isinstance(rows, instances.PairRows):
+        counts.num_random_next, counts.num_single = rows.pairs[:, 4:].sum(0).tolist()
         counts.num_used_tokens = rows.num_used(is_random=config.objective == "nsp")
     return documents, rows, counts
 
 
-def rows_of_pass(config: DataConfig, documents: instances.Documents, num_own: int, key: int):
-    """Return the PairRows or PieceRows of one pass over the first num_own documents."""
-    own, length = np.arange(num_own), config.max_seq_length
+def rows_of_pass(
+    config: DataConfig, documents: instances.Documents, num_own: int, key: int
+) -> instances.PairRows | packing.PieceRows:
+    """Return the rows of one pass over the first num_own documents."""
+    own = np.arange(num_own)
+    length = config.max_seq_length
     if config.objective in PAIRS:
         pairs = instances.pair_instances(
             documents,
@@ -386,28 +412,30 @@ def rows_of_pass(config: DataConfig, documents: instances.Documents, num_own: in
 
 
 def is_usual(random: float, num_rows: int) -> bool:
-    """Return whether a share of random second segments is usual, but for chance: two standard
-    errors of a share of num_rows rows.
+    """Return whether a share of random second segments is usual. `random` may be outside the usual
+    range by two standard errors of a share of num_rows rows.
     """
     noise = max(1, num_rows) ** -0.5
     return LEAST_RANDOM - noise <= random <= MOST_RANDOM + noise
 
 
-def text_bytes(documents: list) -> int:
-    """Return the bytes of documents, each a list of sentences."""
+def text_bytes(documents: Sequence[Sequence[bytes]]) -> int:
+    """Return the number of bytes of documents, each a list of sentences."""
     return sum(len(line) for document in documents for line in document)
 
 
-def compact_features(tokens):
-    """Rows without padding: input_ids, `starts` of segments or sequences, and the labels of
-    pairs.
+def compact_features(
+    tokens: instances.Tokens,
+) -> dict[str, np.ndarray | tuple[np.ndarray, np.ndarray]]:
+    """Return the features of rows without padding: input_ids, `starts` of segments or sequences,
+    and the labels of pairs.
     """
     is_real = tokens.sequence_ids > 0
     begins = is_real & (np.diff(tokens.sequence_ids, axis=1, prepend=0) != 0)
     token_splits, start_splits = (
         np.cumsum(np.append(0, each.sum(1))) for each in (is_real, begins)
     )
-    features = dict(
+    features: dict[str, np.ndarray | tuple[np.ndarray, np.ndarray]] = dict(
         input_ids=(tokens.input_ids[is_real], token_splits),
         starts=(np.nonzero(begins)[1], start_splits),
     )
@@ -416,36 +444,37 @@ def compact_features(tokens):
     return features
 
 
-def rarity(tokens, frequencies):
-    """(N,) minus the mean log frequency of each row's tokens in the window, without special tokens:
-    large for rare words.
+def rarity(tokens: instances.Tokens, frequencies: np.ndarray) -> np.ndarray:
+    """Return (N,), minus the mean log frequency of each row's tokens in the window, without special
+    tokens: large for rare words. frequencies: (V,), the share of each piece in the window's tokens.
     """
     shares = frequencies[tokens.input_ids]
-    counted = (tokens.sequence_ids > 0) & (shares > 0)
-    return np.where(counted, -np.log(np.where(counted, shares, 1.0)), 0.0).sum(1) / np.maximum(
-        counted.sum(1), 1
-    )
+    is_counted = (tokens.sequence_ids > 0) & (shares > 0)
+    sums = np.where(is_counted, -np.log(np.where(is_counted, shares, 1.0)), 0.0).sum(1)
+    return sums / np.maximum(is_counted.sum(1), 1)
 
 
-def read_scores(shard):
-    """What the rows of a shard are sorted by, (rows,). UserError when the file is damaged."""
+def read_scores(shard: Shard) -> np.ndarray:
+    """Return the values (rows,) that the rows of a shard are sorted by. Raise UserError when the
+    file is damaged.
+    """
     try:
         return load_file(scores_path(shard))["scores"]
     except UserError as error:
         raise UserError(str(error), "write the data again with --overwrite") from error
 
 
-def scores_path(shard):
+def scores_path(shard: Shard) -> str:
     return stats_path(shard).removesuffix(".stats") + ".scores"
 
 
-def stats_path(shard):
+def stats_path(shard: Shard) -> str:
     folder, name = os.path.split(shard.path)
     return os.path.join(folder, f".{name.removesuffix('.tfrecord')}.stats")
 
 
-def read_stats(shard):
-    """The Counts of a complete shard."""
+def read_stats(shard: Shard) -> Counts:
+    """Return the Counts of a complete shard."""
     fields = fields_of(Counts)
     content = read_json(
         stats_path(shard),

@@ -1,31 +1,37 @@
-"""Shows what a data job has written: a table of counts, and decoded instances."""
+"""Describes a finished data set as text: a table of counts, and decoded records."""
 
 import itertools
+from collections.abc import Iterator, Mapping
 
-from bert_gpu.data.config import InputConfig
+import numpy as np
+
+from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
-from bert_gpu.data.manifest import read_manifest
+from bert_gpu.data.manifest import Manifest, read_manifest
 from bert_gpu.data.pipeline import evaluation_batches
-from bert_gpu.data.shards import PAIRS
+from bert_gpu.data.shards import PAIRS, Counts
 from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
-# objective: what a row's label says, and the words for 0 and 1
+# objective: the name of a row's label, and the words for its values 0 and 1
 LABELS = dict(
     nsp=("next sentence", ("the real one", "random")), sop=("order", ("as in the text", "swapped"))
 )
 
 
-def summary(manifest, counts, num_duplicates, config, duration):
-    """The counts as lines of text. manifest, counts, num_duplicates: from build.run_job.
-    duration: formatted text.
+def summary(
+    manifest: Manifest, counts: Counts, num_duplicates: int, config: DataConfig, duration: str
+) -> str:
+    """Return the counts of a data job as lines of text. manifest, counts, num_duplicates: from
+    build.run_job.
     """
     num_shards = len(manifest.train_shards) + len(manifest.validation_shards)
     padding = 1 - counts.num_row_tokens / max(1, counts.num_instances * config.max_seq_length)
-    dropped = [
+    reasons = [
         (config.drop_duplicates, num_duplicates, "duplicates"),
-        (counts.num_dropped, counts.num_dropped, "with too many tokens per character"),
+        (counts.num_dropped > 0, counts.num_dropped, "with too many tokens per character"),
     ]
-    dropped = ", ".join(f"{count:,} {what}" for is_told, count, what in dropped if is_told)
+    dropped = ", ".join(f"{count:,} {reason}" for is_listed, count, reason in reasons if is_listed)
     rows = [
         ("documents", f"{counts.num_documents:,}" + (f"; dropped: {dropped}" if dropped else "")),
         ("sentences", f"{counts.num_sentences:,}"),
@@ -38,7 +44,7 @@ def summary(manifest, counts, num_duplicates, config, duration):
         ),
         ("vocabulary", f"{manifest.vocab_size:,} pieces in {config.folder}/{manifest.vocab_file}"),
         (
-            "instances",
+            "records",
             (
                 f"{manifest.num_train_instances:,} training, "
                 f"{manifest.num_validation_instances:,} validation"
@@ -57,7 +63,7 @@ def summary(manifest, counts, num_duplicates, config, duration):
     return "\n".join(f"  {name:<14}{text}" for name, text in rows)
 
 
-def pair_rows(counts, objective: str) -> list[tuple[str, str]]:
+def pair_rows(counts: Counts, objective: str) -> list[tuple[str, str]]:
     """Return the rows of the summary on pairs; none for an objective without them."""
     if objective not in PAIRS:
         return []
@@ -69,11 +75,12 @@ def pair_rows(counts, objective: str) -> list[tuple[str, str]]:
     ]
 
 
-def decode_instances(config, num_instances):
-    """Yields the first instances of the data set of a DataConfig as text: their pieces and the
-    tokens to predict.
+def decode_instances(config: DataConfig, num_instances: int) -> Iterator[str]:
+    """Yield the first records of a finished data set as text: their pieces and the tokens to
+    predict.
     """
     manifest = read_manifest(config.folder)
+    assert manifest is not None
     tokenizer = open_tokenizer(f"{config.folder}/{manifest.vocab_file}", manifest.do_lower_case)
     data = Dataset(InputConfig(), paths=manifest.paths(config.folder, "train"))
     reader = data.reader("train", tokenizer, config.random_seed)
@@ -86,8 +93,8 @@ def decode_instances(config, num_instances):
         yield decode_row(row, tokenizer, manifest.objective)
 
 
-def decode_row(row, tokenizer, objective):
-    """One row of a batch as text. row: {feature: array} without the batch axis."""
+def decode_row(row: Mapping[str, np.ndarray], tokenizer: Tokenizer, objective: str) -> str:
+    """Return one row of a batch as text. row: {feature: array} without the batch axis."""
     is_real = row["masked_lm_weights"] > 0
     predictions = zip(
         row["masked_lm_positions"][is_real], row["masked_lm_ids"][is_real], strict=True

@@ -1,10 +1,13 @@
-"""What a data job checks of its text by the tokenizer and the filters, beside text/quality.py: that
-words are found, and that cleaning leaves something.
+"""Checks of a data job that need its tokenizer and filters, beside those of text/quality.py: the
+vocabulary must fit the text, and cleaning must leave something.
 """
+
+from collections.abc import Sequence
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.data import validation
 from bert_gpu.data.config import DataConfig
+from bert_gpu.data.plan import CorpusPlan
 from bert_gpu.data.shards import (
     LEAST_RANDOM,
     MOST_RANDOM,
@@ -16,15 +19,16 @@ from bert_gpu.data.shards import (
     tokenize,
 )
 from bert_gpu.text import corpus
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary import learning
 
-MOST_DROPPED = 0.5  # the share of documents from which a filter is warned of
-MOST_SINGLE = 0.3  # of pairs, from chunks of one sentence
-LARGEST = 0.9  # of the text in one document
+MOST_DROPPED = 0.5  # a warning is printed when a filter drops a larger share of the documents
+MOST_SINGLE = 0.3  # the largest usual share of pairs from chunks of one sentence
+LARGEST = 0.9  # the largest usual share of the text in one document
 
 
-def drop_warnings(config, num_dropped, num_documents):
-    """Warns when --max_tokens_per_character drops most documents."""
+def drop_warnings(config: DataConfig, num_dropped: int, num_documents: int) -> list[str]:
+    """Warn when --max_tokens_per_character drops most documents."""
     if num_dropped <= MOST_DROPPED * num_documents:
         return []
     return [
@@ -35,13 +39,13 @@ def drop_warnings(config, num_dropped, num_documents):
 
 
 def describe_copies(num_dropped: int, num_documents: int) -> str:
-    """A line on what --drop_duplicates drops."""
+    """Return a line on the documents that --drop_duplicates drops."""
     number, verb = (f"{num_dropped:,}", "equal") if num_dropped else ("none", "equals")
     return f"duplicates: {number} of {num_documents:,} documents {verb} an earlier one"
 
 
-def copy_warnings(num_dropped, num_documents):
-    """Warns when --drop_duplicates drops most documents."""
+def copy_warnings(num_dropped: int, num_documents: int) -> list[str]:
+    """Warn when --drop_duplicates drops most documents."""
     if num_dropped <= MOST_DROPPED * num_documents:
         return []
     return [
@@ -53,9 +57,9 @@ def copy_warnings(num_dropped, num_documents):
 def describe_pairs(config: DataConfig, counts: Counts) -> str:
     """Return one line on the pairs that a sample of the text makes."""
     random, single, used = counts.pair_shares().values()
-    what = "a random second segment" if config.objective == "nsp" else "swapped segments"
+    kind = "a random second segment" if config.objective == "nsp" else "swapped segments"
     return (
-        f"pairs: about {random:.0%} with {what}, {single:.0%} from a single sentence; "
+        f"pairs: about {random:.0%} with {kind}, {single:.0%} from a single sentence; "
         f"{used:.0%} of the tokens are used in a pass"
     )
 
@@ -68,10 +72,10 @@ def pair_warnings(config: DataConfig, counts: Counts) -> list[str]:
         return []
     random, single, _ = counts.pair_shares().values()
     if single > MOST_SINGLE:
-        means = "are random" if config.objective == "nsp" else "begin within a sentence"
+        effect = "are random" if config.objective == "nsp" else "begin within a sentence"
         return [
             f"{single:.0%} of the pairs come from a single sentence, so that their second segments "
-            f"{means}; end documents, not sentences, with blank lines, give "
+            f"{effect}; end documents, not sentences, with blank lines, give "
             "--input_format=documents if lines hold several sentences, or "
             "--objective=full_sentences"
         ]
@@ -84,7 +88,7 @@ def pair_warnings(config: DataConfig, counts: Counts) -> list[str]:
     return []
 
 
-def size_warnings(blocks: list) -> list[str]:
+def size_warnings(blocks: Sequence[corpus.Block]) -> list[str]:
     """Warn when one document has nearly all text, so that all random second segments of its pairs
     come from the little that is left.
     """
@@ -97,8 +101,8 @@ def size_warnings(blocks: list) -> list[str]:
     ]
 
 
-def check_words(config, blocks, tokenizer):
-    """UserError when the given vocabulary finds no word in any block."""
+def check_words(config: DataConfig, blocks: Sequence[corpus.Block], tokenizer: Tokenizer) -> None:
+    """Raise UserError when the vocabulary that the user named has no word of any block."""
     for block in blocks:
         lines = [line for document in corpus.read_block(block) for line in document]
         if any(
@@ -109,27 +113,28 @@ def check_words(config, blocks, tokenizer):
     raise learning.no_words(config.input_file)
 
 
-def check_left(config, plan, tokenizer):
-    """UserError when cleaning leaves too few documents to train on; the first that are enough end
-    the search. plan: CorpusPlan.
+def check_left(config: DataConfig, plan: CorpusPlan, tokenizer: Tokenizer) -> None:
+    """Raise UserError when cleaning leaves too few documents to train on. Reading stops as soon as
+    there are enough.
     """
     num_left = 0
     for block in plan.blocks:
         documents = read_documents(config, corpus.Window((block,)), plan.split, TRAIN)
         for start in range(0, len(documents), 100):
-            left = tokenize(config, tokenizer, documents[start : start + 100])
-            num_left += len(left.documents) if len(left.ids) else 0
+            tokenized = tokenize(config, tokenizer, documents[start : start + 100])
+            num_left += len(tokenized.documents) if len(tokenized.ids) else 0
             if num_left >= validation.least_documents(config.objective):
                 return
     raise nothing_left(config)
 
 
-def nothing_left(config):
+def nothing_left(config: DataConfig) -> UserError:
     limit = config.max_tokens_per_character
     remedy = "" if limit is None else f", or a larger --max_tokens_per_character than {limit}"
     what = "no document is"
     if config.objective == "nsp":
-        what, remedy = "fewer than two documents are", f"{remedy}, or --objective=full_sentences"
+        what = "fewer than two documents are"
+        remedy += ", or --objective=full_sentences"
     return UserError(
         f"{what} left to train on after cleaning",
         f"give other text{remedy}",

@@ -71,7 +71,7 @@ def open_results(folder, fields):
     Writes nothing.
 
     Args:
-      folder: run_folder.RunFolder. fields: as for its `stored`.
+      folder: run_folder.RunFolder. fields: as for its `read_run`.
 
     Raises:
       UserError: the folder cannot be written, or holds anything but a classifier's run or earlier
@@ -79,7 +79,7 @@ def open_results(folder, fields):
     """
     check_writable(folder.path, "output_dir", folder.path)
     if os.path.exists(os.path.join(folder.path, RUN)):
-        run = folder.stored(fields)
+        run = folder.read_run(fields)
         if "task_name" not in run["settings"]:
             raise UserError(
                 "holds a run that is not a classifier's",

@@ -1,1 +1,1 @@
-"""What a run leaves in its folder: names, progress, run.json, metrics, checkpoints."""
+"""The files that a run leaves in its folder: names, progress, run.json, metrics, checkpoints."""

@@ -1,26 +1,28 @@
-"""What a run's files say of its model, as text for a model card: its data, how it was trained, and
-what came of it.
+"""The facts about a model in its run's files, as text for a model card: its data, its training, and
+its results.
 
 Everything is read from run.json, metrics.jsonl, results and the dataset.json that the run was
-trained on (if it is still the one whose hash run.json has), so that a card says nothing else. No
-time, host or folder is in it: the same run gives the same text.
+trained on (if its hash is still the one in run.json). The text contains no time, host or folder:
+the same run gives the same text.
 """
 
 import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
 from bert_gpu.base.run_names import EVAL_RESULTS, MARKS, METRICS, MODEL, RUN
-from bert_gpu.data.manifest import FILE_NAME, read_manifest
+from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest
 from bert_gpu.runs import resume_changes
 from bert_gpu.runs.folder import RunFolder, read_run
 from bert_gpu.runs.metrics import read_lines
 from bert_gpu.runs.provenance import file_hash
 
 
-def facts_beside(model_path):
-    """The facts of a model's folder that lies in a run's folder, as model/ or marks/SHARE; None for
-    any other.
+def facts_beside(model_path: str) -> dict[str, dict[str, str]] | None:
+    """Return the facts of a model whose folder lies in a run's folder, as model/ or marks/SHARE;
+    None for any other model.
     """
     parent, name = os.path.split(os.path.abspath(model_path))
     if os.path.basename(parent) == MARKS:
@@ -28,58 +30,67 @@ def facts_beside(model_path):
         return facts_of(parent, None, share=f"{name} of the run") if has_run(parent) else None
     if name != MODEL or not has_run(parent):
         return None
-    stored = read_run(parent, {})
-    step = stored.get("exported_step")
-    if stored.get("free", {}).get("export_best"):
+    run = read_run(parent, {})
+    step = run.get("exported_step")
+    if run.get("free", {}).get("export_best"):
         step = RunFolder(parent).best_step() or step
     return facts_of(parent, step, model_path)
 
 
-def facts_while_training(path, step, warn):
-    """The facts of the run in a folder whose model is about to be written; None, after a warning,
-    when its files cannot be read: no model is lost for its card.
+def facts_while_training(
+    path: str, step: int, warn: Callable[[str], None]
+) -> dict[str, dict[str, str]] | None:
+    """Return the facts of the run in a folder whose model is about to be written. When its files
+    cannot be read, warn and return None, so that the model is written without them.
     """
     try:
         return facts_of(path, step)
     except (UserError, OSError) as error:
-        warn(f"the model card says nothing of the training: {error}")
+        warn(f"the model card has no facts about the training: {error}")
         return None
 
 
-def has_run(path):
+def has_run(path: str) -> bool:
     return os.path.exists(os.path.join(path, RUN))
 
 
-def facts_of(path, step, model_path=None, share=None):
-    """{title: {name: text}} of the run in a folder.
+def facts_of(
+    path: str, step: int | None, model_path: str | None = None, share: str | None = None
+) -> dict[str, dict[str, str]]:
+    """Return {title: {name: text}} of the run in a folder.
 
-    step: that of the model, None when it is not known; then `share` says when it was. model_path:
-    of the model, whose evaluation counts if it is there.
+    Args:
+      step: the step of the model, None when it is not known.
+      model_path: the folder of the model; with it, the results of its evaluation are read.
+      share: the model's place in the run, when its step is not known.
     """
-    stored = read_run(path, {})
-    lines = [] if step is None else read_lines(os.path.join(path, METRICS))
-    lines = [values for values, _ in lines if values["step"] <= step]
+    run = read_run(path, {})
+    lines = []
+    if step is not None:
+        metrics = read_lines(os.path.join(path, METRICS))
+        lines = [values for values, _ in metrics if values["step"] <= step]
     return {
-        "Data": data_facts(stored),
-        "Training": training_facts(stored, lines, step, share),
+        "Data": data_facts(run),
+        "Training": training_facts(run, lines, step, share),
         "Results": result_facts(lines) | evaluation_facts(path, step, model_path),
         "Made with": {
-            name: text for name, text in stored.get("versions", {}).items() if isinstance(text, str)
+            name: text for name, text in run.get("versions", {}).items() if isinstance(text, str)
         }
-        | ({"commit of bert_gpu": stored["git_commit"]} if stored.get("git_commit") else {}),
+        | ({"commit of bert_gpu": run["git_commit"]} if run.get("git_commit") else {}),
     }
 
 
-def number(value):
-    """A count with separators, or a measurement with four digits."""
+def number(value: object) -> str:
+    """Format a count with separators, or a measurement with four digits."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
-def data_facts(stored):
-    settings, free = stored["settings"], stored.get("free", {})
-    facts, data = {}, settings.get("training_data")
+def data_facts(run: Mapping[str, Any]) -> dict[str, str]:
+    settings = run["settings"]
+    data = settings.get("training_data")
+    facts: dict[str, str] = {}
     for name in ("task_name", "text_a", "text_b", "label", "labels", "positive_label"):
         if settings.get(name) is not None:
             value = settings[name]
@@ -88,12 +99,12 @@ def data_facts(stored):
         facts["training examples"] = data
     if not isinstance(data, dict):
         return facts
-    made = data.get("made") or {}
-    # not vocab_size, which was asked for: the vocabulary may have fewer pieces
+    data_settings = data.get("made") or {}
+    # without vocab_size, because the vocabulary may have fewer pieces than that setting
     names = ("objective", "masking", "masked_lm_prob", "tokenization")
-    facts |= {name: number(made[name]) for name in names if name in made}
+    facts |= {name: number(data_settings[name]) for name in names if name in data_settings}
     facts["records"] = f"{num_records(data):,} of {data.get('max_seq_length')} tokens at most"
-    manifest = manifest_of(free, stored.get("hashes", {}))
+    manifest = manifest_of(run.get("free", {}), run.get("hashes", {}))
     if manifest is None:
         return facts | {"text": f"its {FILE_NAME} is not where the run found it"}
     return facts | {
@@ -104,12 +115,14 @@ def data_facts(stored):
     }
 
 
-def num_records(data):
+def num_records(data: Mapping[str, Any]) -> int:
     return sum(entry[1] for entry in data.get("files", []))
 
 
-def manifest_of(free, hashes):
-    """The Manifest of the data set that a run read, None when it is not there or has changed."""
+def manifest_of(free: Mapping[str, Any], hashes: Mapping[str, Any]) -> Manifest | None:
+    """Return the Manifest of the data set that a run read; None when it has been moved or
+    changed.
+    """
     for pattern in str(free.get("input_file") or "").split(","):
         folder = os.path.dirname(pattern)
         path = os.path.join(folder, FILE_NAME)
@@ -118,32 +131,35 @@ def manifest_of(free, hashes):
     return None
 
 
-def training_facts(stored, lines, step, share):
-    settings, free = stored["settings"], stored.get("free", {})
+def training_facts(
+    run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], step: int | None, share: str | None
+) -> dict[str, str]:
+    settings = run["settings"]
+    free = run.get("free", {})
     epochs = [line["epoch"] for line in lines if "epoch" in line]
     data = settings.get("training_data")
     facts = {"recipe": free.get("recipe") or "none", "steps": share or number(step)}
-    num_steps, hours = stored.get("num_steps"), free.get("total_training_time")
+    num_steps = run.get("num_steps")
+    hours = free.get("total_training_time")
     if free.get("lr_schedule") == "time" and hours is not None:
         facts["time budget"] = (
             f"{resume_changes.describe_length('time', num_steps, hours)}, by the clock"
         )
     elif num_steps is not None:
         facts["steps"] += f" of {num_steps:,}"
-    facts["global batch"] = f"{stored['global_batch_size']:,} sequences"
+    facts["global batch"] = f"{run['global_batch_size']:,} sequences"
     if epochs and step is not None:
         facts["epochs"] = number(epochs[-1])
         if isinstance(data, dict):
-            seen = round(epochs[-1] * num_records(data))
-            length = data.get("max_seq_length") or 0
-            facts["tokens"] = f"{seen * length:,} in {seen:,} sequences, padding included"
-    facts["highest learning rate"] = f"{stored['learning_rate']:g}"
+            num_sequences = round(epochs[-1] * num_records(data))
+            num_tokens = num_sequences * (data.get("max_seq_length") or 0)
+            facts["tokens"] = f"{num_tokens:,} in {num_sequences:,} sequences, padding included"
+    facts["highest learning rate"] = f"{run['learning_rate']:g}"
     names = (
         *("optimizer", "curve", "warmup_proportion", "num_warmup_steps", "weight_decay_rate"),
         *("clip_norm", "hidden_dropout_prob", "precision", "max_seq_length"),
     )
-    known = {name: settings[name] for name in names if settings.get(name) is not None}
-    facts |= {name: number(value) for name, value in known.items()}
+    facts |= {name: number(settings[name]) for name in names if settings.get(name) is not None}
     if settings.get("seed") is not None:
         facts["seed"] = str(settings["seed"])
     if settings.get("init_checkpoint") is not None:
@@ -151,13 +167,13 @@ def training_facts(stored, lines, step, share):
     return facts
 
 
-def result_facts(lines):
-    """The last training loss and the last validation."""
+def result_facts(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the last training loss and the last validation."""
     facts = {}
-    for title, is_result in (
-        ("training", lambda name: name == "loss"),
-        ("validation", lambda name: name.startswith("eval_")),
-    ):
+    kinds: dict[str, Callable[[str], bool]] = dict(
+        training=lambda name: name == "loss", validation=lambda name: name.startswith("eval_")
+    )
+    for title, is_result in kinds.items():
         last = next((line for line in reversed(lines) if any(map(is_result, line))), None)
         if last is not None:
             values = (f"{name} {number(last[name])}" for name in filter(is_result, last))
@@ -165,14 +181,16 @@ def result_facts(lines):
     return facts or {"results": "none yet"}
 
 
-def evaluation_facts(path, step, model_path):
-    """The results of an evaluation, if it was of this model: of its step, or later than it."""
+def evaluation_facts(path: str, step: int | None, model_path: str | None) -> dict[str, str]:
+    """Return the results of an evaluation, if it was of this model: of the same step, and not older
+    than the model.
+    """
     results = os.path.join(path, EVAL_RESULTS)
     if model_path is None or not os.path.exists(results):
         return {}
     values = read_json(results, "the results of an evaluation")
-    written = os.path.getmtime(os.path.join(model_path, "config.json"))
-    if values.pop("step", None) not in (None, step) or os.path.getmtime(results) < written:
+    model_time = os.path.getmtime(os.path.join(model_path, "config.json"))
+    if values.pop("step", None) not in (None, step) or os.path.getmtime(results) < model_time:
         return {}
     values = {
         name: value

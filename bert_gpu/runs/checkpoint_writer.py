@@ -1,62 +1,73 @@
-"""Writes checkpoints beside the training, in a thread; a failed one is reported, never hidden."""
+"""Writes checkpoints beside the training, in a thread; a failed one is always reported."""
 
 import concurrent.futures
 import dataclasses
+import types
+from collections.abc import Callable, Mapping
+
+import numpy as np
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import TrainingStopped
+from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.progress import Progress
 
 
 class SaveFailed(TrainingStopped):
-    """A checkpoint could not be written. The message says which, why, and which one is the
-    newest good one.
+    """A checkpoint could not be written. The message names it, the reason, and the newest good
+    one.
     """
 
-    is_reported = True  # by the writer
+    is_reported = True  # the writer prints the message
 
 
 class CheckpointWriter:
     """Writes checkpoints beside the training, one at a time, in a thread.
 
     A failed save (full disk, permission, limit) is reported once and leaves earlier checkpoints
-    alone; training continues, and the next save tries again. `close` raises SaveFailed when the
+    unchanged; training continues, and the next save tries again. `close` raises SaveFailed when the
     last save failed: a run must not seem saved when it is not.
 
     Args:
-      folder: RunFolder. keep: how many of the newest checkpoints stay. warn: takes the text of a
-        failure.
+      keep: how many of the newest checkpoints stay.
+      warn: called with the text of a failure.
     """
 
-    def __init__(self, folder, keep, warn=console.warn):
-        self.folder, self.keep, self.warn = folder, keep, warn
+    def __init__(
+        self, folder: RunFolder, keep: int, warn: Callable[[str], None] = console.warn
+    ) -> None:
+        self.folder = folder
+        self.keep = keep
+        self.warn = warn
         self.thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self.pending = self.failure = None
+        self.pending: concurrent.futures.Future[SaveFailed | None] | None = None
+        self.failure: SaveFailed | None = None
 
     @property
-    def own(self):
-        """The writer of this worker alone, as of shared_folder.SharedWriter."""
+    def own(self) -> "CheckpointWriter":
+        """The writer of this worker alone, as in shared_folder.SharedWriter."""
         return self
 
-    def save(self, progress, values):
-        """Waits for the previous checkpoint, then begins to write this one.
+    def save(self, progress: Progress, values: Mapping[str, np.ndarray]) -> None:
+        """Wait for the previous checkpoint, then begin to write this one.
 
-        Args:
-          progress: Progress, copied. values: {name: NumPy array}, not copied: they must stay as
-            they are until it is written.
+        progress is copied; values, {name: array}, are not: they must not change until they are
+        written.
         """
         self.wait()
         self.pending = self.thread.submit(self._write, dataclasses.replace(progress), values)
 
-    def wait(self):
-        """Returns when everything is written. Call it before fetching the next values, so that
+    def wait(self) -> None:
+        """Return when everything is written. Call it before fetching the next values, so that
         memory holds one copy, not two.
         """
-        pending, self.pending = self.pending, None
+        pending = self.pending
+        self.pending = None
         if pending is not None:
             self.failure = pending.result()
 
-    def close(self):
-        """Waits, then ends the thread. Raises SaveFailed when the last save failed."""
+    def close(self) -> None:
+        """Wait, then end the thread. Raise SaveFailed when the last save failed."""
         try:
             self.wait()
         finally:
@@ -64,10 +75,15 @@ class CheckpointWriter:
         if self.failure is not None:
             raise self.failure
 
-    def __enter__(self):
+    def __enter__(self) -> "CheckpointWriter":
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: types.TracebackType | None,
+    ) -> None:
         try:
             self.close()
         except SaveFailed:
@@ -75,9 +91,9 @@ class CheckpointWriter:
             if kind is None:
                 raise
 
-    def _write(self, progress, values):
-        """Returns None or a SaveFailed, which it does not raise: a traceback would keep the values
-        alive.
+    def _write(self, progress: Progress, values: Mapping[str, np.ndarray]) -> SaveFailed | None:
+        """Return None, or a SaveFailed. It is not raised here, because a traceback would keep the
+        values alive.
         """
         try:
             self.folder.save(progress, values, self.keep)

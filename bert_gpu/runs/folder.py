@@ -1,12 +1,12 @@
-"""A run's folder: run.json, metrics.jsonl, checkpoints/; created, resumed, and never left half
-written.
+"""A run's folder, with run.json, metrics.jsonl and checkpoints/. It is created, resumed, and never
+left half written.
 
 A checkpoint is one folder, checkpoints/step-00001000, with all variables (variables.safetensors)
 and the progress (progress.json), each with a checksum. It is written under a temporary name and
 then renamed, so a folder with the final name is complete; for the same reason it is renamed before
 it is removed. It holds no random state: order, masks and dropout are functions of the seed, the
-records consumed and the step.
-run.json holds the resolved settings and decides whether a run may be resumed.
+records consumed and the step. run.json holds the resolved settings and decides whether a run may be
+resumed.
 """
 
 import contextlib
@@ -16,6 +16,10 @@ import glob
 import os
 import re
 import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
 
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import (
@@ -45,31 +49,33 @@ from bert_gpu.base.tensor_files import load_file, save_file
 from bert_gpu.runs.progress import PROGRESS_FIELDS, Progress, RunRecord
 from bert_gpu.runs.provenance import differences
 
-UNFINISHED_RUN = f".{RUN}.*.partial"  # of files.write_text
-# what a damaged checkpoint is renamed to, step-00001000.damaged, when a run goes on from another
+UNFINISHED_RUN = f".{RUN}.*.partial"  # temporary files of files.write_text
+# a run that resumes from an earlier checkpoint renames a damaged one to step-00001000.damaged
 DAMAGED = ".damaged"
-# of settings that an earlier revision had, the only values that there are now
+# settings that only earlier revisions had, with the values that now hold always
 RETIRED = dict(muon_rest="adamw", quantization_block_size=2048, layer_adaptation_exclude=None)
-MANY_CHARACTERS = 110  # of a list of changed settings, of which a message shows the first
+MANY_CHARACTERS = 110  # a message shortens a longer list of changed settings
 
 
 class RunFolder:
-    """OUTPUT_DIR of one run. The constructor writes nothing; `create` does.
+    """The OUTPUT_DIR of one run. The constructor writes nothing; `create` does.
 
     is_reserved: whether this process is inside `reserved`.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str) -> None:
         check_local(path, "output_dir")
-        self.path, self.is_reserved = path, False
+        self.path = path
+        self.is_reserved = False
         self.checkpoints = os.path.join(path, CHECKPOINTS)
         self.metrics = os.path.join(path, METRICS)
         self.tensorboard = os.path.join(path, TENSORBOARD)
         self.model = os.path.join(path, MODEL)
 
-    def stored(self, fields=None):
-        """The content of run.json, None when there is no run. UserError when the folder holds other
-        files, or run.json a value that is impossible. fields: {setting: field} of the run's kind.
+    def read_run(self, fields: dict[str, Any] | None = None) -> dict[str, Any] | None:
+        """Return the content of run.json, None when there is no run. Raise UserError when the
+        folder holds other files, or run.json an impossible value. fields: {setting: field} of the
+        run's kind.
         """
         check_writable(self.path, "output_dir", self.path)
         path = os.path.join(self.path, RUN)
@@ -77,7 +83,7 @@ class RunFolder:
             self._check_kind(path, fields or {})
             return read_run(self.path, fields or {}, "a run's settings (--overwrite starts over)")
         names = os.listdir(self.path) if os.path.exists(self.path) else []
-        # a run that ended before its run.json was written has left these two at most
+        # a run that ended before its run.json was written leaves these two at most
         if any(name != LOCK and not fnmatch.fnmatchcase(name, UNFINISHED_RUN) for name in names):
             raise UserError(
                 "exists, is not empty and holds no run",
@@ -87,9 +93,9 @@ class RunFolder:
             )
         return None
 
-    def _check_kind(self, path, fields):
-        """UserError for a run of another script, which --input_file and --data_dir tell apart. What
-        else is wrong with the file is found later.
+    def _check_kind(self, path: str, fields: Mapping[str, Any]) -> None:
+        """Raise UserError for a run of another script; --input_file and --data_dir distinguish
+        them. Other problems of the file are checked later.
         """
         try:
             free = read_json(path, "").get("free")
@@ -105,9 +111,9 @@ class RunFolder:
                 )
 
     @contextlib.contextmanager
-    def reserved(self):
-        """Makes this process the folder's only writer; may be nested. UserError when another one
-        is.
+    def reserved(self) -> Iterator[None]:
+        """Make this process the folder's only writer; may be nested. Raise UserError when another
+        process is writing to the folder.
         """
         if self.is_reserved:
             yield
@@ -119,29 +125,32 @@ class RunFolder:
             finally:
                 self.is_reserved = False
 
-    def is_known(self):
-        """Whether a run has begun here, or was killed before it began."""
+    def is_known(self) -> bool:
+        """Return whether a run has begun here, or was killed before it began."""
         return any(os.path.exists(os.path.join(self.path, name)) for name in (RUN, LOCK))
 
-    def exists(self):
-        """Whether the folder holds a run, readable or not. UserError when it holds other files."""
+    def exists(self) -> bool:
+        """Return whether the folder holds a run, readable or not. Raise UserError when it holds
+        other files.
+        """
         check_writable(self.path, "output_dir", self.path)
-        return os.path.exists(os.path.join(self.path, RUN)) or self.stored() is not None
+        return os.path.exists(os.path.join(self.path, RUN)) or self.read_run() is not None
 
-    def create(self, content):
-        """Writes run.json, which makes the folder that of a run, and the folder of checkpoints."""
+    def create(self, content: Mapping[str, Any]) -> None:
+        """Write run.json, which makes the folder that of a run, and create the folder of
+        checkpoints.
+        """
         os.makedirs(self.path, exist_ok=True)
         for leftover in glob.glob(os.path.join(glob.escape(self.path), UNFINISHED_RUN)):
-            os.remove(leftover)  # of a process that was killed here
+            os.remove(leftover)  # its process was killed
         write_json(os.path.join(self.path, RUN), content)
         os.makedirs(self.checkpoints, exist_ok=True)
 
-    def clear(self, find_results=lambda folder: ()):
-        """Removes the files of a run and nothing else.
+    def clear(self, find_results: Callable[[str], Iterable[str]] = lambda folder: ()) -> None:
+        """Remove the files of a run and nothing else.
 
-        Args:
-          find_results: function of the folder -> paths of further files that the run's owner has
-            written, and of folders, which go when they are empty; in the order in which they go.
+        find_results: returns the paths of further files of the run in a folder, and of folders,
+        which are removed if they are empty, in the order of removal.
         """
         for name in (CHECKPOINTS, TENSORBOARD, MODEL, MARKS, WANDB):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
@@ -149,13 +158,13 @@ class RunFolder:
         own[-1:-1] = find_results(self.path)  # run.json last: it marks the folder as a run's
         for path in own:
             if os.path.isdir(path):
-                with contextlib.suppress(OSError):  # it has files of others, or is a link
+                with contextlib.suppress(OSError):  # it has other files, or is a link
                     os.rmdir(path)
             elif os.path.exists(path):
                 os.remove(path)
 
-    def steps(self):
-        """Steps of the complete checkpoints, in rising order."""
+    def steps(self) -> list[int]:
+        """Return the steps of the complete checkpoints, in rising order."""
         names = os.listdir(self.checkpoints) if os.path.isdir(self.checkpoints) else []
         return sorted(
             int(match[1])
@@ -163,16 +172,16 @@ class RunFolder:
             if match
         )
 
-    def save(self, progress, values, keep):
-        """Writes a checkpoint of `values` {name: array}, then removes old ones: the newest `keep`
-        and others that `remove_old` names stay.
+    def save(self, progress: Progress, values: Mapping[str, np.ndarray], keep: int) -> None:
+        """Write a checkpoint of values {name: array}, then remove old checkpoints as `remove_old`
+        does.
 
-        Removes nothing before the new one is complete and on the disk. When that cannot be written
-        (OSError), it leaves no trace and the others stay.
+        Nothing is removed before the new checkpoint is complete and on the disk. When it cannot be
+        written (OSError), it leaves no trace and the others stay.
         """
         partial = self._hidden(progress.step)
         for leftover in glob.glob(os.path.join(glob.escape(self.checkpoints), ".step-*.partial")):
-            shutil.rmtree(leftover)  # of a process that was killed while it saved or removed
+            shutil.rmtree(leftover)  # its process was killed while it saved or removed
         try:
             os.makedirs(partial)
             save_file(values, os.path.join(partial, VARIABLES))
@@ -182,14 +191,14 @@ class RunFolder:
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        self._discard(progress.step)  # of the same step, after a rollback
+        self._discard(progress.step)  # after a rollback there may be one of the same step
         os.rename(partial, self._checkpoint(progress.step))
         sync(self.checkpoints)
         self.remove_old(keep, progress.last_good_step)
 
-    def remove_old(self, keep, last_good=None):
-        """Removes checkpoints, but for the newest `keep`, the best and the pinned ones, and, when
-        the latest steps were bad, that to return to: the newest up to the step `last_good`.
+    def remove_old(self, keep: int, last_good: int | None = None) -> None:
+        """Remove checkpoints. These stay: the newest `keep`, the best, the pinned, and, when the
+        latest steps were bad, the one to return to, which is the newest up to the step `last_good`.
         """
         steps = self.steps()
         good = [step for step in steps if last_good is not None and step <= last_good]
@@ -197,39 +206,47 @@ class RunFolder:
             if not self.is_pinned(step):
                 self._discard(step)
 
-    def newest_progress(self):
-        """The Progress of the newest checkpoint of which it can be read, None without checkpoints.
-        UserError when it can be read of none.
+    def newest_progress(self) -> Progress | None:
+        """Return the Progress of the newest checkpoint whose progress is readable, None without
+        checkpoints. Raise UserError when none is readable.
         """
         return self._newest(self.progress_of)
 
-    def newest_whole(self, warn, last=None):
-        """(Progress, {name: array}) of the newest checkpoint that is whole, None without
-        checkpoints. UserError when none is.
+    def newest_whole(
+        self, warn: Callable[[str], None], last: int | None = None
+    ) -> tuple[Progress, dict[str, np.ndarray]] | None:
+        """Return progress and values {name: array} of the newest checkpoint that is whole, None
+        without checkpoints. Raise UserError when none is whole.
 
         warn: called with a text for each newer one that is damaged. last: the last step that is
         considered; None = all.
         """
         return self._newest(lambda step: (self.progress_of(step), self.restore(step)), warn, last)
 
-    def _newest(self, read, warn=lambda text: None, last=None):
-        """read(step) of the newest checkpoint for which it raises no UserError."""
-        problems, steps = [], [step for step in self.steps() if last is None or step <= last]
+    def _newest(
+        self,
+        read: Callable[[int], Any],
+        warn: Callable[[str], None] = lambda text: None,
+        last: int | None = None,
+    ) -> Any:
+        """Return read(step) of the newest checkpoint for which it raises no UserError."""
+        problems = []
+        steps = [step for step in self.steps() if last is None or step <= last]
         for step in reversed(steps):
             try:
-                found = read(step)
+                result = read(step)
             except UserError as error:
                 problems.append(error)
                 continue
             for problem in problems:
                 warn(f"{problem}; the checkpoint of step {step} is taken instead")
-            return found
+            return result
         if problems:
             raise UserError(str(problems[0]), "none before it is whole; --overwrite starts over")
         return None
 
-    def set_aside_after(self, step):
-        """Renames the damaged checkpoints of later steps: they are ignored from then on, and kept
+    def set_aside_after(self, step: int) -> None:
+        """Rename the damaged checkpoints of later steps: they are ignored from then on, and stay
         for inspection.
         """
         for later in self.steps():
@@ -238,30 +255,31 @@ class RunFolder:
                 shutil.rmtree(aside, ignore_errors=True)
                 os.rename(self._checkpoint(later), aside)
 
-    def progress_of(self, step):
-        """The Progress of a checkpoint. UserError when it cannot be read."""
+    def progress_of(self, step: int) -> Progress:
+        """Return the Progress of a checkpoint. Raise UserError when it cannot be read."""
         content = read_json(
             os.path.join(self._checkpoint(step), PROGRESS),
             "a checkpoint's progress",
             PROGRESS_FIELDS,
             ("step", "records", "seconds"),
         )
-        # fields that older files lack get their defaults, those of later ones are left out
+        # fields that an older file lacks get their defaults; unknown ones of a later file are
+        # ignored
         return Progress(
             **{name: value for name, value in content.items() if name in PROGRESS_FIELDS}
         )
 
-    def write_progress(self, progress):
-        """Rewrites progress.json of the checkpoint of progress.step, to record a rollback before
-        the next save.
+    def write_progress(self, progress: Progress) -> None:
+        """Rewrite progress.json of the checkpoint of progress.step, to record a rollback before the
+        next save.
         """
         write_json(
             os.path.join(self._checkpoint(progress.step), PROGRESS), dataclasses.asdict(progress)
         )
 
-    def best_step(self):
-        """The step of the newest checkpoint that had the best validation when written, or
-        None.
+    def best_step(self) -> int | None:
+        """Return the step of the newest checkpoint that had the best validation when it was
+        written, or None.
         """
         for step in reversed(self.steps()):
             with contextlib.suppress(UserError):  # skip a checkpoint that cannot be read
@@ -269,67 +287,78 @@ class RunFolder:
                     return step
         return None
 
-    def is_pinned(self, step):
+    def is_pinned(self, step: int) -> bool:
         return os.path.exists(os.path.join(self._checkpoint(step), KEEP))
 
-    def remove_after(self, step):
-        """Removes the checkpoints of later steps, newest first: for a rollback."""
+    def remove_after(self, step: int) -> None:
+        """Remove the checkpoints of later steps, newest first, for a rollback."""
         for later in reversed(self.steps()):
             if later > step:
                 self._discard(later)
 
-    def restore(self, step):
-        """The values {name: array} of a checkpoint. UserError when they are damaged."""
+    def restore(self, step: int) -> dict[str, np.ndarray]:
+        """Return the values {name: array} of a checkpoint. Raise UserError when they are
+        damaged.
+        """
         return load_file(os.path.join(self._checkpoint(step), VARIABLES))
 
-    def _checkpoint(self, step):
+    def _checkpoint(self, step: int) -> str:
         return os.path.join(self.checkpoints, f"step-{step:08d}")
 
-    def _hidden(self, step, what="new"):
+    def _hidden(self, step: int, what: str = "new") -> str:
         return os.path.join(self.checkpoints, f".step-{step:08d}.{what}.{os.getpid()}.partial")
 
-    def _discard(self, step):
-        """Removes a checkpoint, if there is one; renaming it first makes that atomic."""
+    def _discard(self, step: int) -> None:
+        """Remove a checkpoint, if there is one; renaming it first makes the removal atomic."""
         with contextlib.suppress(FileNotFoundError):
             os.rename(self._checkpoint(step), self._hidden(step, "old"))
             shutil.rmtree(self._hidden(step, "old"), ignore_errors=True)
 
 
-def read_run(path, fields, what="a run's settings"):
-    """The content of the run.json in a folder; UserError, which says `what` it should be, when it
-    cannot be read or has an impossible value. fields: {setting: field} of the run's kind.
+def read_run(path: str, fields: dict[str, Any], what: str = "a run's settings") -> dict[str, Any]:
+    """Return the content of the run.json in a folder. Raise UserError, which describes the expected
+    content by `what`, when it cannot be read or has an impossible value. fields: {setting: field}
+    of the run's kind.
     """
     known = fields_of(RunRecord) | dict(settings=fields, free=fields, versions={}, hashes={})
     needed = ("settings", "global_batch_size", "learning_rate")
     return read_json(os.path.join(path, RUN), what, known, needed)
 
 
-def check_resumable(folder, stored, settings, fields=None, recipe=None):
-    """UserError that lists where a command's fixed settings differ from those of the run in the
-    folder.
+def check_resumable(
+    folder: RunFolder,
+    content: Mapping[str, Any],
+    settings: dict[str, Any],
+    fields: Mapping[str, dataclasses.Field] | None = None,
+    recipe: str | None = None,
+) -> None:
+    """Raise UserError when the fixed settings of a command differ from those of the run in the
+    folder; the message lists the differences.
 
-    The caller decides what is fixed: anything outside `settings` may change. fields: {setting:
-    field}. A run of an older version lacks some settings; those had the field's default. recipe:
-    the command's; a command without one is told that of the run.
+    Args:
+      content: of run.json.
+      settings: the fixed settings of the command; all others may change.
+      fields: {setting: field}; an older run that lacks a setting had its default.
+      recipe: the command's recipe; to a command without one, the message suggests the run's.
     """
     missing = {
         name: fields[name].default
-        for name in settings.keys() - stored["settings"].keys()
+        for name in settings.keys() - content["settings"].keys()
         if fields and name in fields
     }
-    retired = {name: value for name, value in RETIRED.items() if name in stored["settings"]}
-    changed = differences(missing | stored["settings"], retired | settings)
+    retired = {name: value for name, value in RETIRED.items() if name in content["settings"]}
+    changed = differences(missing | content["settings"], retired | settings)
     if changed:
-        of_run = None if recipe else stored.get("free", {}).get("recipe")
-        own = f"add --recipe={shortened(of_run)}, the run's own, to go on with it; or "
-        listed = [f"--{name}: {change}" for name, change in changed.items()]
-        shown = list(listed)
-        while len(shown) > 1 and len("; ".join(shown)) > MANY_CHARACTERS:
-            shown.pop()
-        more = f"; and {len(listed) - len(shown)} more" if len(shown) < len(listed) else ""
+        run_recipe = None if recipe else content.get("free", {}).get("recipe")
+        hint = f"add --recipe={shortened(run_recipe)}, the run's own, to resume it; or "
+        changes = [f"--{name}: {change}" for name, change in changed.items()]
+        first = list(changes)
+        while len(first) > 1 and len("; ".join(first)) > MANY_CHARACTERS:
+            first.pop()
+        more = f"; and {len(changes) - len(first)} more" if len(first) < len(changes) else ""
         raise UserError(
-            f"holds a run with other settings ({'; '.join(shown)}{more})",
-            f"{own if of_run else ''}name another folder, or --overwrite starts over",
+            f"holds a run with other settings ({'; '.join(first)}{more})",
+            f"{hint if run_recipe else ''}name another folder, or --overwrite starts over",
             setting=("output_dir", *changed),
             value=folder.path,
         )

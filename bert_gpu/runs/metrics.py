@@ -1,31 +1,32 @@
-"""Reads metrics.jsonl, whose lines {"step": step, name: value, ...} JsonLines (monitor/sinks)
-writes.
+"""Reads metrics.jsonl, whose lines {"step": step, name: value, ...} are written by JsonLines
+(monitor/sinks).
 """
 
 import dataclasses
 import os
+from typing import Any
 
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import parse_json, readable, write_text
 from bert_gpu.base.settings import Settings, fields_of, setting, stored_complaint
 
 
-def cut_lines(path, step):
-    """Drops from a metrics.jsonl, if there is one, the lines after `step` (all for None) and a last
-    line that was not finished. UserError as for `read_lines`.
+def cut_lines(path: str, step: int | None) -> None:
+    """Drop from a metrics.jsonl, if there is one, the lines after `step` (all for None) and an
+    unfinished last line. Raise UserError as `read_lines` does.
     """
     if os.path.exists(path):
         lines = read_lines(path, "correct or remove it, or --overwrite")
-        kept = [line for values, line in lines if step is not None and values["step"] <= step]
-        write_text(path, "".join(kept))
+        texts = [text for values, text in lines if step is not None and values["step"] <= step]
+        write_text(path, "".join(texts))
 
 
-def read_lines(path, remedy="correct or remove it"):
-    """[(object, its text)] of the lines of a metrics.jsonl, [] without one; without the last line
-    if it has no end.
+def read_lines(path: str, remedy: str = "correct or remove it") -> list[tuple[dict[str, Any], str]]:
+    """Return (values, text) of each line of a metrics.jsonl, [] without a file; an unfinished last
+    line is left out.
 
-    remedy: what to do about a damaged line. UserError names the line, and the key, when it is not
-    what `JsonLines` writes, and when the file cannot be read.
+    Raise UserError when the file cannot be read; for a line that `JsonLines` does not write, the
+    error names line and key and ends with the remedy.
     """
     if not os.path.exists(path):
         return []
@@ -37,21 +38,21 @@ def read_lines(path, remedy="correct or remove it"):
     ]
 
 
-def parse_line(line, where, remedy="correct or remove it"):
-    """The object of a line of a metrics.jsonl. UserError, which says `where` the line stands, when
-    it is not what `JsonLines` writes.
+def parse_line(line: str, where: str, remedy: str = "correct or remove it") -> dict[str, Any]:
+    """Return the object of a line of a metrics.jsonl. Raise UserError for a line that `JsonLines`
+    does not write. where: the place of the line, for the error.
     """
     try:
         values = parse_json(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"not valid JSON ({error})", remedy, where=where) from None
-    if error := metrics_complaint(values):
-        raise error.within(where, remedy)
+    if problem := metrics_complaint(values):
+        raise problem.within(where, remedy)
     return values
 
 
-def metrics_complaint(values) -> UserError | None:
-    """The error of the JSON value of a line, None when it is right."""
+def metrics_complaint(values: object) -> UserError | None:
+    """Return the error of the JSON value of a line, None when it is right."""
     if not isinstance(values, dict):
         return UserError("not a JSON object")
     if "step" not in values:
@@ -65,12 +66,12 @@ def metrics_complaint(values) -> UserError | None:
     ]
     if not odd:
         return None
-    name, value = odd[0][:60], shortened(values[odd[0]])
-    return UserError("must be a number or null", setting=name, value=value)
+    value = shortened(values[odd[0]])
+    return UserError("must be a number or null", setting=odd[0][:60], value=value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MetricsLine(Settings):
-    """What a line of metrics.jsonl holds besides metrics, which are numbers or null."""
+    """The fields of a line of metrics.jsonl besides metrics, which are numbers or null."""
 
     step: int = setting(0, "Finished steps.", low=0, high=1 << 53)  # floats skip larger ones

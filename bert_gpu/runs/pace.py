@@ -1,37 +1,40 @@
-"""How far a run is and how long it will still take: by its steps, or by its time budget, whichever
-ends it first.
+"""Computes how much of a run is done and how long the rest will take: by its steps, or by its time
+budget, whichever ends it first.
 """
 
 import typing
+from typing import Any
+
+from bert_gpu.runs.progress import Progress
 
 
 class RunLength(typing.NamedTuple):
-    """The length of a run, or what its schedule is stretched over. num_steps, budget_seconds: None
-    = no limit; the seconds are those of all sessions together.
+    """The length of a run, or of its schedule. num_steps, budget_seconds: None = no limit; the
+    seconds are those of all sessions together.
     """
 
     num_steps: int | None
     budget_seconds: float | None
 
     @classmethod
-    def of_schedule(cls, clock, num_steps, hours):
-        """What a schedule is stretched over. clock: --lr_schedule, "step" or "time"; the other
-        length does not count.
+    def of_schedule(cls, clock: str, num_steps: int | None, hours: float | None) -> "RunLength":
+        """Return the length that a schedule is stretched over. clock: --lr_schedule, "step" or
+        "time"; the other length has no effect.
         """
         return cls(num_steps, None) if clock == "step" else cls(None, hours and 3600 * hours)
 
     @property
-    def is_unknown(self):
+    def is_unknown(self) -> bool:
         return self.num_steps is None and self.budget_seconds is None
 
-    def fraction(self, step, seconds):
-        """The fraction that is done, by steps or by time, whichever has more; at most 1."""
+    def share(self, step: int, seconds: float) -> float:
+        """Return the share that is done, by steps or by time, whichever is larger; at most 1."""
         by_steps = 0.0 if self.num_steps is None else step / self.num_steps
         by_time = 0.0 if self.budget_seconds is None else seconds / self.budget_seconds
         return min(1.0, max(by_steps, by_time))
 
-    def is_finished(self, step, seconds):
-        """Whether `step` steps or, after at least one step, `seconds` complete the run."""
+    def is_finished(self, step: int, seconds: float) -> bool:
+        """Return whether `step` steps or, after at least one step, `seconds` complete the run."""
         by_steps = self.num_steps is not None and step >= self.num_steps
         return by_steps or (
             self.budget_seconds is not None and step > 0 and seconds >= self.budget_seconds
@@ -39,44 +42,49 @@ class RunLength(typing.NamedTuple):
 
 
 class Pace:
-    """Measures the pace of a session, from its first call of steps on, which compiles and does not
-    count.
+    """Measures the pace of a session. Its first call of steps, which compiles, does not count.
 
-    Args of the constructor: plan: batching.BatchPlan. progress: progress.Progress, kept up to date
-      by the loop. watch: log_interval.Stopwatch.
+    Args of the constructor:
+      plan: batching.BatchPlan.
+      progress: kept up to date by the loop.
+      watch: log_interval.Stopwatch, whose `seconds` are those of all sessions.
     """
 
-    def __init__(self, plan, progress, watch):
-        self.plan, self.progress, self.watch, self.origin = plan, progress, watch, None
-        # with a batch ramp later steps are larger, so what counts there are records
+    def __init__(self, plan: Any, progress: Progress, watch: Any) -> None:
+        self.plan = plan
+        self.progress = progress
+        self.watch = watch
+        self.origin: tuple[float, float] | None = None
+        # with a batch ramp later steps are larger, so that records are counted, not steps
         self.total = plan.num_steps
         if plan.is_ramped and plan.num_steps is not None:
             self.total = plan.num_steps * plan.records_of_step
 
-    def begin(self):
-        """Call it when the first call of steps is done."""
+    def begin(self) -> None:
+        """Set the origin of the measurement; to be called when the first call of steps is done."""
         self.origin = (self._done(), self.watch.seconds)
 
-    def share(self):
-        """The fraction of the run that is done by now."""
-        return self.plan.length.fraction(self.progress.step, self.watch.seconds)
+    def share(self) -> float:
+        """Return the share of the run that is done by now."""
+        return self.plan.length.share(self.progress.step, self.watch.seconds)
 
-    def remaining_seconds(self):
-        """Until the steps, or the time, are over, whichever is nearer, at the mean pace of this
-        session, validation and saving included. None = not known yet.
+    def remaining_seconds(self) -> float | None:
+        """Return the time until the steps, or the time budget, are over, whichever is nearer, at
+        the mean pace of this session, validation and saving included. None = not known yet.
         """
         if self.total is not None and self.origin is None:
-            return None  # the budget alone might promise too much
-        found = []
+            return None  # the steps may end the run long before the budget does
+        estimates = []
         if self.plan.length.budget_seconds is not None:
-            found.append(max(0.0, self.plan.length.budget_seconds - self.watch.seconds))
-        if self.total is not None:
-            done, seconds = self._done() - self.origin[0], self.watch.seconds - self.origin[1]
-            left = max(0.0, self.total - self._done())
-            if done == 0 < left:
+            estimates.append(max(0.0, self.plan.length.budget_seconds - self.watch.seconds))
+        if self.total is not None and self.origin is not None:
+            done = self._done() - self.origin[0]
+            seconds = self.watch.seconds - self.origin[1]
+            remaining = max(0.0, self.total - self._done())
+            if done == 0 < remaining:
                 return None
-            found.append(left and left * seconds / done)
-        return min(found, default=None)
+            estimates.append(remaining and remaining * seconds / done)
+        return min(estimates, default=None)
 
-    def _done(self):
+    def _done(self) -> int:
         return self.progress.records if self.plan.is_ramped else self.progress.step

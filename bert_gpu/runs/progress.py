@@ -1,44 +1,47 @@
-"""Where a run stands (progress.json of a checkpoint), and what run.json says of its plan: fields
+"""The state of a run in progress.json of a checkpoint, and the plan of a run in run.json: fields
 with the ranges that are checked when they are read back.
 """
 
 import dataclasses
 import math
+from typing import Any
 
 from bert_gpu.base.settings import Settings, fields_of, setting
 
 
 @dataclasses.dataclass(kw_only=True)
 class HealthState:
-    """The latest bad steps in a row, which divergence.Health counts, and what it needs for that."""
+    """The state of divergence.Health: the latest bad steps in a row, and the mean that defines
+    them.
+    """
 
     mean: float = setting(0.0, "Running mean of the good steps' losses.")
     num_good: int = setting(0, "Good steps so far.", low=0)
     num_bad: int = setting(0, "Bad steps in a row up to now.", low=0)
-    bad_since: int | None = setting(None, "The first of them.", low=0)
+    bad_since: int | None = setting(None, "The first bad step in that row.", low=0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunRecord(Settings):
-    """What a resume takes from run.json, besides the settings."""
+    """The entries of run.json, besides the settings, that a resume reads."""
 
     global_batch_size: int = setting(1, "Records of a step.", low=1)
     unit_size: int = setting(1, "Records of one micro-batch of every replica.", low=1)
     micro_batch_size: int | None = setting(None, "Records that a replica processes at once.", low=1)
     num_replicas: int | None = setting(None, "GPUs, or virtual replicas.", low=1)
     device_kind: str | None = setting(None, "Kind of the devices.", choices=("GPU", "CPU"))
-    learning_rate: float = setting(1e-4, "The highest of the schedule, as scaled.", low=0.0)
+    learning_rate: float = setting(1e-4, "Peak learning rate, for the global batch.", low=0.0)
     num_steps: int | None = setting(None, "Steps of the whole run; None = by time.", low=1)
     exported_step: int | None = setting(None, "The step whose model is in model/.", low=0)
     git_commit: str | None = setting(None, "Git commit of bert_gpu.")
     ended: str | None = setting(
-        None, "How it ended, when not by itself or a signal.", choices=("diverged",)
+        None, "How the run ended, when not by itself or a signal.", choices=("diverged",)
     )
 
 
 @dataclasses.dataclass(kw_only=True)
 class Progress:
-    """Where a run stands. A rollback sets the step back, never the records.
+    """The state of a run. A rollback sets the step back, never the records.
 
     best_step and best_metric are None before the first validation. health: the state of
     divergence.Health, None at the start of a run.
@@ -46,29 +49,29 @@ class Progress:
 
     step: int = setting(0, "Optimizer steps taken, skipped ones included.", low=0)
     records: int = setting(0, "Training records consumed.", low=0)
-    seconds: float = setting(0.0, "Spent in training, all sessions.", low=0.0)
+    seconds: float = setting(0.0, "Seconds spent in training, all sessions.", low=0.0)
     call_seconds: float | None = setting(
         None, "Training seconds when the last step ended, before what followed it.", low=0.0
     )
-    best_step: int | None = setting(None, "Of the best validation so far.", low=0)
+    best_step: int | None = setting(None, "Step of the best validation so far.", low=0)
     best_metric: float | None = setting(
-        None, "Of the best validation, the loss, or minus a metric whose highest is best."
+        None, "Loss of the best validation, or minus a metric whose highest value is best."
     )
-    best_by: str | None = setting(None, "The name of that metric, as --best_metric.")
+    best_by: str | None = setting(None, "Name of that loss or metric, as in --best_metric.")
     num_worse: int = setting(0, "Validations since the best.", low=0)
     validation_failed: bool = setting(
         False,
         "Whether the validation after these steps was stopped, or could not read its records.",
     )
     num_rollbacks: int = setting(0, "Times that the run returned to a checkpoint.", low=0)
-    health: dict | None = setting(
+    health: dict[str, Any] | None = setting(
         None, "The latest bad steps in a row.", inside=fields_of(HealthState)
     )
-    num_skipped_records: int = setting(0, "Of the records, those that were bad.", low=0)
+    num_skipped_records: int = setting(0, "Bad records among the consumed ones.", low=0)
 
-    def improve(self, metric, name="loss"):
-        """Records the criterion of a validation of the current step if it is finite and the lowest
-        so far; returns whether it was. name: of the metric, as --best_metric.
+    def improve(self, metric: float | None, name: str = "loss") -> bool:
+        """Record the criterion of a validation of the current step if it is finite and the lowest
+        so far; return whether it was. name: of the criterion, as in --best_metric.
         """
         self.compare_by(name)
         is_best = (
@@ -76,23 +79,25 @@ class Progress:
             and math.isfinite(metric)
             and (self.best_metric is None or metric < self.best_metric)
         )
-        if is_best:
-            self.best_step, self.best_metric = self.step, float(metric)
+        if metric is not None and is_best:
+            self.best_step = self.step
+            self.best_metric = float(metric)
         self.num_worse = 0 if is_best else self.num_worse + 1
         return is_best
 
-    def compare_by(self, name):
-        """Forgets the best validation if it was the best by another metric; returns whether it
+    def compare_by(self, name: str) -> bool:
+        """Reset the best validation if it was the best by another criterion; return whether it
         was.
         """
         is_other = self.best_by not in (None, name)
         if is_other:
-            self.best_step, self.best_metric, self.num_worse = None, None, 0
+            self.best_step = self.best_metric = None
+            self.num_worse = 0
         self.best_by = name
         return is_other
 
     @property
-    def last_good_step(self):
+    def last_good_step(self) -> int | None:
         """The step before the latest bad ones, None when the last step was good."""
         health = HealthState(**self.health or {})
         return health.bad_since if health.num_bad else None

@@ -1,14 +1,17 @@
-"""Describes what a resumed run does differently from before: the learning rate and the batch that a
-new length brings, another division of the global batch over GPUs and micro-batches.
+"""Describes how a resumed run differs from before: the learning rate and the batch that a new
+length brings, another division of the global batch over GPUs and micro-batches.
 
-`stored` is the content of run.json, whose plan is the old one; what an older version has not
-written there is not compared.
+`old` is the content of run.json, with the old plan; entries that an older version did not write
+there are not compared. `plan` is the new batching.BatchPlan.
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
 from bert_gpu.runs.pace import RunLength
+from bert_gpu.runs.progress import Progress
 
 CLOSE = (
     "dropout draws other masks and sums are rounded in another order, so that results are close "
@@ -16,33 +19,32 @@ CLOSE = (
 )
 
 
-def describe_changes(stored, plan, kind, progress):
-    """A line of text for each change.
-
-    Args:
-      stored: dict. plan: batching.BatchPlan, the new one. kind: "GPU" or "CPU". progress:
-        progress.Progress, where the run goes on.
+def describe_changes(old: Mapping[str, Any], plan: Any, kind: str, progress: Progress) -> list[str]:
+    """Return a line of text for each change. kind: "GPU" or "CPU". progress: the state that the run
+    resumes from.
     """
     return [
-        *schedule_changes(stored, plan, progress),
-        *division_changes(stored, plan, kind),
+        *schedule_changes(old, plan, progress),
+        *division_changes(old, plan, kind),
     ]
 
 
-def schedule_changes(stored, plan, progress):
-    free, schedule = stored.get("free", {}), plan.schedule
+def schedule_changes(old: Mapping[str, Any], plan: Any, progress: Progress) -> list[str]:
+    free = old.get("free", {})
+    schedule = plan.schedule
     clocks = (
-        (free.get("lr_schedule", "step"), stored.get("num_steps"), free.get("total_training_time")),
+        (free.get("lr_schedule", "step"), old.get("num_steps"), free.get("total_training_time")),
         (schedule.lr_schedule, plan.num_steps, schedule.total_training_time),
     )
     lengths = [RunLength.of_schedule(*clock) for clock in clocks]
     if any(length.is_unknown for length in lengths) or clocks[0] == clocks[1]:
         return []
-    shares = [length.fraction(progress.step, progress.seconds) for length in lengths]
-    named = [describe_length(*clock) for clock in clocks]
-    if named[0] == named[1]:  # a budget that only cuts the run off
+    shares = [length.share(progress.step, progress.seconds) for length in lengths]
+    names = [describe_length(*clock) for clock in clocks]
+    if names[0] == names[1]:  # the schedule is the same; only a time budget has changed
         return []
-    what, step = f"{named[1]} instead of {named[0]}", progress.step + 1
+    change = f"{names[1]} instead of {names[0]}"
+    step = progress.step + 1
     lines = []
     rates = [
         plan.learning_rate
@@ -51,31 +53,32 @@ def schedule_changes(stored, plan, progress):
     ]
     if not math.isclose(*rates, rel_tol=1e-6):
         lines.append(
-            f"{what}: the learning rate of step {step} goes from {rates[0]:.4g} (old plan) to "
+            f"{change}: the learning rate of step {step} goes from {rates[0]:.4g} (old plan) to "
             f"{rates[1]:.4g} (new plan)"
         )
     counts = [num_micro_batches_at(share, plan.num_micro_batches, schedule) for share in shares]
     if plan.is_ramped and counts[0] != counts[1]:
         sizes = [count * plan.micro_batch_size * plan.num_replicas for count in counts]
         lines.append(
-            f"{what}: the batch of step {step} goes from {sizes[0]} sequences (old plan) to "
+            f"{change}: the batch of step {step} goes from {sizes[0]} sequences (old plan) to "
             f"{sizes[1]} (new plan)"
         )
     return lines
 
 
-def describe_length(clock, num_steps, hours):
-    """The length that a schedule is stretched over, in words."""
+def describe_length(clock: str, num_steps: int | None, hours: float | None) -> str:
+    """Return the length that a schedule is stretched over, in words."""
     number, unit = (f"{hours:g}", "hour") if clock == "time" else (f"{num_steps:,}", "step")
     return f"{number} {unit}{'' if number == '1' else 's'}"
 
 
-def division_changes(stored, plan, kind):
-    micro_batch = stored.get("micro_batch_size")
-    num_replicas, old_kind = stored.get("num_replicas"), stored.get("device_kind")
-    if None in (micro_batch, num_replicas, old_kind):
+def division_changes(old: Mapping[str, Any], plan: Any, kind: str) -> list[str]:
+    micro_batch = old.get("micro_batch_size")
+    num_replicas = old.get("num_replicas")
+    old_kind = old.get("device_kind")
+    if micro_batch is None or num_replicas is None or old_kind is None:
         return []
-    accumulation = stored["global_batch_size"] // (micro_batch * num_replicas)
+    accumulation = old["global_batch_size"] // (micro_batch * num_replicas)
     changed = []
     if micro_batch != plan.micro_batch_size:
         changed.append(f"micro-batch {micro_batch} -> {plan.micro_batch_size}")
@@ -91,8 +94,8 @@ def division_changes(stored, plan, kind):
     ]
 
 
-def replicas(num_replicas, kind):
-    """A number of replicas, in words."""
+def replicas(num_replicas: int, kind: str) -> str:
+    """Return a number of replicas, in words."""
     if kind == "GPU":
         return f"{num_replicas} GPU{'s' if num_replicas > 1 else ''}"
     return "the CPU" if num_replicas == 1 else f"{num_replicas} replicas on the CPU"

@@ -1,81 +1,101 @@
 """A run's folder as several workers see it: worker 0 alone reads and writes it, and all of them get
-the answer, or the error.
+the result, or the error.
 
 So the folder may be on a local disk of worker 0, and workers never decide differently because they
-looked at it at different times.
+read it at different times.
 """
 
 import contextlib
 import functools
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from bert_gpu.devices.workers import ALONE
+import numpy as np
+
+from bert_gpu.devices.workers import ALONE, Alone, Workers
 from bert_gpu.runs.checkpoint_writer import CheckpointWriter, SaveFailed
 from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.progress import Progress
 
 
-def open_folder(path, workers=ALONE):
-    """The RunFolder of a path, or that which Workers share."""
+def open_folder(path: str, workers: Alone | Workers = ALONE) -> "RunFolder | SharedFolder":
+    """Return the folder of a path; with several workers, all of them share it."""
     folder = RunFolder(path)
     return folder if workers is ALONE else SharedFolder(folder, workers)
 
 
-def open_writer(folder, keep, warn, workers=ALONE):
-    """The CheckpointWriter of a folder of `open_folder`; arguments are those of its constructor."""
-    if workers is ALONE:
-        return CheckpointWriter(folder, keep, warn)
-    return SharedWriter(CheckpointWriter(folder.own, keep, warn), workers)
+def open_writer(
+    folder: "RunFolder | SharedFolder",
+    keep: int,
+    warn: Callable[[str], None],
+    workers: Alone | Workers = ALONE,
+) -> "CheckpointWriter | SharedWriter":
+    """Return the writer of a folder from `open_folder`; keep, warn: as for CheckpointWriter."""
+    if isinstance(folder, SharedFolder):
+        return SharedWriter(CheckpointWriter(folder.own, keep, warn), workers)
+    return CheckpointWriter(folder, keep, warn)
 
 
 class SharedFolder:
-    """Has what a RunFolder has; all workers call the same methods in the same order.
+    """Has the methods of a RunFolder; all workers call the same methods in the same order.
 
     own: the RunFolder, for worker 0 alone.
     """
 
-    def __init__(self, folder, workers):
-        self.own, self.workers = folder, workers
+    def __init__(self, folder: RunFolder, workers: Alone | Workers) -> None:
+        self.own = folder
+        self.workers = workers
 
-    def __getattr__(self, name):
-        found = getattr(self.own, name)
-        return functools.partial(self.workers.from_chief, found) if callable(found) else found
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self.own, name)
+        return functools.partial(self.workers.from_chief, value) if callable(value) else value
 
-    def newest_whole(self, warn, last=None):
+    def newest_whole(
+        self, warn: Callable[[str], None], last: int | None = None
+    ) -> tuple[Progress, dict[str, np.ndarray]] | None:
         return self.workers.arrays_from_chief(self.own.newest_whole, warn, last)
 
-    def restore(self, step):
+    def restore(self, step: int) -> dict[str, np.ndarray]:
         return self.workers.arrays_from_chief(self.own.restore, step)
 
     @contextlib.contextmanager
-    def reserved(self):
-        with contextlib.ExitStack() as held:
-            self.workers.on_chief(lambda: held.enter_context(self.own.reserved()))
+    def reserved(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            self.workers.on_chief(lambda: stack.enter_context(self.own.reserved()))
             yield
 
 
 class SharedWriter:
-    """Has the methods of a CheckpointWriter; what fails on worker 0 fails on all workers.
+    """Has the methods of a CheckpointWriter; an error on worker 0 is raised on all workers.
 
-    own: the CheckpointWriter, for worker 0 alone, where the others may be elsewhere.
+    own: the CheckpointWriter, for worker 0 alone; the workers may call it at different times.
     """
 
-    def __init__(self, writer, workers):
-        self.own, self.workers = writer, workers
+    def __init__(self, writer: CheckpointWriter, workers: Alone | Workers) -> None:
+        self.own = writer
+        self.workers = workers
 
-    def save(self, progress, values):
-        """As CheckpointWriter.save; values: None on the other workers."""
+    def save(self, progress: Progress, values: Mapping[str, np.ndarray] | None) -> None:
+        """Save as CheckpointWriter does. values: None on workers other than 0."""
         self.wait()
         if self.workers.is_chief:
-            self.own.save(progress, values)
+            self.own.save(progress, values)  # type: ignore[arg-type]  # worker 0 has values
 
-    def wait(self):
+    def wait(self) -> None:
         self.workers.on_chief(self.own.wait)
 
-    def __enter__(self):
+    def __enter__(self) -> "SharedWriter":
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: types.TracebackType | None,
+    ) -> None:
         if kind is None:
             self.workers.on_chief(self.own.close)
         else:
-            with contextlib.suppress(SaveFailed):  # what ends the run matters more
+            with contextlib.suppress(SaveFailed):  # the error that ends the run matters more
                 self.own.close()

@@ -145,7 +145,7 @@ class Loop:
     def _position(self, seconds):
         """The Position of the current step."""
         step = self.progress.step
-        return Position(step, self.plan.length.fraction(step, seconds), seconds)
+        return Position(step, self.plan.length.share(step, seconds), seconds)
 
     def _calls(self):
         """Yields one call after another: (K host batches, the same on the devices, the progress at
@@ -174,7 +174,7 @@ class Loop:
         """(The steps of the call that begins at a step, the progress at each)."""
         steps = range(step, self.cadence.call_ends(step))
         length, seconds = self.plan.schedule_length, self.now.seconds
-        return steps, [length.fraction(index, seconds) for index in steps]
+        return steps, [length.share(index, seconds) for index in steps]
 
     @contextlib.contextmanager
     def _keeping_steps(self):

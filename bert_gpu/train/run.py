@@ -146,7 +146,7 @@ class Run:
     def _restore(self, step, plan):
         """Restores the newest checkpoint, if there is one; returns its step, else None."""
         is_new = self.stored is None and not self.settings.overwrite
-        if is_new and self.folder.stored() is not None:
+        if is_new and self.folder.read_run() is not None:
             raise UserError(
                 "another process has just written a run there",
                 "repeat the same command, or name another folder",
@@ -235,7 +235,7 @@ def open_run(settings, fields, workers, console, clock, start=None, trains=True)
             settings=settings,
             fields=fields,
             folder=folder,
-            stored=None if overwrite else folder.stored(fields),
+            stored=None if overwrite else folder.read_run(fields),
             workers=workers,
             console=console,
             clock=clock,

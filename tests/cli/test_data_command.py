@@ -178,7 +178,7 @@ def test_the_summary_says_what_was_written(tmp_path, sample_text, capsys):
         summary["tokens"] == f"{len(ids):,}, of which [UNK] {(ids == tokenizer.unk_id).mean():.2%}"
     )
     assert (
-        summary["instances"] == f"{len(data.train):,} training, {len(data.validation):,} validation"
+        summary["records"] == f"{len(data.train):,} training, {len(data.validation):,} validation"
     )
     assert summary["random next"] == f"{total['random'] / total['rows']:.1%}"
     assert summary["padding"] == f"{1 - total['real'] / total['rows'] / 64:.1%} of all positions"

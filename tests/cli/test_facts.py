@@ -93,7 +93,7 @@ def test_no_model_is_lost_for_its_card(tmp_path):
     told = []
     (tmp_path / "run.json").write_text("{")
     assert facts_while_training(str(tmp_path), 3, told.append) is None
-    assert len(told) == 1 and "the model card says nothing of the training" in told[0]
+    assert len(told) == 1 and "the model card has no facts about the training" in told[0]
 
 
 def test_an_export_says_what_it_holds(run, tmp_path, capsys):

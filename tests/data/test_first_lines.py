@@ -230,7 +230,7 @@ def test_validation_documents_get_one_pass(tmp_path):
     "num_documents, share, part",
     [
         (1, None, "validation: none, because the text is one document"),
-        (50, 0.0, "validation: none, as --validation_share=0 says"),
+        (50, 0.0, "validation: none, because of --validation_share=0"),
         (50, 0.02, "about 20 rows: too few for a steady eval_loss; give a larger"),
         (50, None, "5 of 50 documents (10.0% of the text), about 100 rows: too few"),
     ],

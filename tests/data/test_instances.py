@@ -111,7 +111,7 @@ def test_long_lines_use_their_tokens_and_have_both_labels(max_seq_length, least_
     lengths = [rng.integers(max_seq_length, 8 * max_seq_length, 20).tolist() for _ in range(200)]
     documents = corpus(lengths).split_long(max_seq_length - 3)
     rows = PairRows(instances_of(documents, max_seq_length=max_seq_length))
-    assert 0.5 < rows.instances[:, 4].mean() < 0.57
+    assert 0.5 < rows.pairs[:, 4].mean() < 0.57
     assert rows.num_used(is_random=True) > least_used * len(documents.ids)
 
 

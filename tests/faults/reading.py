@@ -53,7 +53,7 @@ def read_run(folder, warn):
     sound.
     """
     run = RunFolder(str(folder))
-    stored = run.stored(RUN_FIELDS)
+    stored = run.read_run(RUN_FIELDS)
     metrics.read_lines(run.metrics)
     found = run.newest_whole(warn)
     return stored, found and (dataclasses.asdict(found[0]), digests(found[1]))

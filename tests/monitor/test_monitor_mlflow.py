@@ -69,7 +69,7 @@ def test_a_run_and_its_resume(folder, tmp_path, monkeypatch):
     assert [(metric.step, metric.value) for metric in history] == [(1, 1.0), (2, 0.5), (3, 9.0)]
     assert run.data.metrics == dict(loss=9.0, eval_loss=3.0)
     folder.clear()
-    assert RunFolder(folder.path).stored() is None
+    assert RunFolder(folder.path).read_run() is None
 
 
 class Store:

@@ -22,7 +22,7 @@ def test_what_ends_a_run_first_says_how_far_it_is(
     num_steps, budget_seconds, step, seconds, fraction, is_finished
 ):
     length = RunLength(num_steps, budget_seconds)
-    assert length.fraction(step, seconds) == fraction
+    assert length.share(step, seconds) == fraction
     assert length.is_finished(step, seconds) == is_finished
 
 

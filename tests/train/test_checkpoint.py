@@ -83,7 +83,7 @@ def test_a_run_that_could_not_begin_can_begin_again(tmp_path, monkeypatch, call)
             folder.create({})
     assert os.listdir(folder.path) == []
     (tmp_path / "run" / ".run.json.123.partial").write_text("{")
-    assert folder.stored() is None
+    assert folder.read_run() is None
     folder.create({})
     assert set(os.listdir(folder.path)) == {"run.json", "checkpoints"}
 
