@@ -1,6 +1,8 @@
 """The settings of a fine-tuning: the task, the run, and the model that it starts from."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, setting
@@ -9,9 +11,14 @@ from bert_gpu.model.config import PRESETS
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.config import CadenceConfig, RunSettings
 
-DEFAULT_START, DEFAULT_TASK = "runs/pretrain/model", "pairs"  # of a training
+if TYPE_CHECKING:
+    from bert_gpu.finetune.start import TaskNotes
+
+# defaults of a training
+DEFAULT_START = "runs/pretrain/model"
+DEFAULT_TASK = "pairs"
 STANDARD_OUTPUT = "-"
-FILES = dict(train="train", eval="dev", predict="test")  # which split each phase reads
+FILES = dict(train="train", eval="dev", predict="test")  # {phase: the split that it reads}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,21 +68,21 @@ class FinetuneConfig(Settings):
     )
     predictions_file: str | None = setting(
         None,
-        "File for the rows of what is predicted, with the predicted label: with commas where its "
+        "File for the predicted rows, with the predicted label: with commas where its "
         "name ends in .csv, else with tabs; - is standard output. An existing one must hold "
         "earlier predictions. "
         "Default: predictions.tsv in --output_dir.",
     )
     dev_share: float = setting(
         0.0,
-        "Fraction of the training file that is evaluated on instead of trained on, chosen by a "
+        "Share of the training file that is evaluated on instead of trained on, chosen by a "
         "hash of the texts.",
         low=0.0,
         below=1.0,
     )
     test_share: float = setting(
         0.0,
-        "Fraction of the training file that is set aside as the test set, chosen likewise.",
+        "Share of the training file that is set aside as the test file, chosen in the same way.",
         low=0.0,
         below=1.0,
     )
@@ -142,7 +149,7 @@ class FinetuneConfig(Settings):
     )
     label_smoothing: float = setting(
         0.0,
-        "Label smoothing in classification: the fraction of the target spread evenly over all "
+        "Label smoothing in classification: the share of the target spread evenly over all "
         "classes.",
         low=0.0,
         below=1.0,
@@ -198,7 +205,7 @@ class StartConfig(Settings):
     reinit_layers: int = setting(
         0,
         "Start that many of the top layers, and the pooler, from random weights: what they learnt "
-        "may serve the pretraining alone.",
+        "may be of use for the pretraining only.",
         low=0,
     )
     pooler_size: int | None = setting(
@@ -236,7 +243,7 @@ class TokenConfig(Settings):
     )
     null_score_diff_threshold: float = setting(
         0.0,
-        "No answer is predicted where its score is that much above the best answer's.",
+        "No answer is predicted where the score of no answer is that much above the best answer's.",
     )
 
 
@@ -245,7 +252,10 @@ class SweepConfig(Settings):
     """Several fine-tunings in one call, each a run in a folder below --output_dir."""
 
     num_trials: int = setting(
-        1, "Trials, each with the next --seed; the median is what counts.", low=1, high=1000
+        1,
+        "Number of trials, each with the next --seed; their median is the score.",
+        low=1,
+        high=1000,
     )
     grid: str | None = setting(
         None,
@@ -265,14 +275,14 @@ class FinetuneSettings(RunSettings):
     cadence: CadenceConfig = CadenceConfig(num_train_epochs=3.0)
 
 
-def resolve_phases(config):
-    """The phases of a FinetuneConfig, in order: those asked for, else all that are not switched off
-    and have a file.
+def resolve_phases(config: FinetuneConfig) -> list[str]:
+    """Return the phases of a run, in order: those that a flag switches on, else all that are not
+    switched off and have a file.
     """
-    asked = {phase: getattr(config, f"do_{phase}") for phase in FILES}
-    phases = [phase for phase in FILES if asked[phase]]
+    switches = {phase: getattr(config, f"do_{phase}") for phase in FILES}
+    phases = [phase for phase in FILES if switches[phase]]
     if not phases:
-        phases = [phase for phase in FILES if asked[phase] is None]
+        phases = [phase for phase in FILES if switches[phase] is None]
         if "predict" in phases and not has_test_file(config):
             phases.remove("predict")
     if not phases:
@@ -282,8 +292,8 @@ def resolve_phases(config):
     return phases
 
 
-def has_test_file(config):
-    """Whether a FinetuneConfig has something to predict."""
+def has_test_file(config: FinetuneConfig) -> bool:
+    """Return whether there is a file to predict."""
     has_all = config.task_name == table.ALL
     if has_all or config.predict_file or config.test_file or config.test_share:
         return True
@@ -294,12 +304,18 @@ def has_test_file(config):
     return bool(table.find_tables(task, folder, "test"))
 
 
-def resolve_defaults(settings, phases):
-    """FinetuneSettings with the defaults that are known before any file is read, for --show_config.
+def resolve_defaults(settings: FinetuneSettings, phases: Sequence[str]) -> FinetuneSettings:
+    """Return settings with the defaults that are known before any file is read, for --show_config.
     phases: of `resolve_phases`.
     """
-    run = dataclasses.replace(settings.run, **{f"do_{phase}": phase in phases for phase in FILES})
-    start, flexible = settings.start, settings.flexible
+    run = dataclasses.replace(
+        settings.run,
+        do_train="train" in phases,
+        do_eval="eval" in phases,
+        do_predict="predict" in phases,
+    )
+    start = settings.start
+    flexible = settings.flexible
     if "train" in phases:
         name = DEFAULT_TASK if run.task_name in (None, table.ALL) else run.task_name
         if run.max_seq_length is None:
@@ -318,11 +334,11 @@ def resolve_defaults(settings, phases):
     return dataclasses.replace(settings, run=run, start=start, flexible=flexible)
 
 
-def resolve_task(config, notes=None):
-    """The TaskSpec of a FinetuneConfig, with the columns and the kind that it names.
+def resolve_task(config: FinetuneConfig, notes: "TaskNotes | None" = None) -> table.TaskSpec:
+    """Return the task with the columns and the kind that the config sets.
 
-    notes: start.TaskNotes of the model that is evaluated, which hold where the config is silent; of
-    those of another task, only the kind, where the task may have it.
+    notes: those of the model that is evaluated, for what the config does not set. From the notes of
+    another task, only the kind is taken, where the task may have it.
     """
     name = config.task_name
     if notes and (name is None or table.bare(name) == table.bare(notes.task_name or name)):
@@ -330,21 +346,24 @@ def resolve_task(config, notes=None):
             table.find_task(name or notes.task_name or DEFAULT_TASK), separator=notes.separator
         )
         return with_columns(task, config, notes)
-    task, kind = table.find_task(name or DEFAULT_TASK), notes and notes.task_kind
-    if kind and task.folder is None and {task.kind, kind} <= set(table.TEXT_KINDS):
-        return with_columns(task, config, type(notes)(task_kind=kind))
+    task = table.find_task(name or DEFAULT_TASK)
+    if notes and notes.task_kind and task.folder is None:
+        if {task.kind, notes.task_kind} <= set(table.TEXT_KINDS):
+            return with_columns(task, config, type(notes)(task_kind=notes.task_kind))
     return with_columns(task, config)
 
 
-def first_set(name: str, *holders: object, default: object = None) -> object:
-    """The attribute of the first object in which it is not None; `default` where there is none."""
+def first_set(name: str, *holders: object, default: object = None) -> Any:
+    """Return the attribute of the first object in which it is not None; `default` where there is
+    none.
+    """
     values = (getattr(holder, name, None) for holder in holders)
     return next((value for value in values if value is not None), default)
 
 
-def with_columns(task, *holders):
-    """A TaskSpec with the columns and the kind that objects set, the first one first. UserError
-    unless a kind of texts' answers replaces another such.
+def with_columns(task: table.TaskSpec, *holders: object) -> table.TaskSpec:
+    """Return the task with the columns and the kind that objects set; the first object that sets
+    one counts. Raises UserError unless both kinds are among TEXT_KINDS.
     """
     named = {name: first_set(name, *holders) or getattr(task, name) for name in ("text_a", "label")}
     if (text_b := first_set("text_b", *holders)) is not None:

@@ -1,21 +1,30 @@
-"""The loss of a training on a task: that of its problem type, on the scores of its head."""
+"""The loss of a training on a task: that of its problem type, from the scores of its head."""
+
+from collections.abc import Mapping
 
 import tensorflow as tf
 
+from bert_gpu.finetune.tasks.problem_types import ProblemType
+from bert_gpu.model.encoders import Encoder
 from bert_gpu.train.step import Objective
 
 
-def task_objective(encoder, problem_type):
-    """The Objective of a ProblemType on an Encoder: its losses, weighted by
-    row_weights and by the problem type's own weights.
+def task_objective(encoder: Encoder, problem_type: ProblemType) -> Objective:
+    """Return the objective of a problem type on an encoder: its losses, weighted by row_weights and
+    by the problem type's own weights.
     """
 
-    def losses(weights, batch, dtype, seed):
+    def losses(
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        dtype: tf.DType,
+        seed: tf.Tensor,
+    ) -> dict[str, tf.Tensor]:
         logits = problem_type.head.logits(weights, batch, encoder, dtype, seed)
         losses = problem_type.losses(logits, batch[problem_type.target])
         return {"classifier": tf.reduce_sum(losses * batch["row_weights"])}
 
-    def counts(batch):
+    def counts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         weights = problem_type.weights(batch[problem_type.target]) * batch["row_weights"]
         return {"classifier": tf.reduce_sum(weights)}
 

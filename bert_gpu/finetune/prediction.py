@@ -3,21 +3,37 @@
 Legend: N examples, B batch, C classes.
 """
 
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.finetune.files.encoded import evaluation_batches, evaluation_order
+from bert_gpu.devices.devices import Devices
+from bert_gpu.finetune.files.encoded import (
+    EncodedExamples,
+    evaluation_batches,
+    evaluation_order,
+)
+from bert_gpu.finetune.tasks.problem_types import ProblemType
+from bert_gpu.model.encoders import Encoder
 from bert_gpu.train.evaluation import ForwardPass
+from bert_gpu.train.state import TrainState
 
 
 class Predictor:
-    """Callable (EncodedExamples, batch_size) -> the outputs of a ProblemType, such as float64
-    (N, C), in the same order. batch_size is that of all replicas together. until_stopped: of
-    loop.Loop, by default none.
+    """Callable (examples, batch_size) -> the outputs of a problem type, such as float64 (N, C), in
+    the same order.
+
+    batch_size: of all replicas together. until_stopped: function that loop.Loop passes to a
+    validation; by default nothing stops it.
     """
 
-    def __init__(self, devices, state, encoder, problem_type):
-        self.num_replicas, self.problem_type = devices.num_replicas, problem_type
+    def __init__(
+        self, devices: Devices, state: TrainState, encoder: Encoder, problem_type: ProblemType
+    ) -> None:
+        self.num_replicas = devices.num_replicas
+        self.problem_type = problem_type
         self.forward = ForwardPass(
             devices,
             state,
@@ -28,14 +44,19 @@ class Predictor:
             },
         )
 
-    def __call__(self, examples, batch_size, until_stopped=iter):
+    def __call__(
+        self,
+        examples: EncodedExamples,
+        batch_size: int,
+        until_stopped: Callable[[Iterable[Any]], Iterator[Any]] = iter,
+    ) -> Any:
         if batch_size % self.num_replicas:
             raise ValueError(
                 f"a batch of {batch_size} rows does not divide among {self.num_replicas} replicas"
             )
-        # a larger batch would only be padding
+        # a larger batch would only add padding
         everything = -(-len(examples) // self.num_replicas) * self.num_replicas
-        found = []
+        rows: list[Any] = []
         for batch in until_stopped(
             evaluation_batches(examples, batch_size=min(batch_size, everything))
         ):
@@ -43,6 +64,6 @@ class Predictor:
             features = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
             outputs = np.concatenate([result["logits"] for result in self.forward(features)])
             batch = {name: value[is_real] for name, value in batch.items()}
-            found += self.problem_type.kept(outputs[is_real], batch)
-        ordered = np.argsort(evaluation_order(examples))
-        return self.problem_type.joined([found[place] for place in ordered])
+            rows += self.problem_type.row_outputs(outputs[is_real], batch)
+        places = np.argsort(evaluation_order(examples))
+        return self.problem_type.join_rows([rows[place] for place in places])

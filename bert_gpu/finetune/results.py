@@ -1,8 +1,8 @@
-"""Writes eval_results.json and .txt, test_results.tsv, predictions.tsv and what GLUE's server
-takes, and checks that the folder may receive them.
+"""Writes eval_results.json and .txt, test_results.tsv, predictions.tsv and the files for GLUE's
+server, and checks that the folder may receive them.
 
-A training owns its folder. Without training, results may go into the folder of a finished run or a
-folder of their own, but must never overwrite foreign files of the same names.
+A training owns its folder. Without training, results may be written to the folder of a finished run
+or a folder of their own, but must never overwrite foreign files of the same names.
 """
 
 import csv
@@ -11,6 +11,8 @@ import itertools
 import json
 import os
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,22 +20,30 @@ from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import atomic_file, check_writable
 from bert_gpu.base.run_names import EVAL_RESULTS, LOCK, RUN
-from bert_gpu.finetune.config import STANDARD_OUTPUT
+from bert_gpu.finetune.config import STANDARD_OUTPUT, FinetuneConfig
 from bert_gpu.finetune.files.conll import DOCUMENT, cells_of
+from bert_gpu.finetune.files.examples import Examples, Loaded, Source
 from bert_gpu.finetune.tasks import pictures
-from bert_gpu.finetune.tasks.table import TASKS
+from bert_gpu.finetune.tasks.problem_types import TextProblem
+from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
+from bert_gpu.runs.folder import RunFolder
 
 RESULTS_TEXT = "eval_results.txt"
-PROBABILITIES, PREDICTIONS, SUBMISSION = "test_results.tsv", "predictions.tsv", "submission"
+PROBABILITIES = "test_results.tsv"
+PREDICTIONS = "predictions.tsv"
+SUBMISSION = "submission"
 TAGGED = "predictions.conll"
-ANSWERS, N_BEST, NULL_ODDS = "predictions.json", "nbest_predictions.json", "null_odds.json"
-PARTIAL = re.compile(r"\.(.+)\.\d+\.partial")  # of files.atomic_file
+ANSWERS = "predictions.json"
+N_BEST = "nbest_predictions.json"
+NULL_ODDS = "null_odds.json"
+PARTIAL = re.compile(r"\.(.+)\.\d+\.partial")  # an unfinished file of files.atomic_file
 SUBMITTED = sorted({name for task in TASKS.values() for name in task.submission.values()})
-BREAKS = re.compile(r"[\t\r\n]+")  # what parts the cells and lines of a table
+BREAKS = re.compile(r"[\t\r\n]+")  # separators of the cells and lines of a table
 FOLDERS = (SUBMISSION, pictures.FOLDER)
-# how the last column of predictions begins a file, and the first answer
-PREDICTED, ANSWERED = rb"([^\n]*[\t,])?prediction_*\n", rb'\{\s*("(\\.|[^"\\])*":\s*"|\}\s*$)'
-# {names of results: how their files begin}; predictions.conll is known by `is_tagged`
+# the beginning of a file whose last column is the prediction, and of a file of answers
+PREDICTED = rb"([^\n]*[\t,])?prediction_*\n"
+ANSWERED = rb'\{\s*("(\\.|[^"\\])*":\s*"|\}\s*$)'
+# {names of results: the beginning of their files}; `is_tagged` recognises predictions.conll
 BEGINNINGS = {
     r"eval_results\.json": rb'(?s)\{(?=.*"num_examples":).*"checkpoint":',
     r"eval_results\.txt": rb"[^\n]* = ",
@@ -42,36 +52,36 @@ BEGINNINGS = {
     r"predictions\.conll": rb"",
     r"(predictions|nbest_predictions|null_odds)(_dev)?\.json": rb"\{",
     rf"{SUBMISSION}/({'|'.join(map(re.escape, SUBMITTED))})": rb"index\tprediction\n",
-    # empty where a process was killed before it drew
+    # empty if a process was killed before it drew
     rf"{pictures.FOLDER}/{pictures.NAME}": rb"(?s)$|\x89PNG.{1,200}Software\0Matplotlib",
 }
 BEGINNING_BYTES = 1 << 20
 
 
-def find_results(folder):
-    """Paths of the files in a run's folder that fine-tunings have written, whatever their tasks,
-    then of the folders that held them.
+def find_results(folder: str) -> list[str]:
+    """Return the paths of the files in a run's folder that fine-tunings have written, whatever
+    their tasks, then of the folders that held them.
 
-    Those of predictions stand before what `is_result` knows them by.
+    Files of predictions come before the files by which `is_result` recognises them.
     """
-    found, folders = [], []
+    paths, folders = [], []
     for name in sorted(os.listdir(folder)):
         path = os.path.join(folder, name)
         if name in FOLDERS and os.path.isdir(path):
             parts = [f"{name}/{part}" for part in sorted(os.listdir(path))]
-            found += [os.path.join(folder, part) for part in parts if is_result(folder, part)]
+            paths += [os.path.join(folder, part) for part in parts if is_result(folder, part)]
             folders.append(path)
         elif name == EVAL_RESULTS or is_result(folder, name):  # every run has its own EVAL_RESULTS
-            found.append(path)
-    return found + folders
+            paths.append(path)
+    return paths + folders
 
 
-def open_results(folder, fields):
-    """The content of run.json of a folder for results without training, None when it holds no run.
-    Writes nothing.
+def open_results(folder: RunFolder, fields: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the content of run.json of a folder for results without training, None when it holds
+    no run. Writes nothing.
 
     Args:
-      folder: run_folder.RunFolder. fields: as for its `read_run`.
+      fields: as for RunFolder.read_run.
 
     Raises:
       UserError: the folder cannot be written, or holds anything but a classifier's run or earlier
@@ -101,8 +111,9 @@ def open_results(folder, fields):
 
 
 def is_result(folder: str, name: str) -> bool:
-    """Whether this module wrote a file of a folder, judged by its content, or left it when killed;
-    of a folder in there, whether it wrote all files of it. name: such as submission/RTE.tsv.
+    """Return whether this module wrote a file of a folder, judged by its content, or left it when
+    killed; for a folder in there, whether it wrote all files of it. name: such as
+    submission/RTE.tsv.
     """
     path = os.path.join(folder, name)
     if name in FOLDERS and os.path.isdir(path):
@@ -118,7 +129,7 @@ def is_result(folder: str, name: str) -> bool:
 
 
 def begins_as(path: str, form: bytes) -> bool:
-    """Whether a file begins as a regular expression says."""
+    """Return whether the beginning of a file matches a regular expression."""
     try:
         with open(path, "rb") as file:
             return re.match(form, file.read(BEGINNING_BYTES)) is not None
@@ -126,9 +137,9 @@ def begins_as(path: str, form: bytes) -> bool:
         return False
 
 
-def is_tagged(path, table):
-    """Whether a predictions.conll was written with the test_results.tsv beside it: its first word
-    is the same, with one of the tags in there.
+def is_tagged(path: str, table: str) -> bool:
+    """Return whether a predictions.conll was written with the test_results.tsv beside it, `table`:
+    its first word is the same, with one of the tags in there.
     """
     try:
         with open(table, encoding="utf-8") as file:
@@ -144,21 +155,28 @@ def is_tagged(path, table):
     return first[2].strip(" ") in cells[:-1] and cells[-1] in tags
 
 
-def write_results(output_dir, metrics, examples, checkpoint, step, positive_label=None):
-    """Writes eval_results.json and, as lines "name = value", eval_results.txt.
+def write_results(
+    output_dir: str,
+    metrics: Mapping[str, Mapping[str, float | None]],
+    examples: Mapping[str, Sequence[Loaded]],
+    checkpoint: str,
+    step: int | None,
+    positive_label: str | None = None,
+) -> None:
+    """Write eval_results.json and, as lines "name = value", eval_results.txt.
 
     Args:
       metrics: {stem of a file: {name: value}}: those of the first dev file stand at the top level;
-        where there are several files with labels, each has its own under its stem, too.
-      examples: {phase: list of Examples}. checkpoint: path of the model. step: of its training,
-        None without one. positive_label: of two classes that of F1.
+        where there are several files with labels, each also has its own under its stem.
+      examples: {phase: examples of each file}. checkpoint: path of the model. step: of its
+        training, None without one. positive_label: the class of F1, of two.
     """
     dev = [part.source.stem for part in examples["eval"]]
     sizes = {part.source.stem: len(part) for parts in examples.values() for part in parts}
     parts = {stem: metrics[stem] for stem in metrics if metrics[stem]}
-    values = dict(parts[dev[0]])
+    values: dict[str, Any] = dict(parts[dev[0]])
     if len(parts) > 1:
-        values |= {stem: part | dict(num_examples=sizes[stem]) for stem, part in parts.items()}
+        values |= {stem: {**part, "num_examples": sizes[stem]} for stem, part in parts.items()}
     values |= dict(
         num_examples=sum(sizes[stem] for stem in dev),
         checkpoint=checkpoint,
@@ -176,8 +194,8 @@ def write_results(output_dir, metrics, examples, checkpoint, step, positive_labe
     write(output_dir, RESULTS_TEXT, sorted(lines))
 
 
-def describe_data(examples):
-    """{stem: which rows of which content} of the files that results depend on."""
+def describe_data(examples: Mapping[str, Sequence[Loaded]]) -> dict[str, str]:
+    """Return {stem: which rows of which content} of the files that results depend on."""
     return {
         part.source.stem: part.describe()
         for phase in ("eval", "predict")
@@ -185,39 +203,54 @@ def describe_data(examples):
     }
 
 
-def read_results(output_dir, examples, checkpoint, step, positive_label=None):
-    """The metrics, as for `write_results`, that were written for the same model, the same files and
-    the same class of F1; None without such.
+def read_results(
+    output_dir: str,
+    examples: Mapping[str, Sequence[Loaded]],
+    checkpoint: str,
+    step: int | None,
+    positive_label: str | None = None,
+) -> dict[str, dict[str, float | None]] | None:
+    """Return the metrics, as for `write_results`, that were written for the same model, the same
+    files and the same class of F1; None without such.
     """
     try:
         with open(os.path.join(output_dir, EVAL_RESULTS), encoding="utf-8") as file:
             values = json.load(file)
-        stated = [values[name] for name in ("checkpoint", "step", "data")]
-        stated.append(values.get("positive_label"))
+        origin = [
+            values["checkpoint"],
+            values["step"],
+            values["data"],
+            values.get("positive_label"),
+        ]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     stems = [part.source.stem for phase in ("eval", "predict") for part in examples.get(phase, ())]
-    if stated != [checkpoint, step, describe_data(examples), positive_label] or not stems:
+    if origin != [checkpoint, step, describe_data(examples), positive_label] or not stems:
         return None
-    about = ("num_examples", "checkpoint", "step", "data", "positive_label", *stems)
-    first = {name: value for name, value in values.items() if name not in about}
-    found = {stem: values.get(stem, {}) for stem in stems} | {stems[0]: first}
+    others = ("num_examples", "checkpoint", "step", "data", "positive_label", *stems)
+    first = {name: value for name, value in values.items() if name not in others}
+    metrics = {stem: values.get(stem, {}) for stem in stems} | {stems[0]: first}
     return {
         stem: {name: value for name, value in part.items() if name != "num_examples"}
-        for stem, part in found.items()
+        for stem, part in metrics.items()
     }
 
 
-def write_predictions(output_dir, examples, labels, problem_type, outputs, predictions_file=None):
-    """Writes what was predicted for Examples: test_results.tsv, with the outputs; predictions.tsv,
-    with the columns of the file as they are and the prediction. Returns the path of
-    predictions.tsv.
+def write_predictions(
+    output_dir: str,
+    examples: Examples,
+    labels: Sequence[str],
+    problem_type: TextProblem,
+    outputs: np.ndarray,
+    predictions_file: str | None = None,
+) -> str:
+    """Write the predictions for examples: test_results.tsv, with the outputs; predictions.tsv, with
+    the unchanged columns of the file and the prediction. Return the path of predictions.tsv.
 
     Those of another file than test.* have its name, such as predictions_matched.tsv.
 
     Args:
-      examples: Examples. labels: names of the classes. problem_type: a ProblemType.
-      outputs: of it, float64 (N, C).
+      labels: names of the classes. outputs: those of the problem type, float64 (N, C).
       predictions_file: takes the place of predictions.tsv; "-" is standard output.
     """
     suffix = suffix_of(examples.source)
@@ -226,7 +259,7 @@ def write_predictions(output_dir, examples, labels, problem_type, outputs, predi
     titles = ["value"] if is_number else [f"probability_{label}" for label in labels]
     heading = ["id", "prediction", *titles]
 
-    def rows():
+    def rows() -> Iterator[tuple[int, str, list[str]]]:
         first = 0
         for chunk in examples.chunks():
             for offset, cells in enumerate(chunk.cells):
@@ -256,23 +289,31 @@ def write_predictions(output_dir, examples, labels, problem_type, outputs, predi
     return os.path.join(where, name)
 
 
-def is_submitted(run, examples):
-    """Whether Examples to predict are a test file of which GLUE's server takes the predictions: the
-    task's own, not another one or a share of the training file.
+def is_submitted(run: FinetuneConfig, examples: Loaded) -> bool:
+    """Return whether examples to predict are a test file of which GLUE's server takes the
+    predictions: the task's own, not another one or a share of the training file.
     """
     is_own = run.predict_file is None and not run.test_share
     return is_own and examples.source.stem in examples.task.submission
 
 
-def has_labels_of(task, labels):
-    """Whether the classes of a model are those that GLUE's server takes for a task."""
+def has_labels_of(task: TaskSpec, labels: Sequence[str]) -> bool:
+    """Return whether the classes of a model are those that GLUE's server takes for a task."""
     if task.labels is None:
         return task.submitted == "number" and len(labels) == 1
     return set(labels) == set(task.labels)
 
 
-def write_submission(output_dir, examples, labels, problem_type, outputs):
-    """Writes the file in submission/ that GLUE's server takes, as for `write_predictions`."""
+def write_submission(
+    output_dir: str,
+    examples: Examples,
+    labels: Sequence[str],
+    problem_type: TextProblem,
+    outputs: np.ndarray,
+) -> None:
+    """Write the file in submission/ that GLUE's server takes. Arguments as for
+    `write_predictions`.
+    """
     task = examples.task
     submitted = submission_of(task, outputs, problem_type.predicted_labels(outputs, labels))
     ids = itertools.chain.from_iterable(chunk.ids for chunk in examples.chunks())
@@ -284,21 +325,24 @@ def write_submission(output_dir, examples, labels, problem_type, outputs):
     )
 
 
-def predictions_path(output_dir, suffix, predictions_file, default=PREDICTIONS):
-    """(folder, name) of predictions.tsv or, with the same suffix, of the file in its place."""
+def predictions_path(
+    output_dir: str, suffix: str, predictions_file: str | None, default: str = PREDICTIONS
+) -> tuple[str, str]:
+    """Return (folder, name) of predictions.tsv or, with the same suffix, of the file in its
+    place.
+    """
     if predictions_file in (None, STANDARD_OUTPUT):
         return output_dir, predictions_file or with_suffix(default, suffix)
     folder, name = os.path.split(predictions_file)
     return folder or ".", with_suffix(name, suffix)
 
 
-def check_predictions_file(run, parts, own):
-    """UserError where --predictions_file cannot be written, or would replace another file than
-    earlier predictions.
+def check_predictions_file(run: FinetuneConfig, parts: Sequence[Loaded], own: str) -> None:
+    """Raise UserError where --predictions_file cannot be written, or would replace another file
+    than earlier predictions.
 
     Args:
-      run: FinetuneConfig. parts: Examples of the files to predict. own: name of the file in whose
-        place it stands.
+      parts: examples of each file to predict. own: name of the file in whose place it stands.
     """
     named = run.predictions_file
     if named in (None, STANDARD_OUTPUT):
@@ -321,59 +365,65 @@ def check_predictions_file(run, parts, own):
 
 
 def is_earlier(path: str, own: str, output_dir: str) -> bool:
-    """Whether a file of any name looks like what was written in the place of `own`."""
+    """Return whether a file of any name looks like earlier predictions that were written in the
+    place of `own`.
+    """
     if own == TAGGED:
         return is_tagged(path, os.path.join(output_dir, PROBABILITIES))
     return begins_as(path, ANSWERED if own == ANSWERS else PREDICTED)
 
 
-def submission_of(task, outputs, answers):
-    """The predictions of a task of GLUE as its server takes them: list of N str. Scores of STS-B
+def submission_of(task: TaskSpec, outputs: np.ndarray, answers: list[str]) -> list[str]:
+    """Return the N predictions of a task of GLUE in the form that its server takes. Scores of STS-B
     lie between 0 and 5.
     """
     if task.submitted == "number":
         return [f"{value:.3f}" for value in np.clip(outputs[:, 0], 0, 5)]
     if task.submitted == "index":
-        return [str(task.labels.index(answer)) for answer in answers]
+        return [str((task.labels or ()).index(answer)) for answer in answers]
     return answers
 
 
-def suffix_of(source):
-    """What the names of a file's predictions end in: "_matched" of test_matched, "" of test."""
+def suffix_of(source: Source) -> str:
+    """Return the end of the names of a file's predictions: "_matched" for test_matched, "" for
+    test.
+    """
     stem = source.stem
     return stem.removeprefix("test") if stem.startswith("test") else f"_{stem}"
 
 
-def with_suffix(name, suffix):
+def with_suffix(name: str, suffix: str) -> str:
     stem, ending = os.path.splitext(name)
     return f"{stem}{suffix}{ending}"
 
 
-def write_table(output_dir, name, heading, rows):
-    """Writes lines of cells: with commas between them and quoted where the name ends in .csv, else
+def write_table(
+    output_dir: str, name: str, heading: Sequence[str], rows: Iterable[Sequence[str]]
+) -> None:
+    """Write lines of cells: with commas between them and quoted where the name ends in .csv, else
     with tabs, where tabs and line breaks inside become spaces.
     """
     line_of = comma_separated if name.lower().endswith(".csv") else tab_separated
     write(output_dir, name, map(line_of, itertools.chain([heading], rows)))
 
 
-def comma_separated(cells):
+def comma_separated(cells: Sequence[str]) -> str:
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow(cells)
     return line.getvalue()
 
 
-def tab_separated(cells):
+def tab_separated(cells: Sequence[str]) -> str:
     return "\t".join(map(one_line, cells)) + "\n"
 
 
-def one_line(cell):
-    """A cell's text without tabs and line breaks, all else as it is."""
+def one_line(cell: str) -> str:
+    """Return a cell's text with spaces in place of tabs and line breaks, else unchanged."""
     return BREAKS.sub(" ", cell)
 
 
-def write(output_dir, name, lines):
-    """Writes lines of text to a file, which is there as a whole or not at all; "-" is standard
+def write(output_dir: str, name: str, lines: Iterable[str]) -> None:
+    """Write lines of text to a file, which exists as a whole or not at all; "-" is standard
     output.
     """
     if name == STANDARD_OUTPUT:
@@ -391,20 +441,20 @@ def write(output_dir, name, lines):
         ) from None
 
 
-def table(lines):
-    """Lines of (file, number of examples, metrics...), aligned; the first is the heading."""
-    shown = [
+def table(lines: Sequence[Sequence[str | float | None]]) -> str:
+    """Return lines of (file, number of examples, metrics...), aligned; the first is the heading."""
+    rows = [
         [text if isinstance(text, str) else show_number(text) for text in line] for line in lines
     ]
-    columns = itertools.zip_longest(*shown, fillvalue="")  # a file without labels has no metrics
+    columns = itertools.zip_longest(*rows, fillvalue="")  # a file without labels has no metrics
     first, *others = (max(map(len, column)) for column in columns)
     widths = [max(10, width + 2) for width in others]
     return "\n".join(
         f"  {line[0]:<{first}}"
         + "".join(f"{text:>{width}}" for text, width in zip(line[1:], widths, strict=False))
-        for line in shown
+        for line in rows
     )
 
 
-def show_number(value):
+def show_number(value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else console.format_metric(value)

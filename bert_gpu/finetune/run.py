@@ -1,15 +1,20 @@
-"""Fine-tuning: hands task, model and head to the engine, then evaluates and predicts."""
+"""Fine-tuning: passes task, model and head to the engine, then evaluates and predicts."""
 
 import contextlib
 import dataclasses
 import functools
+import itertools
 import time
 import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.settings import Settings, fields_of, like
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.devices import Devices
+from bert_gpu.devices.workers import Alone, Workers
 from bert_gpu.finetune import results
 from bert_gpu.finetune.config import (
     DEFAULT_START,
@@ -20,13 +25,16 @@ from bert_gpu.finetune.config import (
     resolve_phases,
     resolve_task,
 )
-from bert_gpu.finetune.files.encoded import LENGTH_AXES, training_batches
+from bert_gpu.finetune.files.encoded import LENGTH_AXES, EncodedExamples, training_batches
+from bert_gpu.finetune.files.examples import Loaded
 from bert_gpu.finetune.files.splits import read_splits, standard_input_spooled, with_data_of_run
 from bert_gpu.finetune.objective import task_objective
 from bert_gpu.finetune.prediction import Predictor
 from bert_gpu.finetune.start import (
     DROPOUT,
     Start,
+    TaskNotes,
+    Trained,
     check_fits,
     find_trained,
     read_notes,
@@ -65,32 +73,36 @@ class Resolved(Settings):
 
 
 class Result(typing.NamedTuple):
-    """How a fine-tuning ended.
+    """The end of a fine-tuning.
 
     path: of the model that was evaluated. metrics: {stem of a file, such as "dev": {name: value}},
-    of a test file without labels {}.
-    outcome: train.run.TrainingResult of the training, None without one.
+    {} for a test file without labels. outcome: result of the training, None without one.
     """
 
     path: str
-    metrics: dict
+    metrics: dict[str, dict[str, float | None]]
     outcome: engine.TrainingResult | None
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Result({self.path!r}: {self.metrics})"
 
     @property
-    def signal(self):
+    def signal(self) -> int | None:
         """The signal that stopped the training early, or None."""
         return self.outcome and self.outcome.signal
 
 
-def finetune(settings, console=None, clock=time.monotonic, reuses_results=False):
-    """Fine-tunes, evaluates and predicts as FinetuneSettings say; returns a Result. console,
-    clock and errors: as for pretrain.run.pretrain.
+def finetune(
+    settings: FinetuneSettings,
+    console: Console | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    reuses_results: bool = False,
+) -> Result:
+    """Fine-tune, evaluate and predict as the settings say. console, clock and errors: as for
+    pretrain.run.pretrain.
 
-    reuses_results: of a finished training takes the results that it has left for the same data,
-      instead of evaluating and predicting again.
+    reuses_results: whether a finished training returns the results that it has left for the same
+    data, instead of evaluating and predicting again.
     """
     check_monitoring(settings.monitor)
     phases = resolve_phases(settings.run)
@@ -104,14 +116,15 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
             value="-",
         )
     trained = None if trains else find_trained(settings.start, settings.run.output_dir)
-    notes = None if trains else read_notes(trained.path, trained.head, trained.notes)
-    if not trains:
+    notes = None if trained is None else read_notes(trained.path, trained.head, trained.notes)
+    if trained is not None:
         run = with_data_of_run(settings.run, phases, trained.path)
-        settings, phases = dataclasses.replace(settings, run=run), resolve_phases(run)
+        settings = dataclasses.replace(settings, run=run)
+        phases = resolve_phases(run)
     task = resolve_task(settings.run, notes)
     task_type = open_task_type(task)
     task_type.check(settings)
-    if not trains:
+    if trained is not None and notes is not None:
         check_use(trained, notes, task, console)
     init_checkpoint = settings.start.init_checkpoint or DEFAULT_START
     start = None if init_checkpoint == NONE else init_checkpoint
@@ -121,16 +134,18 @@ def finetune(settings, console=None, clock=time.monotonic, reuses_results=False)
         task = examples[phases[0]][0].task  # with the separator of its labels
         workers.check_alike(data_facts(examples))
         results.check_predictions_file(run, examples.get("predict", ()), task_type.PREDICTED)
-        open_run = engine.open_run if trains else open_results
+        open_run: Callable[..., contextlib.AbstractContextManager[engine.Run]] = (
+            engine.open_run if trains else open_results
+        )
         with open_run(settings, RUN_FIELDS, workers, console, clock, start) as opened:
             prepared = prepare(opened, task, examples, trained, notes)
-            tell(prepared, console)
+            print_start(prepared, console)
             return run_prepared(prepared, reuses_results)
 
 
-def check_use(trained, notes, task, console):
-    """UserError for a task of another kind or head than that of a Trained model; warns of classes
-    that nobody has named.
+def check_use(trained: Trained, notes: TaskNotes, task: table.TaskSpec, console: Console) -> None:
+    """Raise UserError for a task of another kind or head than that of a fine-tuned model; warn of
+    classes without names.
     """
     head = open_task_type(task).HEAD
     if trained.head is not head:
@@ -154,17 +169,18 @@ def check_use(trained, notes, task, console):
         )
 
 
-def run_prepared(prepared, reuses_results):
-    """Trains, evaluates and predicts, as a Prepared says; returns a Result."""
-    state, outcome = first_state(prepared), None
+def run_prepared(prepared: "Prepared", reuses_results: bool) -> Result:
+    """Train, evaluate and predict."""
+    state = first_state(prepared)
+    outcome = None
     predict = Predictor(prepared.devices, state, prepared.start.encoder, prepared.problem_type)
     if prepared.trains:
         outcome = train_task(prepared, state, predict)
         if outcome.signal is not None:
             return Result(prepared.path, {}, outcome)
-        if reuses_results and (found := earlier_results(prepared, outcome)):
-            return Result(prepared.path, found, outcome)
-        # these are evaluated, not those in memory: a finished run is not trained again
+        if reuses_results and (earlier := earlier_results(prepared, outcome)):
+            return Result(prepared.path, earlier, outcome)
+        # evaluates the exported weights, not those in memory: a finished run is not trained again
         state.assign_weights(
             prepared.run.workers.arrays_from_chief(lambda: models.read_model(prepared.path).weights)
         )
@@ -177,13 +193,11 @@ class Prepared:
     """Settings, data and model of a run, read, checked and encoded.
 
     Attributes:
-      run: the engine's Run, whose settings are FinetuneSettings with the values of all defaults.
-        task: TaskSpec. task_type: its module. devices: Devices.
-      start: start.Start. problem_type: ProblemType. length: maximum tokens of a row.
+      run: its settings have the values of all defaults. length: maximum tokens of a row.
       tokens: {field of TokenConfig: value} that the model must be used with.
-      examples, encoded: {phase: list of Examples, or of EncodedExamples}, one a file.
+      examples, encoded: {phase: list of one entry for each file}.
       metric_names: the most important first. fixed: {name: value} that a resumed run may not
-        change, None without a training.
+        change, {} without a training.
     """
 
     run: engine.Run
@@ -193,31 +207,42 @@ class Prepared:
     start: Start
     problem_type: ProblemType
     length: int
-    tokens: dict
-    examples: dict
-    encoded: dict
+    tokens: dict[str, Any]
+    examples: dict[str, list[Loaded]]
+    encoded: dict[str, list[EncodedExamples]]
     metric_names: tuple[str, ...]
-    fixed: dict | None
+    fixed: dict[str, Any]
 
     @property
-    def trains(self):
-        return self.fixed is not None
+    def settings(self) -> FinetuneSettings:
+        return typing.cast(FinetuneSettings, self.run.settings)
 
     @property
-    def path(self):
-        """The folder of the model that is evaluated: of a training the exported one."""
+    def trains(self) -> bool:
+        return bool(self.fixed)
+
+    @property
+    def path(self) -> str:
+        """The folder of the model that is evaluated: for a training the exported one."""
         return self.run.folder.model if self.trains else self.start.path
 
 
-def prepare(run, task, examples, trained, notes):
-    """The Prepared of a Run; reads the model, encodes the examples and checks that all fits.
+def prepare(
+    run: engine.Run,
+    task: table.TaskSpec,
+    examples: dict[str, list[Loaded]],
+    trained: Trained | None,
+    notes: TaskNotes | None,
+) -> Prepared:
+    """Read the model, encode the examples and check that all fits.
 
     Args:
-      examples: {phase: list of Examples}. trained, notes: of the model to evaluate (start.py), None
-        for a training.
+      examples: {phase: those of each file}. trained, notes: of the model to evaluate (start.py),
+        None for a training.
     """
-    task_type, devices = open_task_type(task), engine.open_devices(run)
-    settings = run.settings
+    task_type = open_task_type(task)
+    devices = engine.open_devices(run)
+    settings = typing.cast(FinetuneSettings, run.settings)
     first = next(parts[0] for parts in examples.values())  # to train on, where there is a training
     training_examples = first if trained is None else None
     start = (
@@ -229,19 +254,18 @@ def prepare(run, task, examples, trained, notes):
         name: first_set(name, settings.tokens, notes, default=default)
         for name, default in task_type.defaults(first).items()
     }
-    settings = dataclasses.replace(settings, tokens=dataclasses.replace(settings.tokens, **tokens))
     settings = dataclasses.replace(
         settings,
+        tokens=dataclasses.replace(settings.tokens, **tokens),
         run=dataclasses.replace(
             settings.run, positive_label=first_set("positive_label", settings.run, notes)
         ),
     )
-    problem_type = task_type.make_problem_type(settings, task, start.labels, training_examples)
+    problem_type: Any = task_type.make_problem_type(settings, task, start.labels, training_examples)
     if notes is not None and notes.tag_scheme:
         problem_type = dataclasses.replace(problem_type, tag_scheme=notes.tag_scheme)
     length = choose_length(settings, task, start, notes)
-    every = [part for parts in examples.values() for part in parts]
-    check_fits(start, every, length, devices.precision)
+    check_fits(start, list(itertools.chain(*examples.values())), length, devices.precision)
     encoded = {
         phase: [
             task_type.encode(part, problem_type, start, settings, length, run.folder.path)
@@ -251,13 +275,13 @@ def prepare(run, task, examples, trained, notes):
     }
     names = task_type.metric_names(task, problem_type, start.labels)
     settings = run.settings = with_best_metric(settings, names)
-    fixed = None
+    fixed: dict[str, Any] = {}
     if trained is None:
         fixed = fixed_settings(settings, task, devices, start, first, length) | tokens
         if run.stored is None or "positive_label" in run.stored["settings"]:  # older runs lack it
             fixed |= dict(positive_label=problem_type.positive_label)
-    found = dict(vocabulary=start.tokenizer.identity, labels=start.labels, max_seq_length=length)
-    devices.workers.check_alike(fixed or found)
+    facts = dict(vocabulary=start.tokenizer.identity, labels=start.labels, max_seq_length=length)
+    devices.workers.check_alike(fixed or facts)
     if trained is None:
         run.check_resumable(fixed)
         check_best_metric(settings, names, examples.get("eval", ()))
@@ -277,9 +301,9 @@ def prepare(run, task, examples, trained, notes):
     )
 
 
-def with_best_metric(settings, names):
-    """FinetuneSettings whose --best_metric is the first of the metrics' names where it is "loss",
-    the default, and there is no loss, as of answers.
+def with_best_metric(settings: FinetuneSettings, names: Sequence[str]) -> FinetuneSettings:
+    """Return settings whose --best_metric is the first of the metrics' names where it is "loss",
+    the default, and the task has no loss, as squad.
     """
     if settings.ending.best_metric != "loss" or "loss" in names:
         return settings
@@ -287,16 +311,19 @@ def with_best_metric(settings, names):
     return dataclasses.replace(settings, ending=ending)
 
 
-def check_best_metric(settings, names, examples):
-    """UserError for a --best_metric that the dev files' Examples do not have."""
+def check_best_metric(
+    settings: FinetuneSettings, names: Sequence[str], examples: Sequence[Loaded]
+) -> None:
+    """Raise UserError for a --best_metric that the dev files' examples do not have."""
     if examples:
         reported = {part.source.stem: dict.fromkeys(names, 0.0) for part in examples}
         settings.ending.criterion(merge_dev_metrics(reported))
 
 
-def tell(prepared, console):
-    """Warns of what a user may not expect; without a training, also says what is evaluated."""
-    settings, start = prepared.run.settings, prepared.start
+def print_start(prepared: Prepared, console: Console) -> None:
+    """Warn of what a user may not expect; without a training, also print what is evaluated."""
+    settings = prepared.settings
+    start = prepared.start
     warn_of_examples(prepared.examples, console)
     warn_of_labels(
         settings.run, prepared.task, start, prepared.examples.get("predict", ()), console
@@ -307,12 +334,12 @@ def tell(prepared, console):
         console.block([*device_rows(prepared.devices), *describe(prepared)])
 
 
-def first_state(prepared):
-    """The TrainState with the weights that the run starts from."""
-    settings, start = prepared.run.settings, prepared.start
-    memory, optimizer = (
-        (settings.memory, settings.optimizer) if prepared.trains else (MemoryConfig(), None)
-    )
+def first_state(prepared: Prepared) -> TrainState:
+    """Return the state with the weights that the run starts from."""
+    settings = prepared.settings
+    start = prepared.start
+    memory = settings.memory if prepared.trains else MemoryConfig()
+    optimizer = settings.optimizer if prepared.trains else None
     return TrainState(
         prepared.devices.strategy,
         start.weights,
@@ -322,11 +349,13 @@ def first_state(prepared):
     )
 
 
-def train_task(prepared, state, predict):
-    """Trains, or goes on with a training; returns the engine's TrainingResult. predict: a Predictor
-    on the state, for the validations.
+def train_task(prepared: Prepared, state: TrainState, predict: Predictor) -> engine.TrainingResult:
+    """Train, or resume a training; return the engine's result. predict: works on the state, for the
+    validations.
     """
-    run, start, settings = prepared.run, prepared.start, prepared.run.settings
+    run = prepared.run
+    start = prepared.start
+    settings = prepared.settings
     encoded = prepared.encoded["train"][0]
     data = TrainingData(
         open_batches=functools.partial(training_batches, encoded, seed=settings.run.seed),
@@ -364,25 +393,41 @@ def train_task(prepared, state, predict):
     return run.result()
 
 
-def validation(prepared, predict, until_stopped):
-    """{name: value} of the metrics of the dev files, as Loop's validate."""
+def validation(
+    prepared: Prepared, predict: Predictor, until_stopped: Callable[[Iterable[Any]], Iterator[Any]]
+) -> dict[str, float | None]:
+    """Return the metrics of the dev files by name. Serves as Loop's `validate`."""
     evaluated = evaluations(prepared, predict, "eval", until_stopped)
     return merge_dev_metrics({one.stem: judge(prepared, one) for one in evaluated})
 
 
-def earlier_results(prepared, outcome):
-    """The metrics that were written of the same model and data as after a training, or None."""
-    what = (prepared.examples, prepared.path, step_of(prepared, outcome))
+def earlier_results(
+    prepared: Prepared, outcome: engine.TrainingResult | None
+) -> dict[str, dict[str, float | None]] | None:
+    """Return the metrics that were written for the same model and data after a training, or
+    None.
+    """
     return prepared.run.workers.from_chief(
-        results.read_results, prepared.run.folder.path, *what, prepared.problem_type.positive_label
+        results.read_results,
+        prepared.run.folder.path,
+        prepared.examples,
+        prepared.path,
+        step_of(prepared, outcome),
+        prepared.problem_type.positive_label,
     )
 
 
-def evaluations(prepared, predict, phase, until_stopped=iter):
-    """Yields the Evaluated of each file of a phase, "eval" or "predict"; until_stopped: as
-    for loop.Loop, by default none.
+def evaluations(
+    prepared: Prepared,
+    predict: Predictor,
+    phase: str,
+    until_stopped: Callable[[Iterable[Any]], Iterator[Any]] = iter,
+) -> Iterator[Evaluated]:
+    """Yield the outputs for each file of a phase, "eval" or "predict"; until_stopped: as for
+    Predictor.
     """
-    settings, parts = prepared.run.settings, prepared.examples.get(phase, ())
+    settings = prepared.settings
+    parts = prepared.examples.get(phase, ())
     batch_size = settings.run.eval_batch_size * prepared.devices.num_replicas
     for examples, rows in zip(parts, prepared.encoded.get(phase, ()), strict=True):
         yield Evaluated(
@@ -395,26 +440,32 @@ def evaluations(prepared, predict, phase, until_stopped=iter):
         )
 
 
-def judge(prepared, evaluated):
-    """{name: float or None} of the metrics of a file; {} of one without labels."""
+def judge(prepared: Prepared, evaluated: Evaluated) -> dict[str, float | None]:
+    """Return the metrics of a file by name, None for one that is not defined; {} for a file without
+    labels.
+    """
     if not evaluated.examples.has_labels:
         return {}
     return prepared.task_type.judge(evaluated, prepared.metric_names)
 
 
-def evaluate_and_predict(prepared, predict, outcome):
-    """Evaluates and predicts all files, and writes and says what comes of it.
+def evaluate_and_predict(
+    prepared: Prepared, predict: Predictor, outcome: engine.TrainingResult | None
+) -> dict[str, dict[str, float | None]]:
+    """Evaluate and predict all files, write the results and print a summary.
 
     Args:
-      predict: Predictor. outcome: the engine's, of the training, None without one.
+      outcome: of the training, None without one.
 
     Returns:
-      {stem of a file: {name: value}}, of a test file without labels {}.
+      {stem of a file: {name: value}}, {} for a test file without labels.
     """
     workers, console = prepared.run.workers, prepared.run.console
     task_type, path = prepared.task_type, prepared.run.folder.path
-    metrics, predicted, positive = {}, [], prepared.problem_type.positive_label
-    lines = [("", "examples", *prepared.metric_names)]
+    metrics: dict[str, dict[str, float | None]] = {}
+    predicted = []
+    positive = prepared.problem_type.positive_label
+    lines: list[tuple[str | float | None, ...]] = [("", "examples", *prepared.metric_names)]
     for phase in ("eval", "predict"):
         for one in evaluations(prepared, predict, phase):
             metrics[one.stem] = judge(prepared, one)
@@ -424,8 +475,8 @@ def evaluate_and_predict(prepared, predict, outcome):
             if phase == "predict":
                 predicted.append(workers.from_chief(task_type.write, path, one))
     if "eval" in prepared.examples:
-        what = (metrics, prepared.examples, prepared.path, step_of(prepared, outcome))
-        workers.from_chief(results.write_results, path, *what, positive)
+        content = (metrics, prepared.examples, prepared.path, step_of(prepared, outcome))
+        workers.from_chief(results.write_results, path, *content, positive)
     console.say(results.table(lines))
     if positive and "f1" in prepared.metric_names:
         console.say(f"f1 is that of {positive!r}; --positive_label names the other class")
@@ -433,21 +484,23 @@ def evaluate_and_predict(prepared, predict, outcome):
     return metrics
 
 
-def step_of(prepared, outcome):
-    """The step of the training whose weights the evaluated model has; None where it is unknown."""
+def step_of(prepared: Prepared, outcome: engine.TrainingResult | None) -> int | None:
+    """Return the step of the training whose weights the evaluated model has; None where it is not
+    known.
+    """
     stored = prepared.run.stored or {}
     if outcome is None and prepared.path != prepared.run.folder.model:
         return None
     step = stored.get("exported_step") if outcome is None else outcome.progress.step
-    free = stored.get("free", {}) if outcome is None else prepared.run.settings.ending.to_dict()
+    free = stored.get("free", {}) if outcome is None else prepared.settings.ending.to_dict()
     if free.get("export_best"):
         return prepared.run.workers.from_chief(prepared.run.folder.best_step) or step
     return step
 
 
-def data_facts(examples):
-    """{name of a part of the data: its files, by name and content}, what workers tell each other.
-    examples: {phase: list of Examples}.
+def data_facts(examples: Mapping[str, Sequence[Loaded]]) -> dict[str, str]:
+    """Return {name of a part of the data: its files, by name and content}, which workers compare.
+    examples: {phase: those of each file}.
     """
     return {
         f"the data to {phase}": " ".join(part.describe() for part in examples.get(phase, ()))
@@ -455,9 +508,9 @@ def data_facts(examples):
     }
 
 
-def merge_dev_metrics(metrics):
-    """The metrics of several dev files as one: those of the first, and those of the others under
-    the ending of their name (dev_mismatched: mismatched_accuracy).
+def merge_dev_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:
+    """Return the metrics of several dev files as one: those of the first, and those of the others
+    with the ending of their file's name before theirs (dev_mismatched: mismatched_accuracy).
     """
     first, *others = metrics
     more = {
@@ -465,16 +518,25 @@ def merge_dev_metrics(metrics):
         for stem in others
         for name, value in metrics[stem].items()
     }
-    return metrics[first] | more
+    return {**metrics[first], **more}
 
 
-# of the settings in a run.json
+# {setting: field} of a run.json
 RUN_FIELDS = fields_of(Resolved, *FinetuneSettings.kinds().values(), ModelConfig)
 
 
 @contextlib.contextmanager
-def open_results(settings, fields, workers, console, clock, start=None):
-    """As the engine's `open_run`, without a training."""
+def open_results(
+    settings: FinetuneSettings,
+    fields: dict[str, Any],
+    workers: Alone | Workers,
+    console: Console,
+    clock: Callable[[], float],
+    start: str | None = None,
+) -> Iterator[engine.Run]:
+    """Yield the run of an evaluation without a training. Arguments as for the engine's
+    `open_run`.
+    """
     output_dir = settings.run.output_dir
     folder = shared_folder.open_folder(output_dir, workers)
     stored = workers.from_chief(results.open_results, RunFolder(output_dir), fields)
@@ -495,9 +557,12 @@ def open_results(settings, fields, workers, console, clock, start=None):
     )
 
 
-def choose_start(run, task, task_type, examples, devices):
-    """The Start of a training on examples."""
-    settings, labels = run.settings, task_type.find_labels(task, examples)
+def choose_start(
+    run: engine.Run, task: table.TaskSpec, task_type: TaskType, examples: Loaded, devices: Devices
+) -> Start:
+    """Return the start of a training on examples."""
+    settings = typing.cast(FinetuneSettings, run.settings)
+    labels = task_type.find_labels(task, examples)
     check = functools.partial(
         check_size,
         settings,
@@ -513,26 +578,28 @@ def choose_start(run, task, task_type, examples, devices):
     return dataclasses.replace(start, model=dataclasses.replace(start.model, **dropout))
 
 
-def choose_length(settings, task, start, notes):
-    """Maximum tokens of a row: as set by the user, else the length that a model to evaluate was
-    trained with, else a recipe's, else of a trained model of texts its positions, else the task's,
-    or the model's positions where it has fewer.
+def choose_length(
+    settings: FinetuneSettings, task: table.TaskSpec, start: Start, notes: TaskNotes | None
+) -> int:
+    """Return the maximum tokens of a row: as set by the user, else the length that a model to
+    evaluate was trained with, else a recipe's, else for a trained model of texts its positions,
+    else the task's, or the model's positions where it has fewer.
 
-    notes: TaskNotes of the model to evaluate, None for a training. The model's own length wins over
-    a recipe's.
+    notes: of the model to evaluate, None for a training. The model's own length wins over a
+    recipe's.
     """
-    told = settings.run.max_seq_length
-    if told is not None and "max_seq_length" not in settings.flexible:
-        return told
+    length = settings.run.max_seq_length
+    if length is not None and "max_seq_length" not in settings.flexible:
+        return length
     if notes is not None and notes.max_seq_length:
         return notes.max_seq_length
     longest = start.model.max_position_embeddings
     default = longest if notes and task.kind in table.TEXT_KINDS else task.max_seq_length
-    return start.encoder.fixed_length or min(told or default, longest)
+    return start.encoder.fixed_length or min(length or default, longest)
 
 
-def describe(prepared):
-    """Rows on the model and the data, for the log."""
+def describe(prepared: Prepared) -> tuple[tuple[str, str], ...]:
+    """Return rows on the model and the data, for the log."""
     start = prepared.start
     has_labels = start.labels and prepared.task.kind != "regression"
     labels = f"; labels: {', '.join(start.labels)}" if has_labels else ""
@@ -541,21 +608,21 @@ def describe(prepared):
     source = None if start.path == NONE else start.path
     rows.append(("vocabulary", models.describe_tokenizer(start.tokenizer, source)))
     if weights := prepared.problem_type.class_weights:
-        weights = [f"{label} {x:.4g}" for label, x in zip(start.labels, weights, strict=True)]
-        rows.append(("class weights", ", ".join(weights)))
+        parts = [f"{label} {x:.4g}" for label, x in zip(start.labels, weights, strict=True)]
+        rows.append(("class weights", ", ".join(parts)))
     if start.unused:
         rows.append(("left over", start.unused))
     if start.fresh:
         names = ", ".join(start.fresh) if len(start.fresh) < 10 else "all"
         rows.append(("fresh weights", names))
-    for phase, parts in prepared.examples.items():
-        for part, found in zip(parts, prepared.encoded[phase], strict=True):
-            rows.append(("data", f"{part.path}: {prepared.task_type.describe(part, found)}"))
+    for phase, examples in prepared.examples.items():
+        for part, encoded in zip(examples, prepared.encoded[phase], strict=True):
+            rows.append(("data", f"{part.path}: {prepared.task_type.describe(part, encoded)}"))
     return tuple(rows)
 
 
-def warn_of_fresh(start, expressions, console):
-    """Warns of weights of a Start that --freeze, of these expressions, keeps as initialised."""
+def warn_of_fresh(start: Start, expressions: Sequence[str], console: Console) -> None:
+    """Warn of fresh weights that --freeze, with these expressions, keeps as initialised."""
     fresh = sorted(set(start.fresh) & frozen_names(start.weights, expressions))
     if fresh:
         console.warn(
@@ -565,22 +632,28 @@ def warn_of_fresh(start, expressions, console):
         )
 
 
-def warn_of_examples(examples, console):
-    """Warns of what is in the files and no example, and of what the examples warn of: once of
-    several files.
+def warn_of_examples(examples: Mapping[str, Sequence[Loaded]], console: Console) -> None:
+    """Warn of rows of the files that are no examples, and print the warnings of the examples; a
+    warning of several files is printed once.
     """
-    said = set()
+    printed: set[str] = set()
     for part in [part for parts in examples.values() for part in parts]:
         if part.num_skipped:
             console.warn(f"{part.path}: {part.num_skipped:,} {part.why_skipped} are left out")
         for warning in part.warnings:
-            if warning not in said:
+            if warning not in printed:
                 console.warn(f"{part.path}: {warning}")
-        said.update(part.warnings)
+        printed.update(part.warnings)
 
 
-def warn_of_labels(run, task, start, parts, console):
-    """Warns of predictions that GLUE's server would not take. parts: Examples to predict."""
+def warn_of_labels(
+    run: FinetuneConfig,
+    task: table.TaskSpec,
+    start: Start,
+    parts: Sequence[Loaded],
+    console: Console,
+) -> None:
+    """Warn of predictions that GLUE's server would not take. parts: examples to predict."""
     if not results.has_labels_of(task, start.labels) and any(
         results.is_submitted(run, part) for part in parts
     ):
@@ -590,9 +663,16 @@ def warn_of_labels(run, task, start, parts, console):
         )
 
 
-def fixed_settings(settings, task, devices, start, examples, max_seq_length):
-    """{name: value} of the settings that may not change in a resumed run; examples: the training
-    examples.
+def fixed_settings(
+    settings: FinetuneSettings,
+    task: table.TaskSpec,
+    devices: Devices,
+    start: Start,
+    examples: Loaded,
+    max_seq_length: int,
+) -> dict[str, Any]:
+    """Return {name: value} of the settings that may not change in a resumed run. examples: those of
+    the training.
     """
     return (
         start.model.to_dict()
@@ -616,12 +696,13 @@ def fixed_settings(settings, task, devices, start, examples, max_seq_length):
     )
 
 
-def write_model(prepared, path, state, step):
-    """Writes the model of a training after a step to a folder."""
-    start, problem_type = prepared.start, prepared.problem_type
+def write_model(prepared: Prepared, path: str, state: TrainState, step: int) -> None:
+    """Write the model of a training after a step to a folder."""
+    start = prepared.start
+    problem_type = prepared.problem_type
     has_pairs = prepared.examples["train"][0].has_pairs
-    used = prepared.tokens | problem_type.notes
-    files = write_notes(prepared.task, has_pairs, prepared.length, used)
+    values = prepared.tokens | problem_type.notes
+    files = write_notes(prepared.task, has_pairs, prepared.length, values)
     card = facts_while_training(prepared.run.folder.path, step, prepared.run.console.warn)
     is_cut = prepared.task.kind in table.TEXT_KINDS
     notes = models.Notes(

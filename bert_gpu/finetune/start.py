@@ -4,12 +4,17 @@ import dataclasses
 import json
 import os
 import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import CHECKSUM, json_checksum, read_json
 from bert_gpu.base.run_names import MODEL, RUN
 from bert_gpu.base.settings import Settings, fields_of, like, setting
-from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, TokenConfig
+from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, StartConfig, TokenConfig
+from bert_gpu.finetune.files.examples import Loaded
 from bert_gpu.finetune.tasks import table
 from bert_gpu.finetune.tasks.heads import CLASSIFIER, TASK_HEADS, Head
 from bert_gpu.finetune.tasks.interface import open_task_type
@@ -25,9 +30,9 @@ from bert_gpu.model.config import (
     read_config,
     read_config_of,
 )
-from bert_gpu.model.encoders import open_encoder
+from bert_gpu.model.encoders import Encoder, open_encoder
 from bert_gpu.model.heads import pooling_of
-from bert_gpu.model.weights import initialize
+from bert_gpu.model.weights import WeightSpec, initialize
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.provenance import weights_hash
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
@@ -42,64 +47,79 @@ class Start:
 
     path: the model's folder, or "none". labels: names of the classes, in the order of the logits.
     weights: {name: float32 array}, all of the encoder and its head. fresh: names of the randomly
-    initialised ones. unused: what the model's files have and no model here, for the log.
+    initialised ones. unused: description, for the log, of the weights in the model's files that no
+    model here has.
     """
 
     path: str
     model: ModelConfig
     tokenizer: Tokenizer
     labels: tuple[str, ...]
-    weights: dict
+    weights: dict[str, np.ndarray]
     fresh: list[str]
     unused: str = ""
 
     @property
-    def encoder(self):
+    def encoder(self) -> Encoder:
         return open_encoder(self.model)
 
 
-def start_training(config, labels, seed, check_size=lambda model, specs_of: None, head=CLASSIFIER):
-    """The Start of a training of a heads.Head: --init_checkpoint, with fresh weights for what it
+def start_training(
+    config: StartConfig,
+    labels: tuple[str, ...],
+    seed: int,
+    check_size: Callable[
+        [ModelConfig, Callable[[ModelConfig], dict[str, WeightSpec]]], object
+    ] = lambda model, specs_of: None,
+    head: Head = CLASSIFIER,
+) -> Start:
+    """Return the start of a training with a head: --init_checkpoint, with fresh weights for what it
     lacks.
 
-    check_size: called before weights are made with the ModelConfig and a function of such a config
-    -> {name: WeightSpec}.
+    check_size: called before weights are made, with the model's config and a function of such a
+    config -> {name: WeightSpec}.
 
     Drops a head of other classes, and a classifier that pools differently from --pooling and
     --pooler_size; a head of the same classes has them in the order of the labels.
     """
     init_checkpoint = DEFAULT_START if config.init_checkpoint is None else config.init_checkpoint
+    file_weights: dict[str, np.ndarray] = {}
     if init_checkpoint == NONE:
-        path, stored, unused = NONE, {}, ""
+        path = NONE
+        unused = ""
         model, tokenizer = fresh_model(config)
         model = with_pooling(model, config, head)
     else:
         path, source = models.read_start(init_checkpoint)
-        unused, model = models.describe_unused(source.notes), source.config
+        unused = models.describe_unused(source.notes)
+        model = source.config
         tokenizer = checked_tokenizer(config, path, model)
         model = with_dropout(model, config)
-        stored = with_rows_of(labels, source, head)
-        left = reinitialised(model, config.reinit_layers, head)
-        pooled_by, model = pooling_of(model, source.weights), with_pooling(model, config, head)
+        file_weights = with_rows_of(labels, source, head)
+        prefixes = reinitialised(model, config.reinit_layers, head)
+        pooled_by = pooling_of(model, source.weights)
+        model = with_pooling(model, config, head)
         if head is CLASSIFIER and (model.pooling, model.pooled_size) != pooled_by:
-            left += head.prefixes
-        stored = {name: value for name, value in stored.items() if not name.startswith(left)}
+            prefixes += head.prefixes
+        file_weights = {
+            name: value for name, value in file_weights.items() if not name.startswith(prefixes)
+        }
     check_size(model, lambda few: head.weights(open_encoder(few), len(labels)))
     weights = initialize(head.weights(open_encoder(model), len(labels)), seed)
-    fresh = sorted(set(weights) - set(stored))
+    fresh = sorted(set(weights) - set(file_weights))
     return Start(
         path,
         model,
         tokenizer,
         labels,
-        {name: stored.get(name, value) for name, value in weights.items()},
+        {name: file_weights.get(name, value) for name, value in weights.items()},
         fresh,
         unused,
     )
 
 
-def reinitialised(model, num_layers, head):
-    """Prefixes of the weights that --reinit_layers starts anew (Zhang et al. 2021, arXiv
+def reinitialised(model: ModelConfig, num_layers: int, head: Head) -> tuple[str, ...]:
+    """Return the prefixes of the weights that --reinit_layers starts anew (Zhang et al. 2021, arXiv
     2006.05987, section 5): those of the top layers, of the pooler and of the head.
     """
     if num_layers > model.num_groups or (num_layers and model.encoder):
@@ -113,11 +133,14 @@ def reinitialised(model, num_layers, head):
     return (*(f"layer_{index}/" for index in top), *head.prefixes) if num_layers else ()
 
 
-def with_rows_of(labels: tuple[str, ...], source: models.Model, head: Head) -> dict:
-    """The weights of a formats.Model, of whose head of classes only the rows of the labels stay, in
-    their order; without that head where its classes are others.
+def with_rows_of(
+    labels: tuple[str, ...], source: models.Model, head: Head
+) -> dict[str, np.ndarray]:
+    """Return the weights of a model; of its head of classes only the rows of the labels, in their
+    order, and none of it where its classes are others.
     """
-    names, own = class_names(source, head.name), f"{head.name}/"
+    names = class_names(source, head.name)
+    own = f"{head.name}/"
     has_same = sorted(names) == sorted(labels)
     rows = [names.index(label) for label in labels] if has_same else []
     return {
@@ -129,25 +152,26 @@ def with_rows_of(labels: tuple[str, ...], source: models.Model, head: Head) -> d
 
 class Trained(typing.NamedTuple):
     """A fine-tuned model as read: its folder, shape, weights, names of its classes, head and
-    formats.Notes.
+    notes.
     """
 
     path: str
     model: ModelConfig
-    weights: dict
+    weights: dict[str, np.ndarray]
     labels: tuple[str, ...]
     head: Head
     notes: Notes
 
 
-def find_trained(config, output_dir):
-    """The Trained model of an evaluation: --init_checkpoint if it has a task's head, else the model
-    in --output_dir. That one goes first where its run started from --init_checkpoint, so that a
-    training's own flags evaluate what it has trained.
+def find_trained(config: StartConfig, output_dir: str) -> Trained:
+    """Return the model of an evaluation: --init_checkpoint if it has a task's head, else the model
+    in --output_dir. The latter goes first where its run started from --init_checkpoint, so that a
+    training's own flags evaluate the model that it has trained. Raises UserError if neither is
+    fine-tuned.
     """
     trained = os.path.join(output_dir, MODEL)
     has_own = models.has_model(trained)
-    if config.init_checkpoint not in (None, NONE):
+    if config.init_checkpoint is not None and config.init_checkpoint != NONE:
         path = models.find_model(config.init_checkpoint, "init_checkpoint")
         is_start = has_own and has_started_from(config, output_dir)
         if not is_start and (named := read_trained(path)) is not None:
@@ -166,9 +190,9 @@ def find_trained(config, output_dir):
     )
 
 
-def read_trained(path):
-    """The Trained model of a folder, None when it has no task's head; UserError for a head that we
-    do not have.
+def read_trained(path: str) -> Trained | None:
+    """Return the fine-tuned model of a folder, None when it has no task's head. Raises UserError
+    for a head that bert-gpu does not have.
     """
     model = models.read_model(path)
     config, weights, notes, *_ = model
@@ -192,9 +216,9 @@ def read_trained(path):
     return None
 
 
-def has_started_from(config, output_dir):
-    """Whether the run in a folder is a fine-tuning that began with the weights of --init_checkpoint
-    and a head of its own, if any.
+def has_started_from(config: StartConfig, output_dir: str) -> bool:
+    """Return whether the run in a folder is a fine-tuning that began with the weights of
+    --init_checkpoint and a head of its own, if any.
     """
     if not os.path.exists(os.path.join(output_dir, RUN)):
         return False
@@ -210,16 +234,16 @@ def has_started_from(config, output_dir):
     return weights_hash(start.weights) == settings["init_checkpoint"]
 
 
-def start_trained(config, trained):
-    """The Start of an evaluation of a Trained model."""
+def start_trained(config: StartConfig, trained: Trained) -> Start:
+    """Return the start of an evaluation of a fine-tuned model."""
     path, model, weights, labels, *_ = trained
     return Start(path, model, checked_tokenizer(config, path, model), labels, weights, [])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskNotes(Settings):
-    """What task.json in a model's folder says of the task that it was trained for. The labels are
-    in its config.json.
+    """The content of task.json in a model's folder: the task that it was trained for. The labels
+    are in its config.json.
     """
 
     task_name: str | None = like(FinetuneConfig, "task_name")
@@ -234,13 +258,17 @@ class TaskNotes(Settings):
     version_2_with_negative: bool | None = like(TokenConfig, "version_2_with_negative")
     tag_scheme: str | None = setting(None, "How tags spell entities.", choices=NAMES)
     separator: str | None = setting(
-        None, "What is between the labels of a cell.", choices=SEPARATORS
+        None, "Separator between the labels of a cell.", choices=SEPARATORS
     )
     positive_label: str | None = like(FinetuneConfig, "positive_label")
 
 
-def write_notes(task, has_pairs, max_seq_length, tokens):
-    """{name: bytes} of the file that `read_notes` reads. tokens: {field: value} of the others."""
+def write_notes(
+    task: table.TaskSpec, has_pairs: bool, max_seq_length: int, tokens: Mapping[str, Any]
+) -> dict[str, bytes]:
+    """Return {name: bytes} of the file that `read_notes` reads. tokens: {field: value} of the
+    others.
+    """
     values = dict(
         task_name=task.name,
         task_kind=task.kind,
@@ -255,9 +283,9 @@ def write_notes(task, has_pairs, max_seq_length, tokens):
     return {TASK: (json.dumps(values, indent=1) + "\n").encode()}
 
 
-def read_notes(path, head=CLASSIFIER, said=None):
-    """TaskNotes of a model's folder; of one without them, only what its head and its formats.Notes,
-    `said`, tell.
+def read_notes(path: str, head: Head = CLASSIFIER, file_notes: Notes | None = None) -> TaskNotes:
+    """Return the notes of a model's folder. For one without task.json they follow from the head and
+    from `file_notes`, its formats.Notes, which a classifier needs.
     """
     file = os.path.join(path, TASK)
     if os.path.exists(file):
@@ -271,11 +299,17 @@ def read_notes(path, head=CLASSIFIER, said=None):
         task = next(task for task in table.TASKS.values() if open_task_type(task).HEAD is head)
         return TaskNotes(task_name=task.name, task_kind=task.kind)
     kinds = {means: kind for kind, means in KINDS.items()}
-    return TaskNotes(task_kind=kinds.get(said.problem_type), max_seq_length=said.max_seq_length)
+    assert file_notes is not None
+    return TaskNotes(
+        task_kind=kinds.get(file_notes.problem_type or ""),
+        max_seq_length=file_notes.max_seq_length,
+    )
 
 
-def with_pooling(model, config, head):
-    """The ModelConfig with the pooling that a StartConfig sets, of a classifier of texts."""
+def with_pooling(model: ModelConfig, config: StartConfig, head: Head) -> ModelConfig:
+    """Return the model's config with --pooling and --pooler_size, if it is a classifier of
+    texts.
+    """
     if head is not CLASSIFIER:
         return model
     named = {
@@ -286,16 +320,16 @@ def with_pooling(model, config, head):
     return dataclasses.replace(model, **named)
 
 
-def with_dropout(model, config):
-    """The ModelConfig with the dropout of --bert_config_file, where that is named."""
+def with_dropout(model: ModelConfig, config: StartConfig) -> ModelConfig:
+    """Return the model's config with the dropout of --bert_config_file, where that is named."""
     if config.bert_config_file is None:
         return model
-    asked = read_config(config.bert_config_file)
-    return dataclasses.replace(model, **{name: getattr(asked, name) for name in DROPOUT})
+    other = read_config(config.bert_config_file)
+    return dataclasses.replace(model, **{name: getattr(other, name) for name in DROPOUT})
 
 
-def fresh_model(config):
-    """(ModelConfig, tokenizer) of --init_checkpoint=none."""
+def fresh_model(config: StartConfig) -> tuple[ModelConfig, Tokenizer]:
+    """Return the config and the tokenizer of --init_checkpoint=none."""
     if (config.model is None) == (config.bert_config_file is None):
         raise UserError(
             "needs the model's shape, either --model or --bert_config_file",
@@ -308,32 +342,33 @@ def fresh_model(config):
     model = (
         read_config(config.bert_config_file)
         if config.bert_config_file
-        else preset(config.model, vocab_size=tokenizer.vocab_size)
+        else preset(str(config.model), vocab_size=tokenizer.vocab_size)
     )
     models.check_vocabulary(tokenizer, model, f"--vocab_file={config.vocab_file}")
     return model, tokenizer
 
 
-def checked_tokenizer(config, path, model):
-    """The tokenizer of the model in `path`, after checking --model and --bert_config_file against
-    it.
+def checked_tokenizer(config: StartConfig, path: str, model: ModelConfig) -> Tokenizer:
+    """Return the tokenizer of the model in `path`. Raises UserError when --model or
+    --bert_config_file contradict it.
     """
     if config.model is not None:
         raise UserError(
-            "only with --init_checkpoint=none",
+            "applies with --init_checkpoint=none only",
             f"the size is that of the model in {path}",
             setting="model",
             value=config.model,
         )
     if config.bert_config_file is not None:
-        asked, found = read_config_of(config.bert_config_file, model).to_dict(), model.to_dict()
+        in_file = read_config_of(config.bert_config_file, model).to_dict()
+        in_model = model.to_dict()
         changed = [
-            f"{name} {asked[name]}, there {found[name]}"
-            for name in found
+            f"{name} {in_file[name]}, there {in_model[name]}"
+            for name in in_model
             if name not in (*DROPOUT, "initializer_range")
-            and asked[name] != found[name]
-            # the file may count the pieces
-            and not (name == "vocab_size" and asked[name] < found[name])
+            and in_file[name] != in_model[name]
+            # the size in the file may be the number of pieces, without those added as padding
+            and not (name == "vocab_size" and in_file[name] < in_model[name])
         ]
         if changed:
             raise UserError(
@@ -352,18 +387,22 @@ def checked_tokenizer(config, path, model):
     return tokenizer
 
 
-def check_fits(start, examples, max_seq_length, precision):
-    """UserError when the model does not support `max_seq_length` tokens, the pairs among the
-    Examples, or the precision.
+def check_fits(
+    start: Start, examples: Sequence[Loaded], max_seq_length: int, precision: str
+) -> None:
+    """Raise UserError when the model does not support `max_seq_length` tokens, the pairs among the
+    examples, or the precision.
 
-    A model without segment embeddings (type_vocab_size=0, Cramming) tells the texts of a pair
-    apart by [SEP].
+    A model without segment embeddings (type_vocab_size=0, Cramming) separates the texts of a pair
+    by [SEP].
     """
-    model, encoder, where = start.model, start.encoder, f"the model ({start.path})"
+    model = start.model
+    encoder = start.encoder
+    where = f"the model ({start.path})"
     if max_seq_length > model.max_position_embeddings:
         raise UserError(
             f"{where} has {model.max_position_embeddings} positions",
-            "at most that many",
+            "give at most that many",
             setting="max_seq_length",
             value=max_seq_length,
         )
@@ -378,7 +417,7 @@ def check_fits(start, examples, max_seq_length, precision):
     pairs = [part.path for part in examples if part.has_pairs]
     if pairs and model.type_vocab_size == 1:
         raise UserError(
-            f"has pairs, but {where} knows one segment (type_vocab_size=1)",
+            f"has pairs, but {where} has one segment (type_vocab_size=1)",
             "--text_b= takes the first texts alone",
             where=pairs[0],
         )

@@ -1,9 +1,9 @@
 """Several fine-tunings as one job: tasks, cells of a grid, models at marks of a pretraining, trials
 with other seeds.
 
-Each is a run of its own in a folder below OUTPUT_DIR, which resumes as any run does; what is
-finished is not run again. scores.json has every trial's metrics and what they come to, scores.md
-the same as tables; a sweep that evaluates nothing leaves both as they are.
+Each is a run of its own in a folder below OUTPUT_DIR, which resumes as any run does; finished ones
+are not run again. scores.json has every trial's metrics and their summary, scores.md the same as
+tables; a sweep that evaluates nothing leaves both unchanged.
 """
 
 import contextlib
@@ -13,8 +13,10 @@ import itertools
 import os
 import re
 import typing
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
-from bert_gpu.base.console import LogConsole
+from bert_gpu.base.console import Console, LogConsole
 from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.base.files import check_writable, only_writer
 from bert_gpu.base.run_names import MARKS, METRICS
@@ -22,16 +24,22 @@ from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.devices import join_workers
 from bert_gpu.devices.workers import WorkerLost
 from bert_gpu.finetune import scores
-from bert_gpu.finetune.config import DEFAULT_TASK, resolve_phases
+from bert_gpu.finetune.config import (
+    DEFAULT_TASK,
+    FinetuneConfig,
+    FinetuneSettings,
+    SweepConfig,
+    resolve_phases,
+)
 from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.tasks import table
 from bert_gpu.runs import metrics
 
-LONGEST_NAME = 200  # of a cell's folder, in bytes; file systems allow 255
+LONGEST_NAME = 200  # bytes of the name of a cell's folder; file systems allow 255
 
 
 class Trial(typing.NamedTuple):
-    """One fine-tuning of a sweep: what tells it apart, and its settings.
+    """One fine-tuning of a sweep: its place in the sweep, and its settings.
 
     task: name of the task. cell: its cell of the grid, such as "learning_rate=2e-05", "" without a
     grid. mark: share of the pretraining at which its model was exported, None without marks.
@@ -42,18 +50,18 @@ class Trial(typing.NamedTuple):
     mark: float | None
     number: int
     folder: str
-    settings: typing.Any
+    settings: FinetuneSettings
 
 
 class SweepResult(typing.NamedTuple):
-    """How a sweep ended. path: of scores.json. signal: that stopped it, or None."""
+    """The end of a sweep. path: of scores.json. signal: the one that stopped it, or None."""
 
     path: str
     signal: int | None
 
 
-def is_sweep(settings, sweep):
-    """Whether the settings ask for more than one fine-tuning."""
+def is_sweep(settings: FinetuneSettings, sweep: SweepConfig) -> bool:
+    """Return whether the settings describe more than one fine-tuning."""
     return (
         sweep.num_trials > 1
         or sweep.grid is not None
@@ -63,41 +71,41 @@ def is_sweep(settings, sweep):
 
 
 def find_marks(path: str | None) -> dict[float, str]:
-    """{share of the pretraining: the model's folder} in a folder marks/, in rising order; {} of
-    another path.
+    """Return {share of the pretraining: the model's folder} of a folder marks/, in rising order; {}
+    for another path.
     """
-    is_marks = os.path.basename(os.path.normpath(path or "")) == MARKS and os.path.isdir(path)
-    names = os.listdir(path) if is_marks else []
-    found = {
+    path = path or ""
+    is_marks = os.path.basename(os.path.normpath(path)) == MARKS and os.path.isdir(path)
+    marks = {
         float(name): os.path.join(path, name)
-        for name in names
+        for name in (os.listdir(path) if is_marks else ())
         if re.fullmatch(r"\d*\.?\d+(e-\d+)?", name)
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(marks.items()))
 
 
 def hours_at(path: str | None) -> dict[float, float]:
-    """{share: hours} of training until each mark of a folder marks/, from the metrics of the
-    pretraining that it belongs to; {} where these are missing, and of another path.
+    """Return {share: hours} of training until each mark of a folder marks/, from the metrics of the
+    pretraining that it belongs to; {} where these are missing, and for another path.
     """
     shares = find_marks(path)
-    if not shares:
+    if path is None or not shares:
         return {}
     lines = metrics.read_lines(os.path.join(os.path.dirname(os.path.normpath(path)), METRICS))
     times = [(line["progress"], line["seconds"]) for line, _ in lines if line.get("progress")]
-    found = {}
+    hours = {}
     for share in shares:
         reached = [seconds for progress, seconds in times if progress >= share - 1e-9]
         if reached:
-            found[share] = reached[0] / 3600
-    return found
+            hours[share] = reached[0] / 3600
+    return hours
 
 
-def plan_trials(variants, sweep):
-    """The Trials of a sweep, in the order in which they run.
+def plan_trials(variants: Mapping[str, FinetuneSettings], sweep: SweepConfig) -> list[Trial]:
+    """Return the trials of a sweep, in the order in which they run.
 
     Args:
-      variants: {cell of the grid, or "": FinetuneSettings}. sweep: SweepConfig.
+      variants: {cell of the grid, or "": settings}.
 
     Raises:
       UserError: no task is there, or the trials would read or write one file in turn.
@@ -105,30 +113,32 @@ def plan_trials(variants, sweep):
     settings = next(iter(variants.values()))
     for one in variants.values():
         check_own_files(one.run)
-    names = find_tasks(settings.run) if settings.run.task_name == table.ALL else [None]
-    marks = find_marks(settings.start.init_checkpoint) or {None: None}
-    found = []
-    for name, (mark, model), (cell, chosen), number in itertools.product(
-        names, marks.items(), variants.items(), range(sweep.num_trials)
+    names: list[str | None] = (
+        [*find_tasks(settings.run)] if settings.run.task_name == table.ALL else [None]
+    )
+    models: Mapping[Any, str | None] = find_marks(settings.start.init_checkpoint) or {None: None}
+    trials = []
+    for name, (mark, model), (cell, variant), number in itertools.product(
+        names, models.items(), variants.items(), range(sweep.num_trials)
     ):
-        task = name or chosen.run.task_name or DEFAULT_TASK
-        inner = [f"mark-{mark:g}" if model else "", folder_name(cell), f"trial-{number + 1}"]
-        inner = os.path.join(*filter(None, inner))
+        task = name or variant.run.task_name or DEFAULT_TASK
+        parts = [f"mark-{mark:g}" if model else "", folder_name(cell), f"trial-{number + 1}"]
+        inner = os.path.join(*filter(None, parts))
         folder = os.path.join(settings.run.output_dir, task if name else "", inner)
         run = dataclasses.replace(
-            chosen.run, task_name=task, output_dir=folder, seed=chosen.run.seed + number
+            variant.run, task_name=task, output_dir=folder, seed=variant.run.seed + number
         )
         start = dataclasses.replace(
-            chosen.start, init_checkpoint=model or chosen.start.init_checkpoint
+            variant.start, init_checkpoint=model or variant.start.init_checkpoint
         )
-        trial = dataclasses.replace(chosen, run=run, start=start)
-        found.append(Trial(task, cell, mark, number + 1, folder, trial))
-    return found
+        trial = dataclasses.replace(variant, run=run, start=start)
+        trials.append(Trial(task, cell, mark, number + 1, folder, trial))
+    return trials
 
 
-def folder_name(cell):
-    """The name of a cell's folder: the cell, or where that has slashes or is long, what a name can
-    hold of it and a digest.
+def folder_name(cell: str) -> str:
+    """Return the name of a cell's folder: the cell, or where that has slashes or is long, the
+    characters of it that a name may have, and a digest.
     """
     name = cell.replace(" ", ",")
     if os.sep not in name and len(os.fsencode(name)) <= LONGEST_NAME:
@@ -138,8 +148,8 @@ def folder_name(cell):
     return f"{plain[: LONGEST_NAME - len(digest) - 1]}-{digest}"
 
 
-def check_own_files(run):
-    """UserError where a FinetuneConfig names a file that only one fine-tuning can read or write."""
+def check_own_files(run: FinetuneConfig) -> None:
+    """Raise UserError where a setting names a file that only one fine-tuning can read or write."""
     if run.predict_file == STANDARD_INPUT:
         raise UserError(
             "standard input can be read only once, but there are several trials",
@@ -156,8 +166,8 @@ def check_own_files(run):
         )
 
 
-def find_tasks(run):
-    """Names of GLUE's tasks that a FinetuneConfig's data_dir holds; UserError when there are
+def find_tasks(run: FinetuneConfig) -> list[str]:
+    """Return the names of GLUE's tasks that --data_dir holds. Raises UserError when there are
     none.
     """
     if run.data_dir is None:
@@ -167,43 +177,49 @@ def find_tasks(run):
             setting="task_name",
             value=table.ALL,
         )
-    found = [
+    names = [
         name
         for name in table.GLUE
         if table.find_folder(table.TASKS[name], run.data_dir) != run.data_dir
     ]
-    if not found:
-        folders = ", ".join(table.TASKS[name].folder for name in table.GLUE)
+    if not names:
+        folders = ", ".join(str(table.TASKS[name].folder) for name in table.GLUE)
         raise UserError(
             f"has no folder of a task of GLUE ({folders})",
             "name the folder that holds them",
             setting="data_dir",
             value=run.data_dir,
         )
-    return found
+    return names
 
 
-def run_sweep(variants, sweep, console=None):
-    """Runs what is missing of a sweep and writes its scores; returns a SweepResult.
+def run_sweep(
+    variants: Mapping[str, FinetuneSettings], sweep: SweepConfig, console: Console | None = None
+) -> SweepResult:
+    """Run the trials of a sweep that are not finished, and write its scores.
 
-    Args: those of `plan_trials`. console: console.Console; by default messages go to Python's
-      logger "bert_gpu".
+    Args:
+      variants, sweep: as for `plan_trials`. console: by default messages go to Python's logger
+        "bert_gpu".
 
     Raises:
-      UserError: as for a fine-tuning, when the scores of the trials before it are written;
+      UserError: as for a fine-tuning, after the scores of the trials before it are written;
         OUTPUT_DIR holds other files.
     """
     settings = next(iter(variants.values()))
     workers = join_workers(settings.devices)
     console = workers.console(console or LogConsole())
-    trials, output_dir = plan_trials(variants, sweep), settings.run.output_dir
+    trials = plan_trials(variants, sweep)
+    output_dir = settings.run.output_dir
     names = {os.path.relpath(trial.folder, output_dir) for trial in trials}
     workers.on_chief(lambda: check_folder(output_dir, names))
-    hours, rows, stopped = hours_at(settings.start.init_checkpoint), [], None
+    hours = hours_at(settings.start.init_checkpoint)
+    rows: list[scores.Row] = []
+    caught = None
     has_scores = any("eval" in resolve_phases(trial.settings.run) for trial in trials)
-    with contextlib.ExitStack() as held, workers.watched():
+    with contextlib.ExitStack() as locks, workers.watched():
         lock = only_writer(output_dir, "scores", "output_dir", output_dir)
-        workers.on_chief(lambda: held.enter_context(lock))
+        workers.on_chief(lambda: locks.enter_context(lock))
         for index, trial in enumerate(trials, 1):
             name = os.path.relpath(trial.folder, output_dir)
             console.say(f"--- {index} of {len(trials)}: {name}, seed {trial.settings.run.seed}")
@@ -217,40 +233,49 @@ def run_sweep(variants, sweep, console=None):
                     write_scores(output_dir, rows, has_scores)
                 raise
             except TrainingStopped as error:
-                console.warn(f"{name}: {error}; the others go on")
+                console.warn(f"{name}: {error}; the other trials continue")
                 rows.append(row_of(trial, hours, error=str(error)))
                 continue
             if result.signal is not None:
-                stopped = result.signal
+                caught = result.signal
                 break
             rows.append(row_of(trial, hours, metrics=result.metrics))
         path = workers.from_chief(write_scores, output_dir, rows, has_scores)
     if has_scores:
         console.say(scores.describe(rows))
         console.say(f"scores: {path}")
-    return SweepResult(path, stopped)
+    return SweepResult(path, caught)
 
 
-def write_scores(output_dir, rows, has_scores):
-    """Writes scores.json and scores.md; returns the path of the first. Without has_scores, that is
+def write_scores(output_dir: str, rows: Sequence[scores.Row], has_scores: bool) -> str:
+    """Write scores.json and scores.md; return the path of the first. Without has_scores, that is
     when no trial was evaluated, earlier ones stay.
     """
     path = os.path.join(output_dir, scores.JSON)
     return path if not has_scores and os.path.exists(path) else scores.write(output_dir, rows)
 
 
-def row_of(trial, hours, metrics=None, error=None):
-    """A finished trial as an entry of scores.json."""
-    row = dict(task=trial.task, cell=trial.cell, trial=trial.number, seed=trial.settings.run.seed)
+def row_of(
+    trial: Trial,
+    hours: Mapping[float, float],
+    metrics: Mapping[str, Mapping[str, float | None]] | None = None,
+    error: str | None = None,
+) -> scores.Row:
+    """Return a finished trial as an entry of scores.json."""
+    row: scores.Row = dict(
+        task=trial.task, cell=trial.cell, trial=trial.number, seed=trial.settings.run.seed
+    )
     if trial.mark is not None:
         row |= dict(mark=trial.mark, hours=hours.get(trial.mark))
     if error is not None:
         return row | dict(error=error)
-    return row | dict(metrics=metrics, score=scores.score(trial.task, metrics))
+    return row | dict(metrics=metrics, score=scores.score(trial.task, metrics or {}))
 
 
-def check_folder(output_dir, names):
-    """UserError unless a folder is new, empty or a sweep's. names: of the trials' folders in it."""
+def check_folder(output_dir: str, names: Collection[str]) -> None:
+    """Raise UserError unless a folder is new, empty or a sweep's. names: of the trials' folders in
+    it.
+    """
     check_writable(output_dir, "output_dir", output_dir)
     ours = {name.split(os.sep)[0] for name in names} | {scores.JSON, scores.MARKDOWN}
     present = os.listdir(output_dir) if os.path.isdir(output_dir) else []

@@ -49,7 +49,7 @@ CASES = [
     ("train.jsonl", lambda w: f"{{{w}", {}, "with the keys of the first"),
     ("train.jsonl", lambda w: f'{{"{w}": 1}}\n{{"b": 1}}', {}, "with the keys of the first"),
     ("train.jsonl", lambda w: json.dumps(dict(words=w, tags=w)), "ner", '"tags": ["B-LOC", "O"]}'),
-    ("train.csv", lambda w: f"words,tags\n{w},{w}\n", "ner", "the sentences of single words"),
+    ("train.csv", lambda w: f"words,tags\n{w},{w}\n", "ner", "a row is a single word"),
     ("train.txt", lambda w: f"{w.split()[0]} O\n{w.split()[0]} X O\n", "ner", "ends a sentence"),
     ("train.json", lambda w: f"{{{w}", "squad", SQUAD),
     ("train.json", lambda w: squad(w, question=1), "squad", SQUAD),

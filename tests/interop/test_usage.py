@@ -199,7 +199,7 @@ def test_a_copy_by_model_garden_answers_the_same_but_for_what_the_export_says_is
     assert len(warning) <= 300
     path, back = models.open_model(str(tmp_path / "back"), "from")
     trained = read_trained(path)
-    notes = read_notes(path, said=trained.notes)
+    notes = read_notes(path, file_notes=trained.notes)
     uses = {  # {what the export says is lost: (use of the copy, use of the model)}
         "several of them may apply": (notes.task_kind or "classification", kind),
         "names of its classes": (trained.labels, labels),

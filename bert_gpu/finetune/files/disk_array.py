@@ -1,4 +1,4 @@
-"""An array that grows beyond memory: what is large goes to a file without a name, mapped back."""
+"""An array that may outgrow memory: a large one is written to a file without a name and mapped."""
 
 import tempfile
 
@@ -10,25 +10,25 @@ IN_MEMORY_BYTES = 256 << 20
 
 
 class DiskArray:
-    """Collects int32 arrays (n,) and gives them as one (T,).
+    """Collects int32 arrays (n,) and returns them as one (T,).
 
     Args of the constructor:
-      folder: on whose disk the file is when they are more than `in_memory_bytes`, by default
-        IN_MEMORY_BYTES; it, or its nearest parent that exists. The file has no name and goes with
-        the process.
+      folder: decides the disk of the file that holds the array when it has more than
+        `in_memory_bytes`, by default IN_MEMORY_BYTES: the disk of the folder or of its nearest
+        parent that exists. The file has no name and is removed with the process.
     """
 
-    def __init__(self, folder, in_memory_bytes=None):
+    def __init__(self, folder: str, in_memory_bytes: int | None = None) -> None:
         self.file = tempfile.SpooledTemporaryFile(
             in_memory_bytes or IN_MEMORY_BYTES, dir=existing_parent(folder)
         )
 
-    def append(self, array):
-        """OSError when the disk is full."""
+    def append(self, array: np.ndarray) -> None:
+        """Append an array. Raises OSError when the disk is full."""
         self.file.write(np.ascontiguousarray(array, np.int32).data)
 
-    def finish(self):
-        """The array: in memory, or a read-only map of the file."""
+    def finish(self) -> np.ndarray:
+        """Return the array: in memory, or a read-only map of the file."""
         with self.file:
             if self.file.name is not None:  # it outgrew memory
                 self.file.flush()

@@ -1,24 +1,28 @@
 """Texts or pairs of them -> rows of encoded examples -> batches of a training or an evaluation.
 
-All text is tokenized once, up front, into flat arrays, those of large files on the disk. A batch
-is padded only to its longest row, unless the encoder has a fixed length. As in pretraining, the
-order of the examples is a function of (seed, epoch) alone and the position of a run is the number
-of examples consumed.
+All text is tokenized once, in advance, into flat arrays; those of large files are on the disk. A
+batch is padded only to its longest row, unless the encoder has a fixed length. As in pretraining,
+the order of the examples is a function of (seed, epoch) alone, and the position of a run is the
+number of examples consumed.
 
 Legend: N examples, R rows of an example, T tokens of all of them, B batch, S sequence, C classes.
 """
 
 import dataclasses
 import typing
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from bert_gpu.data.pipeline import LengthAxis, bucketed, consume, epoch_order
+from bert_gpu.finetune.config import FinetuneSettings
 from bert_gpu.finetune.files.disk_array import DiskArray
+from bert_gpu.model.encoders import Encoder
 from bert_gpu.text.framing import frame, padded
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
-NO_LABEL = -1  # of a token that nothing is predicted of
-# of the features of (B, S) or (B, R, S)
+NO_LABEL = -1  # the label of a token without a prediction
+# the axes of tokens of the features of shape (B, S) or (B, R, S)
 LENGTH_AXES = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), LengthAxis())
 LENGTH_AXES["token_labels"] = LengthAxis(fill=NO_LABEL)
 LENGTH_MULTIPLE = 8  # matrix units like multiples of 8, and fewer lengths mean fewer compilations
@@ -32,8 +36,8 @@ class EncodedExamples:
     Attributes:
       ids: int32 (T,), all rows concatenated. splits: int64 (N R + 1,), where each begins.
       first_lengths: int64 (N R,), tokens of [CLS] A [SEP], which is segment 0.
-      labels: targets of a ProblemType, (N,) or (N, C), or None. max_seq_length: maximum tokens of
-        a row. num_truncated: rows that were cut to it.
+      labels: targets of a ProblemType, (N,) or (N, C), or None. max_seq_length: maximum tokens of a
+        row. num_truncated: rows that were cut to it.
       padding: as --padding, "fixed" for an encoder with a fixed length.
       token_labels: int32 (T,), targets of tokens, NO_LABEL where there is none, or None.
       origin: what a task type needs to trace rows back to its examples.
@@ -51,35 +55,36 @@ class EncodedExamples:
     origin: typing.Any = None
     rows_per_example: int = 1
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.first_lengths) // self.rows_per_example
 
     @property
     def lengths(self) -> np.ndarray:
-        """The tokens of the longest row of each example, int64 (N,)."""
+        """Tokens of the longest row of each example, int64 (N,)."""
         return np.diff(self.splits).reshape(-1, self.rows_per_example).max(1)
 
 
 def encode_examples(
-    tokenizer,
-    chunks,
-    labels,
-    max_seq_length,
-    padding="dynamic",
-    folder=".",
-    rows_per_example=1,
-):
-    """Tokenizes, truncates and joins texts to EncodedExamples.
+    tokenizer: Tokenizer,
+    chunks: Iterable[tuple[list[str], list[str] | None]],
+    labels: np.ndarray | None,
+    max_seq_length: int,
+    padding: str = "dynamic",
+    folder: str = ".",
+    rows_per_example: int = 1,
+) -> EncodedExamples:
+    """Tokenize and truncate texts, and join them to rows.
 
     Args:
-      tokenizer: text.tokenizer.Tokenizer. chunks: iterable of (texts_a, texts_b): lists of str, the
-        second None for single texts; one text or pair a row.
+      chunks: pairs (texts_a, texts_b), the second None for single texts; one text or pair a row.
       labels: targets of a ProblemType for all of them, or None. max_seq_length: S, at least 5, so
         that each text of a pair keeps a token. padding: as in EncodedExamples.
       folder: as for DiskArray. rows_per_example: as in EncodedExamples.
     """
-    ids, num_truncated = DiskArray(folder), 0
-    lengths, first_lengths = [], []
+    ids = DiskArray(folder)
+    num_truncated = 0
+    lengths: list[np.ndarray] = []
+    first_lengths: list[np.ndarray] = []
     for texts_a, texts_b in chunks:
         rows = frame(tokenizer, texts_a, texts_b, max_seq_length)
         ids.append(rows.ids)
@@ -99,22 +104,25 @@ def encode_examples(
 
 
 def splits_of(lengths: list[np.ndarray]) -> np.ndarray:
-    """Where rows begin, int64 (N + 1,), by their lengths, which come in parts."""
+    """Return where rows begin, int64 (N + 1,), from their lengths, which come in parts."""
     return np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths]))
 
 
-def padding_of(settings, encoder) -> str:
-    """--padding of FinetuneSettings, but for an encoder with a fixed length."""
+def padding_of(settings: FinetuneSettings, encoder: Encoder) -> str:
+    """Return --padding, or "fixed" for an encoder with a fixed length."""
     return "fixed" if encoder.fixed_length else settings.run.padding
 
 
-def make_batch(examples, indices, row_weights=None):
-    """The examples `indices` (B,) as a batch, padded to the longest of their rows, rounded up.
+def make_batch(
+    examples: EncodedExamples, indices: np.ndarray, row_weights: np.ndarray | None = None
+) -> dict[str, np.ndarray]:
+    """Return the examples `indices` (B,) as a batch, padded to the longest of their rows, rounded
+    up.
 
     Returns:
       dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, if the
-        examples have labels, labels (B,) or (B, C), and if their tokens have, token_labels (B, S).
-        Of several rows an example these are (B, R, S) instead of (B, S).
+        examples have labels, labels (B,) or (B, C), and if their tokens have some, token_labels (B,
+        S). With several rows an example, (B, S) is (B, R, S).
     """
     rows = indices
     if examples.rows_per_example > 1:
@@ -137,12 +145,14 @@ def make_batch(examples, indices, row_weights=None):
     return batch if examples.labels is None else batch | dict(labels=examples.labels[indices])
 
 
-def training_batches(examples, *, batch_size, position, seed):
-    """Endless batches of `batch_size` examples from `position` (examples consumed) on, in a new
-    order each epoch; with uniform padding, those of similar length together.
+def training_batches(
+    examples: EncodedExamples, *, batch_size: int, position: int, seed: int
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield batches of `batch_size` examples without end from `position` (examples consumed) on, in
+    a new order each epoch; with uniform padding, those of similar length together.
     """
 
-    def order_of(epoch):
+    def order_of(epoch: int) -> np.ndarray:
         order = epoch_order(len(examples), seed, epoch)
         if examples.padding != "uniform":
             return order
@@ -152,17 +162,19 @@ def training_batches(examples, *, batch_size, position, seed):
         yield make_batch(examples, indices)
 
 
-def evaluation_order(examples):
-    """The order (N,) in which examples are evaluated: the longest first, which leaves little
-    padding and shows at once whether they fit; with fixed padding as they are.
+def evaluation_order(examples: EncodedExamples) -> np.ndarray:
+    """Return the order (N,) in which examples are evaluated: the longest first, which needs little
+    padding and shows at once whether they fit in memory; with fixed padding their own order.
     """
     if examples.padding == "fixed":
         return np.arange(len(examples))
     return np.argsort(-examples.lengths, kind="stable")
 
 
-def evaluation_batches(examples, *, batch_size):
-    """All examples once, in `evaluation_order`. The last batch is padded with examples whose
+def evaluation_batches(
+    examples: EncodedExamples, *, batch_size: int
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield all examples once, in `evaluation_order`. The last batch is padded with examples whose
     "row_weights" (B,) are 0.
     """
     order = evaluation_order(examples)

@@ -1,12 +1,13 @@
-"""The examples of a task's files: read from their file as often as they are needed, in chunks, so
-that of a large file only the labels stay in memory. Errors name the file, the line and the remedy,
-before any training.
+"""The examples of a task's files. A file is read in chunks, again each time its examples are
+needed, so that of a large file only the labels stay in memory. Errors name the file, the line and
+the remedy, before any training.
 """
 
 import dataclasses
 import itertools
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,19 +20,17 @@ from bert_gpu.finetune.tasks.problem_types import (
     plain_label,
     unknown_label,
 )
-from bert_gpu.finetune.tasks.table import TASKS
+from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
 
 CHUNK_ROWS = 8192
-FEW_ROWS, FLAGS = (
-    100,
-    {"0", "1", "0.0", "1.0", "false", "true", "False", "True"},
-)  # that columns of labels hold
+FEW_ROWS = 100  # rows of which the cells are compared with FLAGS
+FLAGS = {"0", "1", "0.0", "1.0", "false", "true", "False", "True"}  # cells of one-hot columns
 IDS = ("id", "index")  # columns that number the examples
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where the examples of a split are: the rows of a file that belong to a Part.
+    """The place of a split's examples: the rows of a file that belong to a Part.
 
     stem: the split's name, or that of one of its files (dev_matched); it names results.
     """
@@ -43,7 +42,9 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Consecutive examples. All lists have one entry each; cells: all cells of their rows."""
+    """Consecutive examples. All lists have one entry for each example; cells: all cells of their
+    rows.
+    """
 
     lines: list[int]
     ids: list[str]
@@ -54,41 +55,50 @@ class Chunk:
 
 
 class Loaded:
-    """What the examples of a Source have in common, whatever their task (task_types.py).
+    """The examples of a Source, with the attributes that all tasks have.
 
     Attributes:
-      source: Source. path: of the file. digest: SHA-256 of the file. num_examples: N.
+      path: of the file. digest: SHA-256 of the file, "" before it is read. num_examples: N.
       rows_per_example: rows of tokens that an example is encoded as.
-      has_pairs: whether they are pairs of texts. num_skipped: examples that were left out, and
-      why_skipped: which ones. labels: the distinct ones of texts. warnings: of what the user may
-      not expect of them. text_hashes: uint64 (N,), equal where the texts of examples are equal, in
-      any order, whatever their white space; label_hashes: the same of their labels, 0 without one.
+      has_pairs: whether they are pairs of texts. num_skipped: number of examples that were left
+        out; why_skipped: which ones. labels: the distinct ones of texts. warnings: messages on what
+        the user may not expect.
+      text_hashes: uint64 (N,), equal where the texts of examples are equal, in any order, whatever
+        their white space. label_hashes: the same for their labels, 0 without one.
     """
 
-    source, path, digest, num_examples = None, None, None, 0
+    digest = ""
+    num_examples = 0
     rows_per_example = 1
-    has_pairs, num_skipped = False, 0
+    has_pairs = False
+    num_skipped = 0
     why_skipped = "lines with another number of columns than the first"
-    labels, warnings, text_hashes, label_hashes = (), (), None, np.uint64(0)
+    labels: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    text_hashes: np.ndarray
+    label_hashes: np.ndarray = np.zeros((), np.uint64)
 
-    def __init__(self, task, source, needs_label):
-        self.source, self.path, self.task, self.needs_label = source, source.path, task, needs_label
-        # of a file without a header line
+    def __init__(self, task: TaskSpec, source: Source, needs_label: bool) -> None:
+        self.source = source
+        self.path = source.path
+        self.task = task
+        self.needs_label = needs_label
+        # names of the columns of a file without a header line
         self.columns = task.columns.get(task.split_of(source.stem))
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.num_examples
 
-    def describe(self):
-        """Which rows of which content they are, wherever the file lies."""
+    def describe(self) -> str:
+        """Return which rows of which content they are, wherever the file lies."""
         return f"{os.path.basename(self.path)} {self.digest[:12]}{self.source.part.describe()}"
 
-    def fit_part(self, shares: Iterable[float]):
-        """Fits the Source's Part (tables.py) to the `share_of` of all rows."""
+    def fit_part(self, shares: Iterable[float]) -> None:
+        """Fit the Part of the source (tables.py) to the `share_of` of all rows."""
         self.source = dataclasses.replace(self.source, part=self.source.part.fitted(shares))
 
-    def check_some(self, count):
-        """UserError when none of the file's rows belong to the Source."""
+    def check_some(self, count: int) -> None:
+        """Raise UserError when none of the file's rows belong to the source."""
         if not count and self.source.part == Part():
             raise UserError("has no examples", "name a file that has some", where=self.path)
         if not count:
@@ -104,15 +114,16 @@ class Examples(Loaded):
     needed.
 
     Args of the constructor:
-      needs_label: False of a file to predict. classes: those of the training or the model, None of
-        a training file.
+      needs_label: False for a file to predict. classes: those of the training or the model, None
+        for a training file.
 
-    Attributes:
-      those of Loaded. header: names of the file's columns. names: of its classes in its schema.
-      has_labels: whether it has labels, some of which are among the classes. label_names: the
-      distinct cells with labels, in the order of their first row; label_lines: that row's line of
-      each, and label_sets: the labels in each. label_codes: int32 (N,), indices into these, -1
-      without a label; None without any. left_out: cells of the rows that are.
+    Attributes, beside those of Loaded:
+      header: names of the file's columns. names: of its classes in its schema. has_labels: whether
+        it has labels, some of which are among the classes.
+      label_names: the distinct cells with labels, in the order of their first row; label_lines: the
+        line of that row; label_sets: the labels in each of them.
+      label_codes: int32 (N,), indices into these, -1 without a label; None where the file has no
+        labels. left_out: the label cells of the rows that are left out.
 
     Raises:
       UserError: a missing file or column, a row with the wrong number of columns, no UTF-8, no
@@ -120,38 +131,53 @@ class Examples(Loaded):
         among those of task or schema.
     """
 
-    def __init__(self, task, source, needs_label=True, classes=None):
+    def __init__(
+        self,
+        task: TaskSpec,
+        source: Source,
+        needs_label: bool = True,
+        classes: Sequence[str] | None = None,
+    ) -> None:
         super().__init__(task, source, needs_label)
-        wanted = (task.text_a, task.label) if needs_label else (task.text_a,)
-        self.table = Table(source.path, self.columns, wanted, task.skips_broken)
+        expected = (task.text_a, task.label) if needs_label else (task.text_a,)
+        self.table = Table(source.path, self.columns, expected, task.skips_broken)
         header = self.header = self.table.header
         self.warnings += self.table.notes
         check_header(self.table, task, needs_label)
         self.a = find_column(self.path, header, task.text_a, "text_a")
-        self.b = self.label = None
+        self.b: int | None = None
+        self.label: int | None = None
         if task.text_b is not None and (task.requires_text_b or task.text_b in header):
             self.b = find_column(self.path, header, task.text_b, "text_b")
         if needs_label or task.label in header:
             self.label = find_column(self.path, header, task.label, "label")
         self.id = next((header.index(name) for name in IDS if header.count(name) == 1), None)
-        self.has_pairs, self.has_labels = self.b is not None, self.label is not None
-        self.classes, self.names, self.left_out = classes, (), ()
+        self.has_pairs = self.b is not None
+        self.has_labels = self.label is not None
+        self.classes = classes
+        self.names: tuple[str, ...] = ()
+        self.left_out: frozenset[str] = frozenset()
         if self.has_labels and self.table.kind == "parquet":
             self.names = tuple(map(plain_label, class_names(self.path, task.label)))
         if source.part.split is not None:
             self.fit_part(share_of(self._texts(row)) for _, row in self.table.rows())
-            if self.has_labels and task.kind != "regression":
-                part = dataclasses.replace(self.source.part, train_only=self._only_to_train())
+            if self.label is not None and task.kind != "regression":
+                train_only = self._only_to_train(self.label)
+                part = dataclasses.replace(self.source.part, train_only=train_only)
                 self.source = dataclasses.replace(source, part=part)
         self._scan()
 
-    def _only_to_train(self):
-        """The `share_of` texts that stay in the training wherever they would belong: for each class
-        without an example there the highest. A frozenset.
+    def _only_to_train(self, column: int) -> frozenset[float]:
+        """Return the `share_of` texts that stay in the training wherever they would belong: the
+        highest one for each class without an example there.
+
+        column: index of the labels.
         """
-        cells, highest = {}, {}
+        cells: dict[str, float] = {}
+        highest: dict[str, float] = {}
         for _, row in self.table.rows():
-            cell, share = row[self.label].strip(), share_of(self._texts(row))
+            cell = row[column].strip()
+            share = share_of(self._texts(row))
             cells[cell] = max(share, cells.get(cell, 0.0))
         self.task = with_separator(self.task, cells)
         for cell, labels in read_labels(cells, self.task, names=self.names).items():
@@ -159,45 +185,54 @@ class Examples(Loaded):
                 highest[label] = max(cells[cell], highest.get(label, 0.0))
         return frozenset(x for x in highest.values() if x < self.source.part.train_from)
 
-    def _scan(self):
-        """Reads the file once: counts examples, collects labels."""
-        codes, found, count, hashes = [], {}, 0, []
+    def _scan(self) -> None:
+        """Read the file once: count examples, collect labels."""
+        codes: list[int] = []
+        cells: dict[str, tuple[int, int]] = {}
+        count = 0
+        hashes: list[int] = []
         for chunk in self.chunks():
             count += len(chunk.lines)
             hashes += [
                 hash_of(*(" ".join(text.split()) for text in texts))
                 for texts in zip(chunk.texts_a, chunk.texts_b or chunk.texts_a, strict=True)
             ]
-            if not self.has_labels:
+            if chunk.labels is None:
                 continue
             for line, label in zip(chunk.lines, chunk.labels, strict=True):
-                codes.append(found.setdefault(label, (len(found), line))[0])
+                codes.append(cells.setdefault(label, (len(cells), line))[0])
         self.check_some(count)
-        self.num_examples, self.num_skipped = count, self.table.num_skipped
+        self.num_examples = count
+        self.num_skipped = self.table.num_skipped
         self.digest = self.table.digest
         self.text_hashes = np.array(hashes, np.uint64)
         if self.has_labels:
-            self._keep_labels({cell: line for cell, (_, line) in found.items()}, codes)
+            self._keep_labels({cell: line for cell, (_, line) in cells.items()}, codes)
 
-    def _keep_labels(self, lines, codes):
-        """Keeps the labels, and says which examples have none.
+    def _keep_labels(self, lines: Mapping[str, int], codes: Sequence[int]) -> None:
+        """Store the labels, and warn of examples that have none.
 
         Args:
-          lines: {cell: its first line}. codes: list of N indices of them.
+          lines: {cell: its first line}. codes: indices of the N examples' cells in `lines`.
         """
         is_training = self.needs_label and self.classes is None
         self.task = with_separator(self.task, lines)
-        found = read_labels(lines, self.task, self.classes, self.names, not is_training)
-        self.label_names, self.label_sets = tuple(found), tuple(found.values())
-        self.label_lines = tuple(map(lines.get, found))
+        labels = read_labels(lines, self.task, self.classes, self.names, not is_training)
+        self.label_names = tuple(labels)
+        self.label_sets = tuple(labels.values())
+        self.label_lines = tuple(lines[cell] for cell in labels)
         self.labels = tuple(dict.fromkeys(itertools.chain.from_iterable(self.label_sets)))
-        places = {cell: place for place, cell in enumerate(found)}
-        codes = np.array([places.get(cell, -1) for cell in lines], np.int32)[np.array(codes, int)]
+        places = {cell: place for place, cell in enumerate(labels)}
+        label_codes = np.array([places.get(cell, -1) for cell in lines], np.int32)[
+            np.array(codes, int)
+        ]
         hashes = [hash_of(*(str(number_in(x) or x) for x in one)) for one in self.label_sets]
-        self.label_hashes = np.array([*hashes, 0], np.uint64)[codes]  # of code -1 the 0
-        blank, has_label = [cell for cell in lines if cell not in found], codes >= 0
-        self.label_codes, spelling = codes, f"{self.task.label!r} is {shown(map(repr, blank))}"
-        if not found:
+        self.label_hashes = np.array([*hashes, 0], np.uint64)[label_codes]  # the 0 for code -1
+        blank = [cell for cell in lines if cell not in labels]
+        has_label = label_codes >= 0
+        self.label_codes = label_codes
+        spelling = f"{self.task.label!r} is {listed(map(repr, blank))}"
+        if not labels:
             problem = f"no example has a label ({spelling})"
             self._drop_labels(problem, "name a file that has some", is_expected=blank == [""])
         elif blank:
@@ -207,7 +242,8 @@ class Examples(Loaded):
                 f"({spelling}) and {outcome}",
             )
         if self.needs_label:
-            self.label_codes, self.left_out = codes[has_label], frozenset(blank)
+            self.label_codes = label_codes[has_label]
+            self.left_out = frozenset(blank)
             self.num_examples = len(self.label_codes)
             self.text_hashes = self.text_hashes[has_label]
             self.label_hashes = self.label_hashes[has_label]
@@ -217,25 +253,29 @@ class Examples(Loaded):
                 "for classes; to predict numbers, give --task_kind=regression",
             )
         if is_training and self.task.kind == "multilabel":
-            odd = shown(map(repr, check_cells(self.path, lines, self.labels)))
+            odd = listed(map(repr, check_cells(self.path, lines, self.labels)))
             self.warnings += bool(odd) * (
-                f"labels such as {odd} contain what may separate labels, and "
-                f"{self.task.separator} does; if each is several labels, write JSON lists",
+                f"labels such as {odd} contain a possible separator, but that of the column is "
+                f"{self.task.separator!r}; if each is several labels, write JSON lists",
             )
         classes = self.classes or self.task.labels or self.names
         if self.has_labels and classes and self.task.kind != "regression":
             self._check_classes(set(map(plain_label, classes)), is_training)
 
-    def _drop_labels(self, problem, remedy, is_expected=False):
-        """Takes the file for one without labels, and says so; UserError where they are needed."""
+    def _drop_labels(self, problem: str, remedy: str, is_expected: bool = False) -> None:
+        """Treat the file as one without labels, with a warning unless that is expected. Raises
+        UserError where labels are needed.
+        """
         if self.needs_label:
             raise UserError(problem, remedy, where=self.path)
-        self.label, self.has_labels, self.label_codes = None, False, None
+        self.label = None
+        self.has_labels = False
+        self.label_codes = None
         self.warnings += () if is_expected else (f"{problem}; there are no metrics",)
 
-    def _check_classes(self, classes, is_training):
-        """Says which labels are none of the classes; UserError where the training has one, or an
-        evaluation no other.
+    def _check_classes(self, classes: Collection[str], is_training: bool) -> None:
+        """Warn of labels that are none of the classes. Raises UserError where the training has one,
+        or an evaluation no other.
         """
         lacking = {label: 0 for label in self.labels if label not in classes}
         sizes = np.bincount(self.label_codes[self.label_codes >= 0]).tolist()
@@ -244,10 +284,10 @@ class Examples(Loaded):
                 if is_training:
                     raise unknown_label(self, line, label, sorted(classes))
                 lacking[label] += size
-        shares = shown(f"{label} ({number:,})" for label, number in lacking.items())
+        shares = listed(f"{label} ({number:,})" for label, number in lacking.items())
         if lacking and len(lacking) == len(self.labels):
             self._drop_labels(
-                f"none of its labels ({shares}) is one of the model's ({shown(sorted(classes))})",
+                f"none of its labels ({shares}) is one of the model's ({listed(sorted(classes))})",
                 "write them alike, here or in id2label of the model's config.json",
             )
         elif lacking:
@@ -256,11 +296,11 @@ class Examples(Loaded):
                 f"and AUC: {shares}",
             )
 
-    def _texts(self, cells):
+    def _texts(self, cells: Sequence[str]) -> list[str]:
         return [cells[self.a], "" if self.b is None else cells[self.b]]
 
-    def chunks(self):
-        """Reads the file again: yields Chunks of up to CHUNK_ROWS examples, in order."""
+    def chunks(self) -> Iterator[Chunk]:
+        """Read the file again: yield chunks of up to CHUNK_ROWS examples, in order."""
         rows = (
             (line, number, cells)
             for number, (line, cells) in enumerate(self.table.rows())
@@ -268,43 +308,46 @@ class Examples(Loaded):
         )
         return map(self._chunk, batched(rows, CHUNK_ROWS))
 
-    def _is_left_out(self, cells):
-        return bool(self.left_out) and cells[self.label].strip() in self.left_out
+    def _is_left_out(self, cells: Sequence[str]) -> bool:
+        return (
+            bool(self.left_out)
+            and self.label is not None
+            and cells[self.label].strip() in self.left_out
+        )
 
-    def _chunk(self, rows):
-        def column(index):
-            return None if index is None else [cells[index] for _, _, cells in rows]
+    def _chunk(self, rows: Sequence[tuple[int, int, list[str]]]) -> Chunk:
+        def column(index: int) -> list[str]:
+            return [cells[index] for _, _, cells in rows]
 
-        labels = column(self.label)
         return Chunk(
             lines=[line for line, _, _ in rows],
-            ids=column(self.id) or [str(number) for _, number, _ in rows],
+            ids=[str(number) for _, number, _ in rows] if self.id is None else column(self.id),
             texts_a=column(self.a),
-            texts_b=column(self.b),
-            labels=None if labels is None else [label.strip() for label in labels],
+            texts_b=None if self.b is None else column(self.b),
+            labels=None if self.label is None else [x.strip() for x in column(self.label)],
             cells=[cells for _, _, cells in rows],
         )
 
-    def column(self, name):
-        """A whole column, read anew: the list of all `name` (lines, ids, texts_a, texts_b, labels)
-        of the Chunks, None where these have None.
+    def column(self, name: str) -> list[Any] | None:
+        """Return a whole column, read anew: the entries of the list `name` (lines, ids, texts_a,
+        texts_b, labels) of all chunks, None where these have None.
         """
         parts = [getattr(chunk, name) for chunk in self.chunks()]
         return None if parts[0] is None else [value for part in parts for value in part]
 
 
-def batched(items: Iterable, size: int) -> Iterator[list]:
-    """Lists of `size` items; the last one may be shorter."""
+def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Yield lists of `size` items; the last one may be shorter."""
     items = iter(items)
     return iter(lambda: list(itertools.islice(items, size)), [])
 
 
-def shown(names):
+def listed(names: Iterable[str]) -> str:
     return shortened(", ".join(names))
 
 
-def check_alike(task, examples):
-    """UserError unless all Examples are pairs, or all are single texts."""
+def check_alike(task: TaskSpec, examples: Sequence[Loaded]) -> None:
+    """Raise UserError unless all examples are pairs, or all are single texts."""
     pairs = [part for part in examples if part.has_pairs]
     for part in examples:
         if pairs and not part.has_pairs:
@@ -316,12 +359,12 @@ def check_alike(task, examples):
             )
 
 
-def check_header(table, task, needs_label):
-    """UserError that says what to do about a table without the columns of a TaskSpec, where its
-    first line shows it: it is a row, or has single texts and the task is pairs.
+def check_header(table: Table, task: TaskSpec, needs_label: bool) -> None:
+    """Raise UserError with a remedy for a table without the columns of a task, where its first line
+    shows the cause: it is a row, or the table has single texts and the task is pairs.
     """
-    header, wanted = table.header, (task.text_a, task.label) if needs_label else (task.text_a,)
-    if set(wanted) <= set(header):
+    header = table.header
+    if {task.text_a, task.label if needs_label else task.text_a} <= set(header):
         return
     if table.kind in DIALECTS and table.is_headed and any(map(is_content, header)):
         first, second = task.text_a, task.text_b or "text_b"
@@ -339,9 +382,10 @@ def check_header(table, task, needs_label):
     flags = [name for name, *cells in zip(header, *rows, strict=True) if FLAGS.issuperset(cells)]
     if needs_label and task.label not in header and len(flags) > 1:
         raise UserError(
-            f"line 1 has no column {shortened(task.label)!r}, but {len(flags)} of "
-            f"0 and 1 ({shortened(', '.join(flags))})",
-            "name in one column, between commas, those with 1, and give --task_kind=multilabel",
+            f"line 1 has no column {shortened(task.label)!r}, but {len(flags)} columns "
+            f"of 0 and 1 ({shortened(', '.join(flags))})",
+            "write the names of those with 1 in one column, with commas between them, and give "
+            "--task_kind=multilabel",
             where=table.path,
         )
     single = TASKS["single"]
@@ -354,13 +398,17 @@ def check_header(table, task, needs_label):
         )
 
 
-def is_content(title):
-    """Whether a cell of a first line is a number or a text rather than the name of a column."""
+def is_content(title: str) -> bool:
+    """Return whether a cell of a first line is a number or a text rather than the name of a
+    column.
+    """
     return number_in(title) is not None or len(title) > 40 or title.count(" ") > 2
 
 
-def find_column(path, header, name, flag):
-    """The index of the column called `name`; UserError unless there is exactly one."""
+def find_column(path: str, header: Sequence[str], name: str, flag: str) -> int:
+    """Return the index of the column called `name`. Raises UserError unless there is exactly
+    one.
+    """
     if header.count(name) == 1:
         return header.index(name)
     if name in header:

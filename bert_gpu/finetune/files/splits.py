@@ -1,10 +1,11 @@
-"""Which rows of which files a fine-tuning trains on, evaluates and predicts."""
+"""The rows of files that a fine-tuning trains on, evaluates and predicts."""
 
 import contextlib
 import dataclasses
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -18,11 +19,11 @@ from bert_gpu.finetune.config import FILES, FinetuneConfig
 from bert_gpu.finetune.files.examples import Loaded, Source, check_alike
 from bert_gpu.finetune.files.tables import Part
 from bert_gpu.finetune.tasks.interface import open_task_type
-from bert_gpu.finetune.tasks.table import find_folder, find_tables
+from bert_gpu.finetune.tasks.table import TaskSpec, find_folder, find_tables
 
 tf = LazyModule("tensorflow")
 
-# what to say where files are named, but not this one, and no folder that may hold it
+# errors where other files are named, but neither this one nor a folder that may hold it
 MISSING = dict(
     train="--train_file: there is no file to train on; name one, or its folder with --data_dir",
     dev="--dev_file: there is no file to evaluate on; name --dev_file or --dev_share, or the "
@@ -31,16 +32,16 @@ MISSING = dict(
 )
 
 NAMED = ("data_dir", "train_file", "dev_file", "test_file")  # settings that say where files are
-SPLIT = ("columns", "dev_share", "test_share")  # and those that say how they are read
+SPLIT = ("columns", "dev_share", "test_share")  # settings that say how they are read
 
 
-def with_data_of_run(config, phases, model):
-    """A FinetuneConfig that names no data, with the data on which a model was trained; unchanged
-    where it names all that its phases read, or where no run of the model is known.
+def with_data_of_run(config: FinetuneConfig, phases: Sequence[str], model: str) -> FinetuneConfig:
+    """Return a config that names no data with the data on which a model was trained; return it
+    unchanged where it names all that its phases read, or where the run of the model is not known.
 
     Args:
       config: of an evaluation or a prediction. phases: its own (config.resolve_phases). model:
-        folder of the fine-tuned model, beside which its run.json is.
+        folder of the fine-tuned model; the run.json is read beside it.
 
     Raises:
       UserError: run.json cannot be read, or the data are not where the run read them.
@@ -61,44 +62,52 @@ def with_data_of_run(config, phases, model):
                 f"--{name} is needed: {shortened(os.path.dirname(model))} was trained "
                 f"with --{name}={shortened(named[name])}, which is not there"
             )
-    how = {name: free[name] for name in SPLIT if free.get(name) and not getattr(config, name)}
-    if "columns" in how:
-        how["columns"] = tuple(how["columns"])
-    return dataclasses.replace(config, **named, **how)
+    split_settings = {
+        name: free[name] for name in SPLIT if free.get(name) and not getattr(config, name)
+    }
+    if "columns" in split_settings:
+        split_settings["columns"] = tuple(split_settings["columns"])
+    return dataclasses.replace(config, **named, **split_settings)
 
 
-def read_splits(task, config, phases, labels=None):
-    """{phase: list of examples (task_types.py)}: one for each file of the phase, such as MNLI's two
-    dev files.
+def read_splits(
+    task: TaskSpec,
+    config: FinetuneConfig,
+    phases: Sequence[str],
+    labels: tuple[str, ...] | None = None,
+) -> dict[str, list[Loaded]]:
+    """Return the examples of each phase (of the classes of the task type): one for each file of the
+    phase, such as MNLI's two dev files.
 
     Args:
-      task: TaskSpec. config: FinetuneConfig. phases: of config.resolve_phases. labels: names of
-        the classes of a trained model; with a training, the classes are those of its file.
+      phases: of config.resolve_phases. labels: names of the classes of a trained model; with a
+        training, the classes are those of its file.
 
     Raises:
       UserError: a file is missing, or as for the examples of the task type.
     """
     check_shares(config)
-    found, task_type = {}, open_task_type(task)
+    examples: dict[str, list[Loaded]] = {}
+    task_type = open_task_type(task)
     for phase in phases:
         needs_label = phase != "predict"
-        found[phase] = [
+        examples[phase] = [
             task_type.open_examples(task, source, needs_label, labels)
             for source in find_sources(task, config, FILES[phase])
         ]
-        task = found[phase][0].task  # with the separator of its labels
+        task = examples[phase][0].task  # with the separator of its labels
         if phase == "train":
-            labels = task.labels or found[phase][0].labels
-    check_alike(task, [part for parts in found.values() for part in parts])
-    for phase in phases[1:] if "train" in found else ():
-        for part in found[phase]:
-            part.warnings += describe_overlap(found["train"][0], part)
-    return found
+            labels = task.labels or examples[phase][0].labels
+    check_alike(task, [part for parts in examples.values() for part in parts])
+    for phase in phases[1:] if "train" in examples else ():
+        for part in examples[phase]:
+            part.warnings += describe_overlap(examples["train"][0], part)
+    return examples
 
 
 def describe_overlap(train: Loaded, part: Loaded) -> tuple[str, ...]:
-    """A warning of the examples that have the same texts as examples of the training, if any, and
-    of those among them that have another label than each of these.
+    """Return a warning of the examples that have the same texts as examples of the training, if
+    any, and of those among them that have another label than each of these.
     """
     is_same = np.isin(part.text_hashes, train.text_hashes)
     own, known = (3 * one.text_hashes + one.label_hashes for one in (part, train))
@@ -106,12 +115,14 @@ def describe_overlap(train: Loaded, part: Loaded) -> tuple[str, ...]:
     return bool(is_same.any()) * (
         f"{np.sum(is_same):,} of the {len(part):,} {part.source.stem} examples "
         f"({np.mean(is_same):.1%}) have the same texts as training examples, {num_others:,} of "
-        "them with another label; a model may know them by heart, so leave them out of one file",
+        "them with another label; a model may have memorised them, so leave them out of one file",
     )
 
 
-def find_sources(task, config, split):
-    """The Sources of a split ("train", "dev" or "test"); UserError when there are none."""
+def find_sources(task: TaskSpec, config: FinetuneConfig, split: str) -> list[Source]:
+    """Return the sources of a split ("train", "dev" or "test"). Raises UserError when there are
+    none.
+    """
     shares = dict(dev=config.dev_share, test=config.test_share)
     train_from = config.test_share + config.dev_share
     part = Part(split, config.test_share, train_from) if train_from else Part()
@@ -126,10 +137,11 @@ def find_sources(task, config, split):
     if config.data_dir is None:
         raise UserError(MISSING[split])
     check_folder(config.data_dir)
-    stem, endings = task.stems(split)[0], " or .".join(task.endings)
+    stem = task.stems(split)[0]
+    endings = " or .".join(task.endings)
     tables = find_tables(task, find_folder(task, config.data_dir), split)
-    found = [Source(stem, path, part) for stem, path in tables.items()]
-    if not found:
+    sources = [Source(stem, path, part) for stem, path in tables.items()]
+    if not sources:
         share = ", or give a share of the training file, --dev_share=.1" if split == "dev" else ""
         raise UserError(
             f"has no {stem}.{endings}",
@@ -137,10 +149,10 @@ def find_sources(task, config, split):
             setting="data_dir",
             value=shortened_path(config.data_dir),
         )
-    return found
+    return sources
 
 
-def check_folder(path):
+def check_folder(path: str) -> None:
     if not tf.io.gfile.isdir(path):
         problem = "is a file, not a folder" if tf.io.gfile.exists(path) else "no such folder"
         raise UserError(
@@ -151,14 +163,14 @@ def check_folder(path):
         )
 
 
-def check_file(path, flag):
+def check_file(path: str, flag: str) -> str:
     if not files.exists(path):
         raise UserError("no such file", "name one", setting=flag, value=shortened_path(path))
     return path
 
 
-def check_shares(config):
-    """UserError for shares that leave nothing, or that compete with a file."""
+def check_shares(config: FinetuneConfig) -> None:
+    """Raise UserError for shares that leave nothing to train on, or that compete with a file."""
     if config.dev_share + config.test_share >= 1:
         raise UserError(
             "leave nothing to train on",
@@ -167,7 +179,8 @@ def check_shares(config):
             value=f"{config.dev_share:g} --test_share={config.test_share:g}",
         )
     for split in ("dev", "test"):
-        share, file = getattr(config, f"{split}_share"), getattr(config, f"{split}_file")
+        share = getattr(config, f"{split}_share")
+        file = getattr(config, f"{split}_file")
         if share and file:
             raise UserError(
                 f"--{split}_file={shortened_path(file)}: there is --{split}_share={share:g}, too",
@@ -176,10 +189,10 @@ def check_shares(config):
 
 
 @contextlib.contextmanager
-def standard_input_spooled(config):
-    """Yields a FinetuneConfig whose --predict_file is a file, also where it was "-": standard input
-    is written to a temporary file first, because it is read more than once. A UserError that names
-    this file calls it standard input. UserError at a terminal, to which nothing is piped.
+def standard_input_spooled(config: FinetuneConfig) -> Iterator[FinetuneConfig]:
+    """Yield a config whose --predict_file is a file, also where it was "-": standard input is
+    written to a temporary file first, because it is read more than once. A UserError that names
+    this file calls it standard input. Raises UserError at a terminal, to which nothing is piped.
     """
     if config.predict_file != STANDARD_INPUT:
         yield config

@@ -1,11 +1,13 @@
 """Reads the tables of tasks (.tsv, .csv, .jsonl, .json and .parquet) row by row.
 
-A row is its cells as text. Columns of .tsv are separated by tabs, and quotes mean nothing unless
+A row is its cells as text. Columns of .tsv are separated by tabs, and quotes have no meaning unless
 the whole file shows that they enclose cells; .csv has commas and quotes (RFC 4180); a line of
 .jsonl, or an entry of the array of a .json, is an object, whose keys are the columns. A table is
-read in pieces (but an array), so that its size does not matter, and again for what is written of
-it; a digest shows that it was the same each time.
+read in pieces, except for an array, so that its size does not matter, and again for what is written
+of it; a digest shows that it was the same each time.
 """
+
+from __future__ import annotations
 
 import bisect
 import csv
@@ -14,7 +16,8 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from bert_gpu.base import files
 from bert_gpu.base.environment import LazyModule
@@ -25,18 +28,19 @@ from bert_gpu.text.formats.encodings import check_plain
 
 tf = LazyModule("tensorflow")
 
-DIALECTS = {
+DIALECTS: dict[str, dict[str, Any]] = {
     "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
     "csv": dict(delimiter=",", strict=True),
     "quoted": dict(delimiter="\t", strict=True),  # a .tsv whose quotes enclose cells
 }
-# a cell in quotes, a row of such cells and cells without quotes, and what needs quotes in a cell
-QUOTED, NEEDS_QUOTES = re.compile(r'"[^"]*(?:""[^"]*)*"'), re.compile(r'["\t\r\n]')
+# a cell in quotes, the characters that need quotes, a row of such cells and cells without quotes
+QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"')
+NEEDS_QUOTES = re.compile(r'["\t\r\n]')
 CELL = rf'(?:{QUOTED.pattern}|[^"\t\r\n]*)'
 QUOTED_ROW = re.compile(rf"{CELL}(?:\t{CELL})*[\r\n]*")
 QUOTES = "its quotes enclose cells, as in .csv, and are read so"
-SEPARATED = {"tsv": "tabs", "csv": "commas"}  # their columns
-OTHER_DELIMITERS = {  # which a header may have instead, and what to do
+SEPARATED = {"tsv": "tabs", "csv": "commas"}  # what separates their columns
+OTHER_DELIMITERS = {  # {delimiter that a header may have instead: remedy}
     ";": CONVERT,
     "|": CONVERT.replace(";", "|"),
     "\t": "name it .tsv",
@@ -46,9 +50,10 @@ REMEDIES = {
     "tsv": "quote texts with a tab, line break or quote, as Python's csv module does",
     "csv": "a text with a comma or line break needs quotes",
 }
-# some documents exceed the csv module's limit of 131,072
+# some documents exceed the csv module's limit of 131,072 characters
 MAX_CELL_CHARACTERS = 1 << 27
-READ_BYTES, ROWS_PER_BATCH = 1 << 20, 1024
+READ_BYTES = 1 << 20
+ROWS_PER_BATCH = 1024
 
 
 class Table:
@@ -56,24 +61,35 @@ class Table:
 
     Args of the constructor:
       path: of the file, whose format is that of `kind_of`.
-      names: of the columns of a .tsv or .csv whose first line may not name them; that line is a
+      names: names of the columns of a .tsv or .csv without a header line; its first line is still a
         header if it has the names `expected`.
       expected: names of columns. skips_broken: leaves out rows with another number of cells than
         there are columns, instead of refusing them.
 
     Attributes:
       header: names of the columns. notes: (QUOTES,) for a .tsv whose quotes enclose cells, or ().
-      digest: SHA-256 of the file and num_skipped: broken rows, both known when `rows` has been
-      read to its end.
+      digest: SHA-256 of the file, and num_skipped: broken rows, both known when `rows` has been
+        read to its end; "" and 0 before.
 
     Raises:
       UserError: no such file, not in its format, no row at all, other columns than `names`.
     """
 
-    def __init__(self, path, names=None, expected=(), skips_broken=False):
-        self.path, self.names, self.skips_broken = path, names, skips_broken
-        self.kind, self.expected = kind_of(path), set(expected)
-        self.header, self.digest, self.num_skipped = None, None, 0
+    def __init__(
+        self,
+        path: str,
+        names: Sequence[str] | None = None,
+        expected: Iterable[str] = (),
+        skips_broken: bool = False,
+    ) -> None:
+        self.path = path
+        self.names = names or ()
+        self.skips_broken = skips_broken
+        self.kind = kind_of(path)
+        self.expected = set(expected)
+        self.header: list[str] = []
+        self.digest = ""
+        self.num_skipped = 0
         self.is_headed = True
         self.notes = (QUOTES,) if self.kind == "tsv" and are_enclosing(path) else ()
         if next(self.rows(), None) is None:
@@ -81,23 +97,25 @@ class Table:
                 "has no examples", "a header line and at least one row are needed", where=path
             )
 
-    def rows(self):
-        """Yields (line, cells) of each row: the line on which it begins (of parquet: its number),
-        from 1, and its cells, one for each name of `header`.
+    def rows(self) -> Iterator[tuple[int, list[str]]]:
+        """Return an iterator of (line, cells) of each row: the line on which it begins (in a
+        parquet file the row's number), from 1, and its cells, one for each name of `header`.
         """
         self.num_skipped = 0
         if self.kind in DIALECTS:
             return self._separated_rows()
         return self._parquet_rows() if self.kind == "parquet" else self._json_rows()
 
-    def _separated_rows(self):
+    def _separated_rows(self) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(MAX_CELL_CHARACTERS)
         digest = hashlib.sha256()
         reader = csv.reader(
             decoded_lines(read_pieces(self.path, digest), self.path),
             **DIALECTS["quoted" if self.notes else self.kind],
         )
-        header, line, blank = None, 1, None
+        header: list[str] | None = None
+        line = 1
+        blank: int | None = None
         try:
             for cells in reader:
                 if header is None:
@@ -124,12 +142,11 @@ class Table:
             ) from None
         self.digest = settled_digest(self.path, digest, self.digest)
 
-    def _header_of(self, cells):
+    def _header_of(self, cells: Sequence[str]) -> list[str]:
         titles = [title.strip() for title in cells]
-        is_one_text = self.names is not None and len(self.names) == 1
-        if len(titles) == 1 and not is_one_text and not self.expected <= set(titles):
+        if len(titles) == 1 and len(self.names) != 1 and not self.expected <= set(titles):
             check_delimiter(self.path, titles[0], self.kind)
-        self.is_headed = self.names is None or self.expected <= set(titles)
+        self.is_headed = not self.names or self.expected <= set(titles)
         if not self.is_headed and len(cells) != len(self.names):
             raise UserError(
                 f"line 1 has {len(cells)} columns and is no header (it lacks "
@@ -140,8 +157,8 @@ class Table:
             )
         return titles if self.is_headed else list(self.names)
 
-    def _broken(self, line, num_cells):
-        """Counts a row with a wrong number of cells, or refuses it."""
+    def _broken(self, line: int, num_cells: int) -> tuple[()]:
+        """Count a row with a wrong number of cells, or refuse it."""
         if not self.skips_broken:
             where = "the header" if self.is_headed else "its first line"
             raise UserError(
@@ -152,7 +169,7 @@ class Table:
         self.num_skipped += 1
         return ()
 
-    def _json_rows(self):
+    def _json_rows(self) -> Iterator[tuple[int, list[str]]]:
         digest = hashlib.sha256()
         lines = decoded_lines(read_pieces(self.path, digest), self.path)
         for first, text in enumerate(["".join(lines)] if self.kind == "json" else lines, 1):
@@ -175,14 +192,14 @@ class Table:
                 yield line, [as_text(record[name]) for name in self.header]
         self.digest = settled_digest(self.path, digest, self.digest)
 
-    def _refused(self, line, problem):
+    def _refused(self, line: int, problem: str) -> UserError:
         return UserError(
             f"{'line' if self.kind == 'jsonl' else 'object'} {line} {problem}",
             'each is an object such as {"text_a": "...", "label": "1"}, with the keys of the first',
             where=self.path,
         )
 
-    def _parquet_rows(self):
+    def _parquet_rows(self) -> Iterator[tuple[int, list[str]]]:
         import pyarrow
         from pyarrow import parquet
 
@@ -206,18 +223,21 @@ class Table:
         self.digest = settled_digest(self.path, digest, self.digest)
 
 
-def are_enclosing(path):
-    """Whether the quotes of a .tsv enclose cells: there are no others, all rows have as many cells,
-    and some of the cells need their quotes, or all of the header have them.
+def are_enclosing(path: str) -> bool:
+    """Return whether the quotes of a .tsv enclose cells: there are no others, all rows have the
+    same number of cells, and some of the cells need their quotes, or all of the header have them.
     """
-    row, widths, needs_quotes = "", set(), False
+    row = ""
+    widths: set[int] = set()
+    needs_quotes = False
     for line in decoded_lines(read_pieces(path, hashlib.sha256()), path):
         row += line
-        if row.count('"') % 2 and len(row) < READ_BYTES:  # goes on in the next line
+        if row.count('"') % 2 and len(row) < READ_BYTES:  # the row continues in the next line
             continue
         if not QUOTED_ROW.fullmatch(row):
             return False
-        cells, width = QUOTED.findall(row), QUOTED.sub("", row).count("\t") + 1
+        cells = QUOTED.findall(row)
+        width = QUOTED.sub("", row).count("\t") + 1
         needs_quotes |= not widths and len(cells) == width
         needs_quotes |= any(NEEDS_QUOTES.search(cell[1:-1]) for cell in cells)
         widths |= {width} if row.strip("\r\n") else set()
@@ -225,32 +245,34 @@ def are_enclosing(path):
     return needs_quotes and not row and len(widths) == 1
 
 
-def check_delimiter(path, line, kind):
-    """UserError when a header of one column seems to have another delimiter than its table."""
-    found = next((delimiter for delimiter in OTHER_DELIMITERS if delimiter in line), None)
-    if found is not None:
-        shown = "a tab" if found == "\t" else repr(found)
+def check_delimiter(path: str, line: str, kind: str) -> None:
+    """Raise UserError when a header of one column seems to have another delimiter than its
+    table.
+    """
+    delimiter = next((delimiter for delimiter in OTHER_DELIMITERS if delimiter in line), None)
+    if delimiter is not None:
+        name = "a tab" if delimiter == "\t" else repr(delimiter)
         raise UserError(
-            f"line 1 has {shown} between its columns ({line[:40]!r}), and a .{kind} "
+            f"line 1 has {name} between its columns ({line[:40]!r}), and a .{kind} "
             f"has {SEPARATED[kind]}",
-            OTHER_DELIMITERS[found],
+            OTHER_DELIMITERS[delimiter],
             where=path,
         )
 
 
-def settled_digest(path, digest, before):
-    """The hexadecimal digest of a whole file that has been read. before: that of the last time, or
-    None; UserError when it was another.
+def settled_digest(path: str, digest: hashlib._Hash, before: str) -> str:
+    """Return the hexadecimal digest of a whole file that has been read. before: the one of the last
+    time, or "". Raises UserError when they differ.
     """
-    found = digest.hexdigest()
-    if before not in (None, found):
+    current = digest.hexdigest()
+    if before not in ("", current):
         raise UserError("has changed while it was read", "repeat the command", where=path)
-    return found
+    return current
 
 
-def kind_of(path):
-    """One of ENDINGS, or json (an array): the ending of a path or, where that is another, what the
-    first line looks like.
+def kind_of(path: str) -> str:
+    """Return one of ENDINGS, or json (an array): the ending of a path or, where that is another,
+    the format that its first line has.
     """
     ending = str(path).rpartition(".")[2].lower()
     if ending in ENDINGS:
@@ -264,24 +286,24 @@ def kind_of(path):
     return "jsonl" if line.lstrip().startswith(b"{") else "tsv" if b"\t" in line else "csv"
 
 
-def class_names(path, column):
-    """Names of the classes that the numbers in a column of a .parquet, or in its lists, stand for,
-    as the `datasets` of Hugging Face note them in its schema; () without such a note.
+def class_names(path: str, column: str) -> tuple[str, ...]:
+    """Return the names of the classes that the numbers in a column of a .parquet, or in its lists,
+    stand for, as the `datasets` of Hugging Face note them in its schema; () without such a note.
     """
     from pyarrow import parquet
 
     noted = (parquet.read_schema(path).metadata or {}).get(b"huggingface", b"{}")
     try:
         feature = json.loads(noted)["info"]["features"][column]
-        while isinstance(feature, list) or "feature" in feature:  # of a list: that of its entries
+        while isinstance(feature, list) or "feature" in feature:  # a list: take its entries'
             feature = feature[0] if isinstance(feature, list) else feature["feature"]
         return tuple(map(str, feature["names"]))
     except (ValueError, LookupError, TypeError, RecursionError):
         return ()
 
 
-def as_text(value):
-    """A value of JSON or parquet as the text of a cell; null is empty."""
+def as_text(value: object) -> str:
+    """Return a value of JSON or parquet as the text of a cell; null is empty."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -289,9 +311,9 @@ def as_text(value):
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def read_pieces(path, digest):
-    """Yields the bytes of a file in pieces, which also go into a hash. UserError when it cannot be
-    read, or is an archive.
+def read_pieces(path: str, digest: hashlib._Hash) -> Iterator[bytes]:
+    """Yield the bytes of a file in pieces, which also go into a hash. Raises UserError when it
+    cannot be read, or is an archive.
     """
     files.check_regular(path)
     try:
@@ -310,9 +332,9 @@ def read_pieces(path, digest):
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """Which rows of a table belong to a split: "test" has those whose `share_of` is below test_to,
-    "train" those from train_from on and those whose number is in train_only, "dev" the others.
-    split: None = all rows.
+    """The rows of a table that belong to a split: "test" has those whose `share_of` is below
+    test_to, "train" those from train_from on and those whose number is in train_only, "dev" the
+    others. split: None = all rows.
     """
 
     split: str | None = None
@@ -320,7 +342,7 @@ class Part:
     train_from: float = 0.0
     train_only: frozenset[float] = frozenset()
 
-    def takes(self, texts):
+    def takes(self, texts: Iterable[str | None]) -> bool:
         return self.split is None or self.split == self._split_of(share_of(texts))
 
     def _split_of(self, share: float) -> str:
@@ -328,12 +350,14 @@ class Part:
             return "train"
         return "test" if share < self.test_to else "dev"
 
-    def fitted(self, shares: Iterable[float]) -> "Part":
-        """The Part whose bounds are moved up where "test" or "dev" would have none of a table's
+    def fitted(self, shares: Iterable[float]) -> Part:
+        """Return the Part with bounds moved up where "test" or "dev" would have none of a table's
         texts, so that it has the next one, unless nothing would be left to train on. shares: the
         `share_of` of all rows.
         """
-        texts, begin, bounds = sorted(set(shares)), 0, []
+        texts = sorted(set(shares))
+        begin = 0
+        bounds: list[float] = []
         for low, high in ((0.0, self.test_to), (self.test_to, self.train_from)):
             is_empty = low < high and bisect.bisect_left(texts, high) <= begin < len(texts) - 1
             bounds.append(math.nextafter(texts[begin], 1) if is_empty else max([high, *bounds]))
@@ -341,7 +365,7 @@ class Part:
         return dataclasses.replace(self, test_to=bounds[0], train_from=bounds[1])
 
     def describe(self) -> str:
-        """The range of `share_of` of its rows, "" of all rows."""
+        """Return the range of `share_of` of its rows, "" for all rows."""
         if self.split is None:
             return ""
         bounds = (0.0, self.test_to, self.train_from, 1.0)
@@ -351,14 +375,14 @@ class Part:
         return f", share {low:g} to {high:g}{only}"
 
 
-def share_of(texts):
-    """A number in [0, 1) that depends on the texts of an example alone, not on their order, so
-    that equal examples stay in one split whenever and wherever a table is split.
+def share_of(texts: Iterable[str | None]) -> float:
+    """Return a number in [0, 1) that depends only on the texts of an example, not on their order,
+    so that equal examples stay in one split whenever and wherever a table is split.
     """
     return hash_of(*texts) / 2**64
 
 
 def hash_of(*texts: str | None) -> int:
-    """A number in [0, 2**64) that depends on some texts and not on their order."""
+    """Return a number in [0, 2**64) that depends on some texts and not on their order."""
     joined = "\0".join(sorted(text or "" for text in texts)).encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.sha256(joined).digest()[:8], "big")

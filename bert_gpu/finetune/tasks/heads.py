@@ -1,14 +1,15 @@
-"""The heads of tasks on an encoder, a row each: the scores that they compute.
+"""The heads of the fine-tuning tasks: how each computes its scores from an encoder.
 
 Legend: B batch, S sequence, C classes.
 """
 
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
 from bert_gpu.interop.heads import ARCHITECTURES, HEADS
+from bert_gpu.model.encoders import Encoder
 from bert_gpu.model.heads import (
     classifier_logits,
     sentence_positions,
@@ -16,35 +17,44 @@ from bert_gpu.model.heads import (
     span_logits,
     token_logits,
 )
+from bert_gpu.model.weights import WeightSpec
 
-MASKED_SCORE = -1e9  # of a token that cannot be chosen
+MASKED_SCORE = -1e9  # the score of a token that cannot be chosen
 
 
 class Head(typing.NamedTuple):
     """The head of a task.
 
-    name: of its row in interop.heads.HEADS. architecture: the class of transformers with it.
-    logits: (weights, batch, encoder, dtype, seed) -> scores of each row, (B, ...); seed None
-    switches dropout off.
+    name: its row in interop.heads.HEADS. architecture: the class of transformers that has it.
+    logits: function of (weights, batch, encoder, dtype, seed) -> scores of each row, (B, ...); seed
+    None switches dropout off.
     """
 
     name: str
     architecture: str
-    logits: Callable
+    logits: Callable[..., tf.Tensor]
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """How the names of its weights, and of what it computes through, begin."""
+        """Beginnings of the names of its weights, and of those of the heads that it computes
+        through.
+        """
         return ARCHITECTURES[self.architecture].prefixes
 
-    def weights(self, encoder, num_classes):
-        """{name: WeightSpec} of it and of an Encoder."""
+    def weights(self, encoder: Encoder, num_classes: int) -> dict[str, WeightSpec]:
+        """Return the specifications of the weights of the encoder and the head, by name."""
         return {**encoder.weights(), **HEADS[self.name].weights(encoder.config, num_classes)}
 
 
-def class_logits(weights, batch, encoder, dtype, seed=None):
-    """(B, C) in the compute dtype. The sentence vector has the dropout of the hidden states, as in
-    Google's BERT.
+def class_logits(
+    weights: Mapping[str, tf.Tensor],
+    batch: Mapping[str, tf.Tensor],
+    encoder: Encoder,
+    dtype: tf.DType,
+    seed: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Return the scores of the classes, (B, C), in the compute dtype. The sentence vector has the
+    dropout of the hidden states, as in Google's BERT.
     """
     config = encoder.config
     hidden = encoder.encode(
@@ -58,17 +68,29 @@ def class_logits(weights, batch, encoder, dtype, seed=None):
     )
 
 
-def tag_logits(weights, batch, encoder, dtype, seed=None):
-    """(B, S, C) in the compute dtype, with the dropout of the hidden states, as in Hugging Face's
-    BertForTokenClassification.
+def tag_logits(
+    weights: Mapping[str, tf.Tensor],
+    batch: Mapping[str, tf.Tensor],
+    encoder: Encoder,
+    dtype: tf.DType,
+    seed: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Return the scores of the tags of each token, (B, S, C), in the compute dtype, with the
+    dropout of the hidden states, as in Hugging Face's BertForTokenClassification.
     """
     hidden = encoder.encode(weights, batch, dtype=dtype, seed=seed)
     return token_logits(weights, hidden, seed, encoder.config.hidden_dropout_prob)
 
 
-def answer_logits(weights, batch, encoder, dtype, seed=None):
-    """float32 (B, S, 2): the scores of each token as an answer's first and as its last,
-    MASKED_SCORE where there is only padding, so that no result depends on how much there is.
+def answer_logits(
+    weights: Mapping[str, tf.Tensor],
+    batch: Mapping[str, tf.Tensor],
+    encoder: Encoder,
+    dtype: tf.DType,
+    seed: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Return the scores of each token as an answer's first and as its last, float32 (B, S, 2).
+    Padding has MASKED_SCORE, so that no result depends on the amount of padding.
     """
     hidden = encoder.encode(weights, batch, dtype=dtype, seed=seed)
     scores = tf.cast(tf.stack(span_logits(weights, hidden), -1), tf.float32)
@@ -81,6 +103,6 @@ SPAN = Head("span", "BertForQuestionAnswering", answer_logits)
 TASK_HEADS = (CLASSIFIER, TOKEN_CLASSIFIER, SPAN)
 
 
-def rows_of(tensor):
-    """(B, S, C) -> (B x S, C)."""
+def rows_of(tensor: tf.Tensor) -> tf.Tensor:
+    """Reshape (B, S, C) to (B x S, C)."""
     return tf.reshape(tensor, [-1, tensor.shape[-1]])

@@ -1,97 +1,129 @@
-"""The types of task (texts, words, answers): what their files hold, what rows are made of it, how
-predictions are judged and written.
+"""The interface of the types of task (texts, tags of words, answers): how a type reads its files,
+encodes its examples, computes metrics and writes predictions.
 
-A task type is a module of this room with what `TaskType` says; run.py trains and evaluates every
-one of them alike. Adding one takes its module, its row in table.KINDS, and a task (table.TASKS).
+A task type is a module of this package with the functions of `TaskType`; run.py trains and
+evaluates all of them alike. Adding one takes its module, its row in table.KINDS, and a task in
+table.TASKS.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import importlib
 import typing
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.tasks import table
+from bert_gpu.finetune.tasks.table import TaskSpec
+
+if TYPE_CHECKING:
+    from bert_gpu.finetune.config import FinetuneSettings
+    from bert_gpu.finetune.files.encoded import EncodedExamples
+    from bert_gpu.finetune.files.examples import Loaded, Source
+    from bert_gpu.finetune.start import Start
+    from bert_gpu.finetune.tasks.heads import Head
+    from bert_gpu.finetune.tasks.problem_types import ProblemType
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evaluated:
-    """What a model has made of a file.
+    """The outputs of a model for the examples of a file.
 
-    settings: FinetuneSettings. examples: those of the file. rows: encoded.EncodedExamples of them.
-    problem_type: ProblemType. labels: names of the classes. outputs: the problem type's, of all
-    rows.
+    examples: those of the file, of the class that the task type reads. problem_type: of the class
+    that the task type makes. labels: names of the classes. outputs: those of the problem type for
+    all rows.
     """
 
-    settings: typing.Any
-    examples: typing.Any
-    rows: typing.Any
-    problem_type: typing.Any
+    settings: FinetuneSettings
+    examples: Any
+    rows: EncodedExamples
+    problem_type: Any
     labels: tuple[str, ...]
-    outputs: typing.Any
+    outputs: Any
 
     @property
-    def stem(self):
+    def stem(self) -> str:
         """The name of the file without its ending; it names results."""
         return self.examples.source.stem
 
 
 class TaskType(typing.Protocol):
-    """What the module of a task type provides. `rows` are encoded.EncodedExamples, `labels` the
-    names of the classes, `problem_type` is of `make_problem_type`.
+    """The functions that the module of a task type provides. `labels` are the names of the classes.
+    `problem_type` comes from `make_problem_type`, `examples` from `open_examples`.
     """
 
-    HEAD: typing.Any  # of heads.py
+    HEAD: Head
     PREDICTED: str  # name of the file of predictions
 
-    def check(self, settings):
-        """UserError for FinetuneSettings that mean nothing for it."""
+    def check(self, settings: FinetuneSettings) -> None:
+        """Raise UserError for settings that have no meaning for the task type."""
 
-    def open_examples(self, task, source, needs_label, labels):
-        """The examples.Loaded of an examples.Source. labels: the classes of the training or of the
-        model, None of a training file.
+    def open_examples(
+        self, task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
+    ) -> Loaded:
+        """Read the examples of a source. labels: the classes of the training or of the model, None
+        for a training file.
         """
 
-    def find_labels(self, task, examples):
-        """The classes in the training examples, in the order of the logits; () without classes."""
-
-    def defaults(self, examples):
-        """{field of TokenConfig: default} of those that a model is trained with and must be used
-        with. examples: those of the training, else others of the task.
+    def find_labels(self, task: TaskSpec, examples: Any) -> tuple[str, ...]:
+        """Return the classes in the training examples, in the order of the logits; () without
+        classes.
         """
 
-    def make_problem_type(self, settings, task, labels, examples):
-        """The ProblemType (problem_types.py), with the losses that FinetuneSettings want. examples:
-        those of the training, None without one.
+    def defaults(self, examples: Any) -> dict[str, Any]:
+        """Return the defaults of those fields of TokenConfig with which a model is trained and must
+        be used. examples: those of the training, or else others of the task.
         """
 
-    def encode(self, examples, problem_type, start, settings, max_seq_length, folder):
-        """The rows of examples, of each as many as their rows_per_example; with several, batches
-        are (B, R, S). folder: as for disk_array.DiskArray.
+    def make_problem_type(
+        self, settings: FinetuneSettings, task: TaskSpec, labels: tuple[str, ...], examples: Any
+    ) -> ProblemType:
+        """Return the problem type with the losses that the settings name. examples: those of the
+        training, None without one.
         """
 
-    def describe(self, examples, rows):
-        """The sizes of examples and rows, for the log."""
+    def encode(
+        self,
+        examples: Any,
+        problem_type: Any,
+        start: Start,
+        settings: FinetuneSettings,
+        max_seq_length: int,
+        folder: str,
+    ) -> EncodedExamples:
+        """Return the rows of examples, of each example as many as their rows_per_example; with
+        several, batches are (B, R, S). folder: as for disk_array.DiskArray.
+        """
 
-    def metric_names(self, task, problem_type, labels):
-        """Names of the metrics, the most important first."""
+    def describe(self, examples: Any, rows: EncodedExamples) -> str:
+        """Return the sizes of examples and rows, for the log."""
 
-    def judge(self, evaluated, names):
-        """{name: float or None} of the metrics of an Evaluated with labels."""
+    def metric_names(
+        self, task: TaskSpec, problem_type: Any, labels: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Return the names of the metrics, the most important first."""
 
-    def after_evaluation(self, output_dir, evaluated):
-        """Writes what a finished evaluation leaves beside its metrics."""
+    def judge(self, evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]:
+        """Return the metrics of examples with labels by name; None where one is not defined."""
 
-    def write(self, output_dir, evaluated):
-        """Writes the predictions; returns the path of the file that one reads first."""
+    def after_evaluation(self, output_dir: str, evaluated: Evaluated) -> None:
+        """Write what a finished evaluation leaves beside its metrics."""
+
+    def write(self, output_dir: str, evaluated: Evaluated) -> str:
+        """Write the predictions; return the path of the file that one reads first."""
 
 
-def open_task_type(task) -> TaskType:
-    """The module of a TaskSpec's type."""
+def open_task_type(task: TaskSpec) -> TaskType:
+    """Return the module of a task's type."""
     return importlib.import_module(f"{__package__}.{table.KINDS[task.kind]}")
 
 
-def check_texts_only(settings, task_name):
-    """UserError for FinetuneSettings that are of classifiers of texts; a recipe's give way."""
+def check_texts_only(settings: FinetuneSettings, task_name: str) -> None:
+    """Raise UserError for settings that only classifiers of texts have; those that a recipe has set
+    are ignored.
+    """
     for config, name in (
         (settings.run, "pictures"),
         (settings.start, "pooling"),

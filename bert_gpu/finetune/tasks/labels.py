@@ -1,16 +1,17 @@
-"""Labels as the cells of a column hold them: which classes a cell names, and which cells are none.
+"""Labels in the cells of a column: which labels a cell holds, and which cells hold none.
 
-Several labels in a cell are a list, as JSON, Python or NumPy write it, or have a separator between
-them, which the whole column decides.
+A cell with several labels is a list, as JSON, Python or NumPy write it, or has a separator between
+its labels, which is chosen by the whole column.
 
-A row without a label holds one of BLANK, or -1 where the labels are not all numbers or something
-names the classes: among numbers -1 is a class, as in -1, 0, 1 for sentiment.
+A row without a label holds one of BLANK, or -1 where the labels are not all numbers or the classes
+have names: among numbers -1 is a class, as in -1, 0, 1 for sentiment.
 """
 
 import ast
 import contextlib
 import dataclasses
 import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from bert_gpu.base import files
 from bert_gpu.base.errors import UserError, shortened
@@ -26,38 +27,45 @@ LIST = re.compile(rf"(?s)[\[({{]\s*(?:(?:{ITEM})(?:[\s,]+(?:{ITEM}))*)?[\s,]*[\]
 ONE_HOT = re.compile(r"(?i)\[?\s*(?:(?:[01]\.?0*|true|false)(?:[\s,;|]+|(?=\])|$)){2,}\]?")
 
 
-def read_labels(cells, task, classes=None, names=(), may_lack=False):
-    """{cell: its labels, a tuple of str}, of the cells that hold labels; where there may be several
-    an empty cell is no label among them, which is an answer.
+def read_labels(
+    cells: Iterable[str],
+    task: table.TaskSpec,
+    classes: Iterable[str] | None = None,
+    names: Sequence[str] = (),
+    may_lack: bool = False,
+) -> dict[str, tuple[str, ...]]:
+    """Return the labels of each of the cells that hold labels. Where a cell may hold several, an
+    empty cell holds none of them, which is an answer, too.
 
     Args:
-      cells: all distinct cells of a file. task: TaskSpec. classes: those of the training or the
-        model, None where these cells tell them. names: that the schema of the file gives to the
-        classes 0, 1 and so on; a model whose classes are other numbers was trained without them.
-      may_lack: whether a file that says -1 everywhere, or nothing, has no labels.
+      cells: all distinct cells of a file. classes: those of the training or the model, None where
+        they follow from these cells.
+      names: names in the schema of the file for the classes 0, 1 and so on; a model whose classes
+        are other numbers was trained without them.
+      may_lack: whether a file in which all cells are -1 or blank has no labels.
     """
     known = frozenset(map(plain_label, classes or task.labels or ()))
     are_indices = bool(known) and are_numbers(known) and not known <= set(names)
     indices = {} if are_indices else {str(index): name for index, name in enumerate(names)}
-    found = {
+    labels_of = {
         cell: labels
         for cell in cells
         if (labels := labels_in(cell, task)) == [] or cell.lower() not in BLANK or cell in known
     }
-    own = {label for labels in found.values() for label in labels}
+    own = {label for labels in labels_of.values() for label in labels}
     if may_lack and own <= {MINUS_ONE} - known:
         return {}
     is_named = bool(names or task.labels) or not are_numbers(known or own)
     is_class = task.kind == "regression" or (MINUS_ONE in known and not indices) or not is_named
     return {
         cell: tuple(indices.get(label, label) for label in labels)
-        for cell, labels in found.items()
+        for cell, labels in labels_of.items()
         if is_class or labels != [MINUS_ONE]
     }
 
 
 def labels_in(cell: str, task: table.TaskSpec) -> list[str]:
-    """The labels in a cell, as `plain_label` has them, without repetitions."""
+    """Return the labels in a cell, in the form of `plain_label`, without repetitions."""
     if task.kind != "multilabel":
         return [plain_label(cell)]
     listed = listed_labels(cell)
@@ -66,10 +74,10 @@ def labels_in(cell: str, task: table.TaskSpec) -> list[str]:
 
 
 def listed_labels(cell: str) -> list[str] | None:
-    """The labels of a cell that is a list, as JSON, Python and NumPy write it; None of any other
-    cell.
+    """Return the labels of a cell that is a list, as JSON, Python and NumPy write it; None for any
+    other cell.
     """
-    if cell == "set()":  # Python's, without a member
+    if cell == "set()":  # Python's empty set
         return []
     with contextlib.suppress(ValueError, RecursionError):
         values = files.parse_json(cell)
@@ -81,16 +89,17 @@ def listed_labels(cell: str) -> list[str] | None:
     return None
 
 
-def with_separator(task: table.TaskSpec, cells: dict) -> table.TaskSpec:
-    """The task with the separator of the cells of a column, unless it has one: of those that occur
-    the one by whose labels the cells repeat each other most; beside lists one that no label has.
+def with_separator(task: table.TaskSpec, cells: Iterable[str]) -> table.TaskSpec:
+    """Return the task with a separator: its own or, of those that occur in the cells of the column,
+    the one whose parts repeat most; where some cells are lists, one that is in none of their
+    labels.
     """
     if task.kind != "multilabel" or task.separator is not None:
         return task
     lists = {cell: listed_labels(cell) for cell in cells}
     plain = [cell for cell, labels in lists.items() if labels is None]
 
-    def rank(separator: str) -> tuple:
+    def rank(separator: str) -> tuple[bool, bool, float, bool]:
         parts = [part.strip() for cell in plain for part in cell.split(separator)]
         is_unused = not any(separator in cell for cell in plain)
         return (
@@ -103,9 +112,9 @@ def with_separator(task: table.TaskSpec, cells: dict) -> table.TaskSpec:
     return dataclasses.replace(task, separator=min(SEPARATORS, key=rank))
 
 
-def check_cells(path: str, lines: dict[str, int], labels: tuple[str, ...]) -> list[str]:
-    """UserError for cells of several labels that are one-hot vectors, or lists that cannot be read.
-    Returns the labels that contain a separator.
+def check_cells(path: str, lines: Mapping[str, int], labels: Sequence[str]) -> list[str]:
+    """Raise UserError for cells with several labels that are one-hot vectors, or lists that cannot
+    be read. Return the labels that contain a separator.
 
     lines: {cell: its first line} of a training file. labels: those in it.
     """
@@ -114,9 +123,11 @@ def check_cells(path: str, lines: dict[str, int], labels: tuple[str, ...]) -> li
     are_one_hot = len(sizes) == 1 and all(map(ONE_HOT.fullmatch, cells))
     for cell in cells:
         if are_one_hot or (cell[0] + cell[-1] in ("[]", "{}") and listed_labels(cell) is None):
+            problem = (
+                "a one-hot vector, which names no labels" if are_one_hot else "which is no list"
+            )
             raise UserError(
-                f"line {lines[cell]} has {shortened(repr(cell))}, "
-                f"{'a one-hot vector, which names no labels' if are_one_hot else 'no list'}",
+                f"line {lines[cell]} has {shortened(repr(cell))}, {problem}",
                 'write the names of its labels, such as a,b or ["a", "b"]',
                 where=path,
             )

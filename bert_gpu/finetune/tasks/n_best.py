@@ -1,24 +1,34 @@
 """The best answers to questions, from the scores of the tokens of their rows.
 
 As in Google's run_squad the candidates are pairs of the best first and last tokens of each row,
-each token in the row that shows most of its context. Other than there the characters of a token are
+each token in the row that shows most of its context. Unlike there, the characters of each token are
 known (offsets.py), so that answers are cut out of the context itself.
 
 Legend: R rows, T tokens of a row, K best tokens of a row, P pairs.
 """
 
+from __future__ import annotations
+
 import typing
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bert_gpu.finetune.config import TokenConfig
+from bert_gpu.finetune.files.encoded import EncodedExamples
+from bert_gpu.finetune.tasks.interface import Evaluated
 from bert_gpu.finetune.tasks.windows import best_windows
 
-NO_ANSWER = 0  # the token, [CLS], that stands for it
+if TYPE_CHECKING:
+    from bert_gpu.finetune.tasks.question_answering import Answers
+
+NO_ANSWER = 0  # index of the token, [CLS], that stands for no answer
 
 
 class Best(typing.NamedTuple):
-    """What is kept of the scores of a row: the K best first and last tokens, the best first, with
-    their scores, and the score of no answer as first and as last; float64.
+    """The best scores of a row: its K best first and last tokens, the best first, with their
+    scores, and the score of no answer as first and as last; float64.
     """
 
     starts: np.ndarray
@@ -28,30 +38,32 @@ class Best(typing.NamedTuple):
     null_scores: tuple[float, float]
 
 
-def best_of(scores, number):
-    """The Best of the scores (T, 2) of a row's tokens, `number` of them; of equals the first."""
+def best_of(scores: np.ndarray, number: int) -> Best:
+    """Return the `number` best tokens of a row by their scores (T, 2); of equals the first."""
     order = np.argsort(-scores, axis=0, kind="stable")[:number]
-    chosen = np.take_along_axis(scores, order, 0)
+    best = np.take_along_axis(scores, order, 0)
     null = tuple(scores[NO_ANSWER].tolist())
-    return Best(order[:, 0], chosen[:, 0], order[:, 1], chosen[:, 1], null)
+    return Best(order[:, 0], best[:, 0], order[:, 1], best[:, 1], null)
 
 
 class Predicted(typing.NamedTuple):
-    """What is predicted of questions, by id: answers (text, "" for none), n_best (list of
-    {"text", "probability", "start_logit", "end_logit"}, the best first), null_odds (score of no
-    answer less that of the best answer; None where every question has an answer).
+    """The predictions for questions, by the id of the question.
+
+    answers: text, "" for no answer. n_best: list of {"text", "probability", "start_logit",
+    "end_logit"}, the best first. null_odds: the score of no answer less that of the best answer;
+    None where every question has an answer.
     """
 
-    answers: dict
-    n_best: dict
-    null_odds: dict | None
+    answers: dict[str, str]
+    n_best: dict[str, list[dict[str, Any]]]
+    null_odds: dict[str, float] | None
 
 
-def predict(evaluated):
-    """Predicted of the questions of an Evaluated, whose outputs are a list of R Best."""
+def predict(evaluated: Evaluated) -> Predicted:
+    """Return the predictions for the questions of a file, whose outputs are a list of R Best."""
     examples, rows, outputs = evaluated.examples, evaluated.rows, evaluated.outputs
     problem_type, tokens = evaluated.problem_type, evaluated.settings.tokens
-    found = Predicted({}, {}, {} if problem_type.allows_none else None)
+    predicted = Predicted({}, {}, {} if problem_type.allows_none else None)
     bounds = np.searchsorted(rows.origin.questions, np.arange(len(examples) + 1))
     for index, question in enumerate(examples.questions):
         of_question = range(bounds[index], bounds[index + 1])
@@ -61,20 +73,21 @@ def predict(evaluated):
         entries = n_best(context, pairs, problem_type, null)
         best = next((entry for entry in entries if entry["text"]), None)
         answer = entries[0]["text"]
-        if problem_type.allows_none:
+        if predicted.null_odds is not None:
             odds = sum(null)
             if best is not None:
                 odds -= best["start_logit"] + best["end_logit"]
-            is_none = best is None or odds > tokens.null_score_diff_threshold
-            answer = "" if is_none else best["text"]
-            found.null_odds[question.id] = odds
-        found.answers[question.id], found.n_best[question.id] = answer, entries
-    return found
+            is_none = odds > tokens.null_score_diff_threshold
+            answer = "" if best is None or is_none else best["text"]
+            predicted.null_odds[question.id] = odds
+        predicted.answers[question.id] = answer
+        predicted.n_best[question.id] = entries
+    return predicted
 
 
 class Pairs(typing.NamedTuple):
-    """Possible answers to a question: their first and last characters + 1, and their scores, (P,)
-    each, in the order of rows and of their best tokens.
+    """Possible answers to a question: their first characters, the ends after their last ones, and
+    their scores, (P,) each, in the order of rows and of their best tokens.
     """
 
     begins: np.ndarray
@@ -83,21 +96,30 @@ class Pairs(typing.NamedTuple):
     end_scores: np.ndarray
 
 
-def candidates(rows, index, of_question, outputs, tokens):
-    """The Pairs of a question's best tokens that may be an answer: inside the context, in order, of
-    at most --max_answer_length tokens, the first one in the row that shows most of its context.
+def candidates(
+    rows: EncodedExamples,
+    index: int,
+    of_question: range,
+    outputs: Sequence[Best],
+    tokens: TokenConfig,
+) -> Pairs:
+    """Return the pairs of a question's best tokens that may be an answer: inside the context, in
+    order, at most --max_answer_length tokens long, the first one in the row that shows most of its
+    context.
 
     Args:
-      index: of the question. of_question: range of its rows. outputs: list of R Best.
+      index: of the question. of_question: its rows. outputs: those of all R rows.
     """
-    origin, found = rows.origin, []
+    origin = rows.origin
+    parts: list[tuple[np.ndarray, ...]] = []
     here = slice(of_question.start, of_question.stop)
     base, limit = origin.splits[origin.contexts[index]], origin.splits[origin.contexts[index] + 1]
     firsts = rows.first_lengths[here]
     lengths = np.diff(rows.splits[of_question.start : of_question.stop + 1]) - firsts - 1
     owners = best_windows(origin.starts[here], lengths, limit - base)
     for window, row in enumerate(of_question):
-        best, begin = outputs[row], firsts[window]
+        best = outputs[row]
+        begin = firsts[window]
         starts, ends = best.starts[:, None], best.ends[None]
         fits = (starts >= begin) & (starts <= ends) & (ends < begin + lengths[window])
         first, last = np.nonzero(fits & (ends - starts < tokens.max_answer_length))
@@ -105,13 +127,15 @@ def candidates(rows, index, of_question, outputs, tokens):
         is_owner = owners[places[0]] == window
         begins, ends = base + places[:, is_owner]
         scores = best.start_scores[first[is_owner]], best.end_scores[last[is_owner]]
-        found.append((origin.begins[begins], origin.ends[ends], *scores))
-    return Pairs(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+        parts.append((origin.begins[begins], origin.ends[ends], *scores))
+    return Pairs(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def n_best(context, pairs, problem_type, null):
-    """The best answers of different texts, at most n_best_size of them, as Predicted.n_best has
-    them; with allows_none also no answer, "". null: its scores as first and as last.
+def n_best(
+    context: str, pairs: Pairs, problem_type: Answers, null: tuple[float, float]
+) -> list[dict[str, Any]]:
+    """Return the best answers of different texts, at most n_best_size of them, in the form of
+    Predicted.n_best; with allows_none also no answer, "". null: its scores as first and as last.
     """
     begins, ends, start_scores, end_scores = (values.tolist() for values in pairs)
     texts = [context[begin:end] for begin, end in zip(begins, ends, strict=True)]
@@ -119,14 +143,14 @@ def n_best(context, pairs, problem_type, null):
     if problem_type.allows_none:
         rows.append(("", *null))
     rows.sort(key=lambda row: row[1] + row[2], reverse=True)
-    chosen = {}
+    best: dict[str, tuple[str, float, float]] = {}
     for row in rows:
-        if len(chosen) == problem_type.n_best_size:
+        if len(best) == problem_type.n_best_size:
             break
-        chosen.setdefault(row[0], row)
+        best.setdefault(row[0], row)
     if problem_type.allows_none:
-        chosen.setdefault("", ("", *null))
-    entries = list(chosen.values()) or [("", 0.0, 0.0)]
+        best.setdefault("", ("", *null))
+    entries = list(best.values()) or [("", 0.0, 0.0)]
     totals = np.array([first + last for _, first, last in entries])
     shares = np.exp(totals - totals.max())
     shares /= shares.sum()

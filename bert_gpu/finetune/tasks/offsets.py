@@ -1,26 +1,29 @@
-"""Where the pieces of a text stand in it: the characters that each is made of.
+"""The characters of a text that each of its pieces is made of.
 
-A tokenizer's cleaning may change the length of a text. SentencePiece reports offsets itself; for
-WordPiece they are found by cutting the text first: into Google's words (white space, punctuation,
-Chinese characters; text/tokenizers/basic.py), whose characters are known, and a word of several
-pieces character by character. The pieces themselves are those of the whole text: where cutting at
-punctuation would change them (a sigma before an apostrophe), `places_between_spaces` finds theirs.
+A tokenizer's cleaning may change the length of a text. SentencePiece reports offsets itself. For
+WordPiece the text is first cut into Google's words (white space, punctuation, Chinese characters;
+text/tokenizers/basic.py), whose characters are known, and a word of several pieces character by
+character. The pieces themselves are those of the whole text: where cutting at punctuation would
+change them (a sigma before an apostrophe), `places_between_spaces` finds theirs.
 
 Legend: T pieces of a text.
 """
 
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from bert_gpu.text.tokenizers import basic
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 SPACE, SINGLE, LETTER = " ", ".", "a"  # the kinds of characters
-WORD = "a+|[.]"  # of kinds
+WORD = "a+|[.]"  # the kinds of a word's characters
 
 
-def kind_of(code):
-    """SPACE, SINGLE (a word of its own) or LETTER (also what cleaning removes)."""
+def kind_of(code: int) -> str:
+    """Return SPACE, SINGLE (a word of its own) or LETTER (also for what cleaning removes)."""
     cleaned = basic.clean(code)
     if cleaned == " ":
         return SPACE
@@ -31,23 +34,28 @@ def kind_of(code):
 KINDS = basic.Table(kind_of)
 
 
-def spans_of(text, pattern):
-    """[(begin, end)] of the parts of a text whose characters' kinds match a regular expression."""
-    return [found.span() for found in re.finditer(pattern, text.translate(KINDS))]
+def spans_of(text: str, pattern: str) -> list[tuple[int, int]]:
+    """Return (begin, end) of each part of a text whose characters' kinds match a regular
+    expression.
+    """
+    return [match.span() for match in re.finditer(pattern, text.translate(KINDS))]
 
 
-def locate_pieces(tokenizer, texts):
-    """For each text (ids, begins, ends), int32 (T,): its pieces and the characters, from `begin` to
-    before `end`, that each stands for.
+def locate_pieces(
+    tokenizer: Tokenizer, texts: list[str]
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return (ids, begins, ends), int32 (T,), of each text: its pieces and the characters, from
+    `begin` to before `end`, that each stands for.
     """
     whole, whole_splits = tokenizer.tokenize(texts)
     if hasattr(tokenizer, "locate"):
-        parts = np.split(whole, whole_splits[1:-1])
-        return [told_places(tokenizer, *one) for one in zip(texts, parts, strict=True)]
+        pairs = zip(texts, np.split(whole, whole_splits[1:-1]), strict=True)
+        return [located_by_tokenizer(tokenizer, text, ids) for text, ids in pairs]
     words = [spans_of(text, WORD) for text in texts]
     parts = [text[a:b] for text, spans in zip(texts, words, strict=True) for a, b in spans]
     ids, splits = tokenizer.tokenize(parts)
-    found, first = [], 0
+    located = []
+    first = 0
     for text, spans, start, end in zip(
         texts, words, whole_splits[:-1], whole_splits[1:], strict=True
     ):
@@ -58,37 +66,51 @@ def locate_pieces(tokenizer, texts):
             begins, ends = places_of(tokenizer, text, spans, pieces, bounds - bounds[0])
         else:
             begins, ends = places_between_spaces(tokenizer, text, pieces)
-        found.append((pieces, begins, ends))
-    return found
+        located.append((pieces, begins, ends))
+    return located
 
 
-def told_places(tokenizer, text, ids):
-    """(ids, begins, ends) of a text of which the tokenizer tells the places."""
-    found = tokenizer.locate(text)
-    if found is None or len(found[0]) != len(ids):
-        found = places_between_spaces(tokenizer, text, ids)
-    return ids, *found
+def located_by_tokenizer(
+    tokenizer: Any, text: str, ids: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return (ids, begins, ends) of a text with the offsets that the tokenizer itself reports."""
+    places = tokenizer.locate(text)
+    if places is None or len(places[0]) != len(ids):
+        places = places_between_spaces(tokenizer, text, ids)
+    return ids, *places
 
 
-def places_of(tokenizer, text, spans, ids, bounds):
-    """(begins, ends) of the pieces of a text's words. bounds: of each word among the pieces."""
+def places_of(
+    tokenizer: Tokenizer,
+    text: str,
+    spans: Sequence[tuple[int, int]],
+    ids: np.ndarray,
+    bounds: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (begins, ends) of the pieces of a text's words. bounds: of each word among the
+    pieces.
+    """
     counts = np.diff(bounds)
     limits = np.array(spans, np.int32).reshape(-1, 2)
     begins, ends = (np.repeat(limits[:, side], counts) for side in (0, 1))
-    for word in np.flatnonzero(counts > 1):
-        first, last = bounds[word], bounds[word + 1]
+    for word in np.flatnonzero(counts > 1).tolist():
+        first = bounds[word]
+        last = bounds[word + 1]
         begin, end = spans[word]
         inner = places_in_word(tokenizer, text[begin:end], ids[first:last])
         if inner is not None:
-            begins[first:last], ends[first:last] = inner[0] + begin, inner[1] + begin
+            begins[first:last] = inner[0] + begin
+            ends[first:last] = inner[1] + begin
     return begins, ends
 
 
-def places_in_word(tokenizer, word, ids):
-    """(begins, ends) of the pieces of one word; None when their letters are not those of the word,
-    as of [UNK].
+def places_in_word(
+    tokenizer: Tokenizer, word: str, ids: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return (begins, ends) of the pieces of one word; None when their letters are not those of the
+    word, as of [UNK].
     """
-    letters = ["".join(found) for found in basic.split_words(list(word), tokenizer.do_lower_case)]
+    letters = ["".join(parts) for parts in basic.split_words(list(word), tokenizer.do_lower_case)]
     pieces = [piece.removeprefix("##") for piece in tokenizer.pieces(ids)]
     if "".join(letters) != "".join(pieces):
         return None
@@ -99,21 +121,27 @@ def places_in_word(tokenizer, word, ids):
     return begins, np.maximum(owners[lasts - 1] + 1, np.append(begins[1:], len(word)))
 
 
-def places_between_spaces(tokenizer, text, ids):
-    """(begins, ends) of the pieces of a text that are not those of its words alone. Between two
-    spaces, the offsets of the words' own pieces if these match the pieces of the whole text, else
-    the whole stretch between the spaces; if even those pieces differ, the whole text.
+def places_between_spaces(
+    tokenizer: Tokenizer, text: str, ids: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (begins, ends) of the pieces of a text that are not those of its words alone. Between
+    two spaces, these are the offsets of the words' own pieces if these match the pieces of the
+    whole text, or else the whole stretch between the spaces; if even its pieces differ, the whole
+    text.
     """
     limits = spans_of(text, "[a.]+")
-    found, splits = tokenizer.tokenize([text[begin:end] for begin, end in limits])
-    begins, ends = np.zeros(len(ids), np.int32), np.full(len(ids), len(text), np.int32)
-    if not np.array_equal(found, ids):
+    parted, splits = tokenizer.tokenize([text[begin:end] for begin, end in limits])
+    begins = np.zeros(len(ids), np.int32)
+    ends = np.full(len(ids), len(text), np.int32)
+    if not np.array_equal(parted, ids):
         return begins, ends
     for (begin, end), first, last in zip(limits, splits[:-1], splits[1:], strict=True):
-        part, here = text[begin:end], slice(first, last)
+        part = text[begin:end]
+        here = slice(first, last)
         spans = spans_of(part, WORD)
         inner, bounds = tokenizer.tokenize([part[a:b] for a, b in spans])
-        begins[here], ends[here] = 0, end - begin
+        begins[here] = 0
+        ends[here] = end - begin
         if np.array_equal(inner, ids[here]):
             begins[here], ends[here] = places_of(tokenizer, part, spans, inner, bounds)
         begins[here] += begin

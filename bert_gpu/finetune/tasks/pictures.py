@@ -1,53 +1,75 @@
-"""Pictures of what a classifier gets right: confusion matrix, ROC curve, reliability; of a
-regression predicted against true numbers. PNG files, drawn by matplotlib.
+"""Pictures of the predictions of a classifier (confusion matrix, ROC curve, reliability) or of a
+regression (predicted against true numbers): PNG files, drawn by matplotlib.
 
-Reliability: of the predictions in a bin of confidence, the share that is right (Guo et al. 2017,
+Reliability is the share of right predictions among those in a bin of confidence (Guo et al. 2017,
 arXiv 1706.04599, section 2); a calibrated classifier lies on the diagonal.
 
 Legend: N examples, C classes.
 """
 
+from __future__ import annotations
+
 import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-FOLDER, SUFFIX = "pictures", ".png"
-NAME = r".+-(scatter|confusion|roc|reliability)\.png"  # of a picture, a regular expression
-MAX_CLASSES = 30  # that a matrix has room for the numbers of
+from bert_gpu.finetune.tasks.table import TaskSpec
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FOLDER = "pictures"
+SUFFIX = ".png"
+NAME = r".+-(scatter|confusion|roc|reliability)\.png"  # regular expression of a picture's name
+MAX_CLASSES = 30  # a matrix of more classes has no room for numbers
 BINS = 10
 
 
-def draw(output_dir, stem, task, labels, outputs, targets):
-    """Writes the pictures of one file's predictions; returns their paths.
+def draw(
+    output_dir: str,
+    stem: str,
+    task: TaskSpec,
+    labels: Sequence[str],
+    outputs: np.ndarray,
+    targets: np.ndarray,
+) -> list[str]:
+    """Write the pictures of one file's predictions; return their paths.
 
     Args:
-      stem: of the file, which names the pictures. task: TaskSpec. labels: names of the classes.
-      outputs, targets: of the problem type, float64 (N, C) and (N,); (N, C) for several labels.
-        Classes that the model lacks are left out.
+      stem: name of the file without ending, which begins the names of the pictures. labels: names
+        of the classes.
+      outputs, targets: those of the problem type, float64 (N, C) and (N,), or (N, C) for several
+        labels. Classes that the model lacks are left out.
     """
     folder = os.path.join(output_dir, FOLDER)
     if task.kind == "regression":
-        drawn = {"scatter": scatter(outputs[:, 0], targets)}
+        figures = {"scatter": scatter(outputs[:, 0], targets)}
     elif task.kind == "multilabel":
-        drawn = {"roc": roc(labels, outputs, targets)}
+        figures = {"roc": roc(labels, outputs, targets)}
     else:
-        outputs, targets = outputs[targets < len(labels)], targets[targets < len(labels)]
+        outputs = outputs[targets < len(labels)]
+        targets = targets[targets < len(labels)]
         one_hot = np.eye(len(labels))[targets]
-        drawn = {
+        figures = {
             "confusion": confusion(labels, np.argmax(outputs, -1), targets),
             "roc": roc(labels, outputs, one_hot),
             "reliability": reliability(outputs, targets),
         }
     paths = []
     os.makedirs(folder, exist_ok=True)
-    for name, figure in drawn.items():
+    for name, figure in figures.items():
         paths.append(os.path.join(folder, f"{stem}-{name}{SUFFIX}"))
         figure.savefig(paths[-1], dpi=120)
     return paths
 
 
-def new_figure(title, xlabel, ylabel):
-    """(figure, axes) with a title; not of pyplot, which would keep it."""
+def new_figure(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
+    """Return a figure and its axes with a title. It is not made by pyplot, which would keep it in
+    memory.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5, 4.4), layout="constrained")
@@ -56,8 +78,10 @@ def new_figure(title, xlabel, ylabel):
     return figure, axes
 
 
-def confusion(labels, predictions, targets):
-    """The numbers of examples by true and predicted class, shaded by their share of the row."""
+def confusion(labels: Sequence[str], predictions: np.ndarray, targets: np.ndarray) -> Figure:
+    """Draw the numbers of examples by true and predicted class, shaded by their share of the
+    row.
+    """
     counts = count_pairs(len(labels), predictions, targets)
     figure, axes = new_figure("Confusion", "predicted", "true")
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
@@ -68,19 +92,21 @@ def confusion(labels, predictions, targets):
         axes.set_yticks(range(len(labels)), names)
         for row, column in np.ndindex(counts.shape):
             colour = "white" if shares[row, column] > 0.5 else "black"
-            axes.text(column, row, counts[row, column], ha="center", va="center", color=colour)
+            axes.text(column, row, str(counts[row, column]), ha="center", va="center", color=colour)
     return figure
 
 
-def count_pairs(num_classes, predictions, targets):
-    """int64 (C, C): how many examples of each class (row) are predicted as each (column)."""
+def count_pairs(num_classes: int, predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Count the examples of each class (row) that are predicted as each class (column), int64 (C,
+    C).
+    """
     pairs = np.asarray(targets) * num_classes + np.asarray(predictions)
     return np.bincount(pairs, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
-def roc(labels, outputs, one_hot):
-    """A curve for each class against the rest, of two classes for the second alone; without those
-    that do not occur or are all there is.
+def roc(labels: Sequence[str], outputs: np.ndarray, one_hot: np.ndarray) -> Figure:
+    """Draw a curve for each class against the rest, for two classes of the second alone; classes
+    without an example, or with all of them, have none.
     """
     from sklearn.metrics import auc, roc_curve
 
@@ -96,8 +122,8 @@ def roc(labels, outputs, one_hot):
     return figure
 
 
-def reliability(outputs, targets):
-    """The share of right predictions by confidence, and how many have it."""
+def reliability(outputs: np.ndarray, targets: np.ndarray) -> Figure:
+    """Draw the share of right predictions by confidence, and the number of predictions with it."""
     figure, axes = new_figure("Reliability", "confidence", "share that is right")
     confidence, right, number = calibration(outputs, targets)
     error = np.sum(number * np.abs(right - confidence)) / number.sum()
@@ -108,22 +134,23 @@ def reliability(outputs, targets):
     return figure
 
 
-def calibration(outputs, targets):
-    """(mean confidence, share that is right, number of predictions) of each bin of confidence that
-    has any, each (K,).
+def calibration(outputs: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return (mean confidence, share that is right, number of predictions) of each bin of
+    confidence that has any, each (K,).
     """
-    confidence, right = outputs.max(-1), np.argmax(outputs, -1) == targets
+    confidence = outputs.max(-1)
+    right = np.argmax(outputs, -1) == targets
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     number = np.bincount(bins, minlength=BINS)
-    used = number > 0
+    has_any = number > 0
     means = [
-        np.bincount(bins, weights=values, minlength=BINS)[used] / number[used]
+        np.bincount(bins, weights=values, minlength=BINS)[has_any] / number[has_any]
         for values in (confidence, right)
     ]
-    return *means, number[used]
+    return *means, number[has_any]
 
 
-def scatter(values, targets):
+def scatter(values: np.ndarray, targets: np.ndarray) -> Figure:
     figure, axes = new_figure("Predicted and true", "true", "predicted")
     axes.scatter(targets, values, s=8, alpha=0.5)
     ends = [min(np.min(values), np.min(targets)), max(np.max(values), np.max(targets))]

@@ -1,60 +1,89 @@
 """The types of problem that a task on texts may be: one class, a number, several labels at once.
 
-A problem type says how the labels of a file become targets, what the model's scores mean, and what
-its loss is; token_classification.py has that of words, question_answering.py that of answers.
+A problem type turns the labels of a file into targets and the model's scores into outputs, and
+computes the loss. token_classification.py has the type for tags of words, question_answering.py the
+one for answers.
 Legend: N examples, B batch, C scores for an example (classes, labels, or 1).
 """
+
+from __future__ import annotations
 
 import dataclasses
 import math
 import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError, shortened
+from bert_gpu.finetune.config import FinetuneConfig
+from bert_gpu.finetune.tasks.table import TaskSpec
+
+if TYPE_CHECKING:
+    from tensorflow import Tensor
+
+    from bert_gpu.finetune.files.examples import Examples, Loaded
+    from bert_gpu.finetune.tasks.heads import Head
 
 tf = LazyModule("tensorflow")
 heads = LazyModule("bert_gpu.finetune.tasks.heads")
 
 NEGATION = "(not|non|no|nt|un|in|im|il|ir|dis|without)"  # before the name that it negates
-NEGATIVE = "no|not|none|false|negative|without"  # of any name
-SEPARATOR = ","  # of the labels in a cell, where nothing tells another
+NEGATIVE = "no|not|none|false|negative|without"  # names that negate any other
+SEPARATOR = ","  # the default between the labels in a cell
 
 
 class ProblemType:
-    """What every problem type has; here those of texts.
+    """The interface of a problem type, with the defaults of those of texts.
 
-    class_weights, positive_label: of Classification. config_name: its name in config.json of
-    Hugging Face, None where it has none. target: the name of the targets in a batch. stored: those
-    of its fields that are also fields of start.TaskNotes.
+    config_name: its name in config.json of Hugging Face, None where it has none. target: the name
+    of the targets in a batch. note_fields: those of its fields that are also fields of
+    start.TaskNotes. class_weights, positive_label: as for Classification.
     """
 
-    config_name, target, stored = None, "labels", ()
-    class_weights = positive_label = None
+    config_name: str | None = None
+    target: str = "labels"
+    note_fields: tuple[str, ...] = ()
+    class_weights: tuple[float, ...] | None = None
+    positive_label: str | None = None
 
     @property
-    def head(self):
-        """The heads.Head whose scores it reads."""
+    def head(self) -> Head:
+        """The head whose scores it reads."""
         return heads.CLASSIFIER
 
     @property
     def notes(self) -> dict[str, str]:
-        """{field of start.TaskNotes: value} that it is stored with."""
-        return {name: x for name in self.stored if (x := getattr(self, name)) is not None}
+        """Values of the `note_fields` that are not None, by name."""
+        return {name: x for name in self.note_fields if (x := getattr(self, name)) is not None}
 
-    def kept(self, logits, batch):
-        """What is kept of the scores of each row (B, ...) of an evaluation: a list of B arrays.
-        batch: as `encoded.make_batch` gives it.
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each row, float32 (B,), from its scores and targets, (B, ...)."""
+
+    def weights(self, targets: Tensor) -> Tensor:
+        """Return the number that each row adds to the count of the loss, float32 (B,); here 1."""
+        return tf.ones_like(targets, tf.float32)
+
+    def outputs(self, logits: np.ndarray) -> np.ndarray:
+        """Return the outputs of examples from their scores, (N, ...); here the scores."""
+        return logits
+
+    def row_outputs(self, logits: np.ndarray, batch: Mapping[str, np.ndarray]) -> list[Any]:
+        """Return what an evaluation keeps of the scores of each row, (B, ...): a list of B arrays.
+        batch: as `encoded.make_batch` returns it.
         """
         return list(logits)
 
-    def find_labels(self, examples):
-        """The labels of the training Examples, in order; UserError for a single one."""
+    def find_labels(self, examples: Examples) -> tuple[str, ...]:
+        """Return the labels of the training examples, in order. Raises UserError for a single
+        one.
+        """
         return find_classes(examples, examples.labels, examples.names)
 
-    def joined(self, rows):
-        """The outputs of all examples, from what `kept` has kept of each row, in their order.
+    def join_rows(self, rows: Sequence[Any]) -> Any:
+        """Return the outputs of all examples, in their order, from the `row_outputs` of each row.
 
         They are computed in float64, so that even a very unlikely class has a probability above 0.
         """
@@ -65,27 +94,30 @@ class ProblemType:
 class Classification(ProblemType):
     """One of C classes; the loss is the cross-entropy, in nats.
 
-    label_smoothing: fraction of the target spread evenly over all classes (Szegedy et al. 2016,
-    arXiv 1512.00567, section 7). class_weights: C factors of the losses, or None. positive_label:
-    of two classes that of F1, else None.
+    label_smoothing: share of the target spread evenly over all classes (Szegedy et al. 2016, arXiv
+    1512.00567, section 7). class_weights: C factors of the losses, or None. positive_label: the
+    class of F1, of two; else None.
     """
 
     label_smoothing: float = 0.0
     class_weights: tuple[float, ...] | None = None
     positive_label: str | None = None
-    config_name, stored = "single_label_classification", ("positive_label",)
+    config_name = "single_label_classification"
+    note_fields = ("positive_label",)
     metrics = ("accuracy", "f1", "auc", "loss")
 
-    def targets(self, examples, labels):
-        """int32 (N,): the index of each label, C or more of one that the model lacks; anything of
-        an example without a label.
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """Return the index of each example's label, int32 (N,): C or more for one that the model
+        lacks, anything for an example without a label.
         """
         indices = index_labels(examples, labels)
         codes = [indices[label] for (label,) in examples.label_sets]
         return np.array(codes, np.int32)[examples.label_codes]
 
-    def losses(self, logits, targets):
-        """(B, C) and int32 (B,) -> float32 (B,), times the weight of the target's class."""
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each example times the weight of its class, float32 (B,), from (B, C)
+        and int32 (B,).
+        """
         from bert_gpu.model.heads import cross_entropy
 
         losses = cross_entropy(logits, targets)
@@ -95,19 +127,21 @@ class Classification(ProblemType):
             losses += self.label_smoothing * (uniform - losses)
         return losses if self.class_weights is None else losses * self.weights(targets)
 
-    def weights(self, targets):
-        """float32 (B,): what an example counts for in the mean loss."""
+    def weights(self, targets: Tensor) -> Tensor:
+        """Return the weight of each example in the mean loss, float32 (B,)."""
         if self.class_weights is None:
             return tf.ones_like(targets, tf.float32)
         return tf.gather(tf.constant(self.class_weights, tf.float32), targets)
 
-    def outputs(self, logits):
-        """float64 (N, C) -> probabilities of the classes, which are never 0."""
+    def outputs(self, logits: np.ndarray) -> np.ndarray:
+        """Return the probabilities of the classes, which are never 0, from scores, float64 (N,
+        C).
+        """
         exponentials = np.exp(logits - logits.max(-1, keepdims=True))
         return exponentials / exponentials.sum(-1, keepdims=True)
 
-    def predicted_labels(self, outputs, labels):
-        """The predicted label of each example, a list of str."""
+    def predicted_labels(self, outputs: np.ndarray, labels: Sequence[str]) -> list[str]:
+        """Return the most probable label of each example."""
         return [labels[index] for index in np.argmax(outputs, -1)]
 
 
@@ -118,11 +152,13 @@ class Regression(ProblemType):
     config_name = "regression"
     metrics = ("pearson", "spearman", "loss")
 
-    def find_labels(self, examples):
+    def find_labels(self, examples: Examples) -> tuple[str, ...]:
         return ("score",)
 
-    def targets(self, examples, labels):
-        """float32 (N,)."""
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """Return the number of each example, float32 (N,). Raises UserError for a label that is
+        none.
+        """
         values = []
         for label, line in zip(examples.label_names, examples.label_lines, strict=True):
             value = number_in(label)
@@ -136,18 +172,11 @@ class Regression(ProblemType):
             values.append(value)
         return np.array(values, np.float32)[examples.label_codes]
 
-    def losses(self, logits, targets):
-        """(B, 1) and float32 (B,) -> float32 (B,)."""
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each example, float32 (B,), from (B, 1) and float32 (B,)."""
         return tf.square(tf.cast(logits[:, 0], tf.float32) - targets)
 
-    def weights(self, targets):
-        return tf.ones_like(targets)
-
-    def outputs(self, logits):
-        """float64 (N, 1): the predicted numbers."""
-        return logits
-
-    def predicted_labels(self, outputs, labels):
+    def predicted_labels(self, outputs: np.ndarray, labels: Sequence[str]) -> list[str]:
         return [f"{value:.6g}" for value in outputs[:, 0]]
 
 
@@ -160,12 +189,13 @@ class MultiLabel(ProblemType):
     """
 
     separator: str = SEPARATOR
-    config_name, stored = "multi_label_classification", ("separator",)
+    config_name = "multi_label_classification"
+    note_fields = ("separator",)
     metrics = ("f1_micro", "f1_macro", "exact_match", "loss")
 
-    def targets(self, examples, labels):
-        """float32 (N, C or more), 0 or 1; labels that the model lacks have columns behind its own.
-        Anything of an example without a label.
+    def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
+        """Return float32 (N, C or more) of 0 and 1; labels that the model lacks have columns after
+        its own. The row of an example without a label may be anything.
         """
         indices = index_labels(examples, labels)
         rows = np.zeros((len(examples.label_sets), 1 + max(indices.values())), np.float32)
@@ -173,22 +203,22 @@ class MultiLabel(ProblemType):
             row[[indices[label] for label in names]] = 1
         return rows[examples.label_codes]
 
-    def losses(self, logits, targets):
-        """(B, C) and float32 (B, C) -> float32 (B,)."""
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each example, float32 (B,), from (B, C) and float32 (B, C)."""
         wide = tf.cast(logits, tf.float32)
         return tf.reduce_mean(
             tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=wide), -1
         )
 
-    def weights(self, targets):
+    def weights(self, targets: Tensor) -> Tensor:
         return tf.ones_like(targets[:, 0])
 
-    def outputs(self, logits):
-        """float64 (N, C) -> the probability of each label."""
+    def outputs(self, logits: np.ndarray) -> np.ndarray:
+        """Return the probability of each label from scores, float64 (N, C)."""
         return np.exp(-np.logaddexp(0, -logits))
 
-    def predicted_labels(self, outputs, labels):
-        """The labels that are more probable than not, with the separator between them."""
+    def predicted_labels(self, outputs: np.ndarray, labels: Sequence[str]) -> list[str]:
+        """Return the labels that are more probable than not, with the separator between them."""
         return [
             self.separator.join(
                 label for label, value in zip(labels, row, strict=True) if value > 0.5
@@ -197,11 +227,14 @@ class MultiLabel(ProblemType):
         ]
 
 
-PROBLEM_TYPES = dict(classification=Classification, regression=Regression, multilabel=MultiLabel)
+TextProblem = Classification | Regression | MultiLabel
+PROBLEM_TYPES: dict[str, Callable[[], TextProblem]] = dict(
+    classification=Classification, regression=Regression, multilabel=MultiLabel
+)
 
 
-def check_plain_loss(config, task):
-    """UserError when a FinetuneConfig changes the loss of classes, and the task has none."""
+def check_plain_loss(config: FinetuneConfig, task: TaskSpec) -> None:
+    """Raise UserError when a setting changes the loss of classes, and the task has none."""
     for flag in ("label_smoothing", "class_weights", "positive_label"):
         if getattr(config, flag):
             raise UserError(
@@ -212,9 +245,11 @@ def check_plain_loss(config, task):
             )
 
 
-def find_classes(examples, names, order=()):
-    """Distinct labels, sorted: in an order that has all of them, if any, as numbers where all are
-    numbers, else as text.
+def find_classes(
+    examples: Loaded, names: Sequence[str], order: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return distinct labels, sorted: by `order`, which has all of them, if it is given; else as
+    numbers where all are numbers, else as text. Raises UserError for fewer than two.
     """
     if len(names) < 2:
         raise UserError(
@@ -223,13 +258,13 @@ def find_classes(examples, names, order=()):
             if names
             else f"{examples.path}: no example has a label; a classifier needs two or more"
         )
-    rank = order.index if order else number_in if are_numbers(names) else str
+    rank: Callable[[str], Any] = order.index if order else number_in if are_numbers(names) else str
     return tuple(sorted(sorted(names), key=rank))
 
 
 def choose_positive(labels: tuple[str, ...], named: str | None) -> str | None:
-    """The class of two that F1 is of: the one that --positive_label names, else the last that does
-    not negate the other; None of more classes. UserError for a name of no class.
+    """Return the class of F1, of two: the one that --positive_label names, else the last that does
+    not negate the other; None for more classes. Raises UserError when the name is no class.
     """
     if named is not None and (named not in labels or len(labels) != 2):
         raise UserError(
@@ -244,32 +279,36 @@ def choose_positive(labels: tuple[str, ...], named: str | None) -> str | None:
 
 
 def is_negation(name: str, other: str) -> bool:
-    """Whether the name of a class negates that of another: not_spam, non-spam and no of spam,
-    is_not_spam of is_spam.
+    """Return whether the name of a class negates that of another: not_spam, non-spam and no negate
+    spam, is_not_spam negates is_spam.
     """
-    name, other = (re.sub(r"[\W_]", "", label.casefold()) for label in (name, other))
+    plain, other = (re.sub(r"[\W_]", "", label.casefold()) for label in (name, other))
     rest = re.sub("^(is|has|with)(?=.)", "", other)
-    return re.fullmatch(f"{NEGATIVE}|(is|has)?{NEGATION}(is|has|with)?{rest}", name) is not None
+    return re.fullmatch(f"{NEGATIVE}|(is|has)?{NEGATION}(is|has|with)?{rest}", plain) is not None
 
 
-def index_labels(examples, labels):
-    """{label: its index}: of the labels, then of those of the Examples that are none of them."""
+def index_labels(examples: Examples, labels: Sequence[str]) -> dict[str, int]:
+    """Return the index of each label: first the labels given, then those of the examples that are
+    not among them.
+    """
     indices = {plain_label(label): index for index, label in enumerate(labels)}
     others = [label for label in examples.labels if label not in indices]
     return indices | {label: index for index, label in enumerate(others, len(labels))}
 
 
-def plain_label(text):
-    """A label as text: 1 of 1.0, which is how pandas writes whole numbers beside missing ones."""
+def plain_label(text: str) -> str:
+    """Return a label as text: 1 for 1.0, which is how pandas writes whole numbers in a column with
+    gaps.
+    """
     return text.partition(".")[0] if re.fullmatch(r"-?[0-9]+\.0*", text) else text
 
 
-def are_numbers(labels):
+def are_numbers(labels: Iterable[str]) -> bool:
     return all(number_in(label) is not None for label in labels)
 
 
-def number_in(text):
-    """The finite number that a text is, or None."""
+def number_in(text: str) -> float | None:
+    """Return the finite number that a text is, or None."""
     try:
         value = float(text)
     except ValueError:
@@ -277,18 +316,16 @@ def number_in(text):
     return value if math.isfinite(value) else None
 
 
-def are_measures(labels):
-    """Whether labels are numbers, more than two and some not whole: rather values than classes."""
-    numbers = [number_in(label) for label in labels]
-    return (
-        len(numbers) > 2
-        and None not in numbers
-        and not all(number.is_integer() for number in numbers)
-    )
+def are_measures(labels: Collection[str]) -> bool:
+    """Return whether labels are more than two numbers, not all whole, and so rather values than
+    classes.
+    """
+    numbers = [number for label in labels if (number := number_in(label)) is not None]
+    return 2 < len(numbers) == len(labels) and not all(number.is_integer() for number in numbers)
 
 
-def unknown_label(examples, line, label, labels):
-    """UserError for a label of a file that is none of the labels of a task, a schema or a
+def unknown_label(examples: Examples, line: int, label: str, labels: Sequence[str]) -> UserError:
+    """Return the error for a label of a file that is none of the labels of a task, a schema or a
     training.
     """
     owner = examples.task.name if examples.task.labels else "its schema"

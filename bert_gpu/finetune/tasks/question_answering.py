@@ -1,7 +1,9 @@
-"""The task type of squad: a span of its context answers each question; see task_types.TaskType.
+"""The task type of squad: a span of its context answers each question; interface.TaskType describes
+its functions.
 
 Rows are [CLS] question [SEP] window of the context [SEP]. The head scores each token as the
-answer's first and as its last; [CLS] as both stands for no answer. n_best.py makes answers of it.
+answer's first and as its last; [CLS] as both stands for no answer. n_best.py makes answers of the
+scores.
 
 Legend: N questions, R rows, T tokens, B batch, S sequence.
 """
@@ -11,34 +13,43 @@ import itertools
 import json
 import os
 import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune import results
+from bert_gpu.finetune.config import FinetuneSettings, TokenConfig
 from bert_gpu.finetune.files.disk_array import DiskArray
 from bert_gpu.finetune.files.encoded import EncodedExamples, padding_of, splits_of
-from bert_gpu.finetune.files.squad import Questions
+from bert_gpu.finetune.files.examples import Source
+from bert_gpu.finetune.files.squad import Question, Questions
+from bert_gpu.finetune.start import Start
 from bert_gpu.finetune.tasks import problem_types, squad_metrics
 from bert_gpu.finetune.tasks.heads import SPAN
-from bert_gpu.finetune.tasks.interface import check_texts_only
-from bert_gpu.finetune.tasks.n_best import NO_ANSWER, best_of, predict
+from bert_gpu.finetune.tasks.interface import Evaluated, check_texts_only
+from bert_gpu.finetune.tasks.n_best import NO_ANSWER, Best, best_of, predict
 from bert_gpu.finetune.tasks.offsets import locate_pieces
+from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.finetune.tasks.windows import cut_windows
 from bert_gpu.model.heads import cross_entropy
 from bert_gpu.text.framing import ranges
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
-HEAD, PREDICTED = SPAN, results.ANSWERS
-CONTEXTS_PER_CALL = 512  # that are tokenized at once
+HEAD = SPAN
+PREDICTED = results.ANSWERS
+CONTEXTS_PER_CALL = 512  # contexts that are tokenized at once
 
 
 class Origin(typing.NamedTuple):
-    """Where rows come from.
+    """The places in the file from which rows come.
 
     questions: int64 (R,), index of each row's question. starts: int64 (R,), place of its window
-    among the pieces of the context. splits: int64, of each context among `begins` and `ends`, int32
-    arrays of the characters of their pieces. contexts: int64 (N,) of the questions.
+    among the pieces of the context. contexts: int64 (N,), the context of each question.
+    splits: int64, where each context starts in `begins` and `ends`, which are int32 and hold the
+    characters of the contexts' pieces.
     """
 
     questions: np.ndarray
@@ -53,72 +64,84 @@ class Origin(typing.NamedTuple):
 class Answers(problem_types.ProblemType):
     """The first and the last token of an answer; the loss is the mean of their cross-entropies.
 
-    allows_none: whether a question may have no answer. n_best_size: tokens that are
-    kept of a row.
+    allows_none: whether a question may have no answer. n_best_size: number of the best tokens of a
+    row that are used.
     """
 
     allows_none: bool = False
     n_best_size: int = 20
     head = HEAD
 
-    def losses(self, logits, targets):
-        """float32 (B, S, 2) and int32 (B, 2) -> float32 (B,)."""
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Return the loss of each row, float32 (B,), from float32 (B, S, 2) and int32 (B, 2)."""
         first, last = tf.unstack(logits, axis=-1)
         return (cross_entropy(first, targets[:, 0]) + cross_entropy(last, targets[:, 1])) / 2
 
-    def weights(self, targets):
+    def weights(self, targets: tf.Tensor) -> tf.Tensor:
         return tf.ones_like(targets[:, 0], tf.float32)
 
-    def kept(self, logits, batch):
-        """An n_best.Best of each row."""
+    def row_outputs(self, logits: np.ndarray, batch: Mapping[str, np.ndarray]) -> list[Best]:
+        """Return the best tokens of each row."""
         lengths = batch["input_mask"].sum(-1)
         wide = logits.astype(np.float64)
         rows = zip(wide, lengths, strict=True)
         return [best_of(scores[:length], self.n_best_size) for scores, length in rows]
 
-    def joined(self, rows):
+    def join_rows(self, rows: Sequence[Best]) -> Sequence[Best]:
         return rows
 
 
-def check(settings):
+def check(settings: FinetuneSettings) -> None:
     check_texts_only(settings, "squad")
 
 
-def open_examples(task, source, needs_label, labels):
+def open_examples(
+    task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
+) -> Questions:
     return Questions(task, source, needs_label)
 
 
-def find_labels(task, examples):
+def find_labels(task: TaskSpec, examples: Questions) -> tuple[str, ...]:
     return ()
 
 
-def defaults(examples):
+def defaults(examples: Questions) -> dict[str, Any]:
     return dict(
         doc_stride=128, max_query_length=64, version_2_with_negative=examples.has_impossible
     )
 
 
-def make_problem_type(settings, task, labels, examples):
+def make_problem_type(
+    settings: FinetuneSettings, task: TaskSpec, labels: tuple[str, ...], examples: Questions | None
+) -> Answers:
     problem_types.check_plain_loss(settings.run, task)
+    return Answers(bool(settings.tokens.version_2_with_negative), settings.tokens.n_best_size)
+
+
+def encode(
+    examples: Questions,
+    problem_type: Answers,
+    start: Start,
+    settings: FinetuneSettings,
+    max_seq_length: int,
+    folder: str,
+) -> EncodedExamples:
+    """Return the rows of questions, with labels int32 (R, 2) and an Origin."""
     tokens = settings.tokens
-    return Answers(tokens.version_2_with_negative, tokens.n_best_size)
-
-
-def encode(examples, problem_type, start, settings, max_seq_length, folder):
-    """EncodedExamples with labels int32 (R, 2), and an Origin."""
-    tokens, questions = settings.tokens, examples.questions
+    questions = examples.questions
+    assert tokens.max_query_length is not None
     if max_seq_length < tokens.max_query_length + 4:
         raise UserError(
             f"leaves no room beside a question of --max_query_length={tokens.max_query_length} "
             "tokens",
-            "raise it, or lower that",
+            "raise it, or lower --max_query_length",
             setting="max_seq_length",
             value=max_seq_length,
         )
     ids, begins, ends = DiskArray(folder), DiskArray(folder), DiskArray(folder)
     sizes, parts = [], []
-    asked = itertools.groupby(enumerate(questions), lambda one: one[1].context)
-    while chunk := [list(group) for _, group in itertools.islice(asked, CONTEXTS_PER_CALL)]:
+    groups = itertools.groupby(enumerate(questions), lambda one: one[1].context)
+    while chunk := [list(group) for _, group in itertools.islice(groups, CONTEXTS_PER_CALL)]:
         contexts = [examples.contexts[group[0][1].context] for group in chunk]
         located = locate_pieces(start.tokenizer, contexts)
         cut = cut_rows(start.tokenizer, chunk, located, tokens, max_seq_length)
@@ -151,8 +174,10 @@ def encode(examples, problem_type, start, settings, max_seq_length, folder):
 
 
 class Cut(typing.NamedTuple):
-    """Rows: ids int32 (T,) of all, lengths and firsts (tokens of [CLS] question [SEP]) int64 (R,),
-    rows int64 (R, 2), of (question, place of the window in its context), labels int32 (R, 2).
+    """Rows of questions.
+
+    ids: int32 (T,), of all rows. lengths: int64 (R,). firsts: int64 (R,), tokens of [CLS] question
+    [SEP]. rows: int64 (R, 2), (question, place of the window in its context). labels: int32 (R, 2).
     """
 
     ids: np.ndarray
@@ -162,45 +187,59 @@ class Cut(typing.NamedTuple):
     labels: np.ndarray
 
 
-def cut_rows(tokenizer, chunk, located, tokens, max_seq_length):
-    """The Cut of questions.
+def cut_rows(
+    tokenizer: Tokenizer,
+    chunk: Sequence[Sequence[tuple[int, Question]]],
+    located: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]],
+    tokens: TokenConfig,
+    max_seq_length: int,
+) -> Cut:
+    """Return the rows of questions.
 
     Args:
-      chunk: for each context the list of (index, squad.Question) on it. located: of
-        `locate_pieces`. tokens: TokenConfig.
+      chunk: for each context the list of (index, question) on it. located: the result of
+        `locate_pieces` for the contexts.
     """
-    asked, asked_splits = tokenizer.tokenize([one.text for group in chunk for _, one in group])
-    counts = np.minimum(np.diff(asked_splits), tokens.max_query_length)
+    queries, query_splits = tokenizer.tokenize([one.text for group in chunk for _, one in group])
+    assert tokens.doc_stride is not None and tokens.max_query_length is not None
+    counts = np.minimum(np.diff(query_splits), tokens.max_query_length)
     bounds = np.cumsum([0, *(len(pieces) for pieces, _, _ in located)])
-    found, labels, number = [], [], 0
+    windows: list[tuple[int, ...]] = []
+    labels = []
+    number = 0
     for (pieces, begins, ends), base, group in zip(located, bounds[:-1], chunk, strict=True):
         for index, question in group:
             room = max_seq_length - 3 - counts[number]
             starts, lengths = cut_windows(len(pieces), room, tokens.doc_stride)
             span = answer_pieces(question, begins, ends)
             for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
-                found.append((index, start, base + start, length, number))
-                inside = span is not None and start <= span[0] and span[1] < start + length
+                windows.append((index, start, base + start, length, number))
                 shift = counts[number] + 2 - start
-                labels.append((span[0] + shift, span[1] + shift) if inside else (NO_ANSWER,) * 2)
+                labels.append(
+                    (span[0] + shift, span[1] + shift)
+                    if span is not None and start <= span[0] and span[1] < start + length
+                    else (NO_ANSWER,) * 2
+                )
             number += 1
-    index, start, place, length, number = np.array(found, np.int64).T
+    index, start, place, length, number = np.array(windows, np.int64).T
     query = counts[number]
     splits = np.cumsum(np.append(0, query + length + 3))
     ids = np.full(splits[-1], tokenizer.sep_id, np.int32)
     ids[splits[:-1]] = tokenizer.cls_id
-    ids[ranges(splits[:-1] + 1, query)] = asked[ranges(asked_splits[number], query)]
+    ids[ranges(splits[:-1] + 1, query)] = queries[ranges(query_splits[number], query)]
     context = np.concatenate([pieces for pieces, _, _ in located])
     ids[ranges(splits[:-1] + query + 2, length)] = context[ranges(place, length)]
     rows = np.stack([index, start], 1)
     return Cut(ids, query + length + 3, query + 2, rows, np.array(labels, np.int32))
 
 
-def answer_pieces(question, begins, ends):
-    """(first, last) of the pieces of a context that have a character of a question's answer; None
-    without an answer.
+def answer_pieces(
+    question: Question, begins: np.ndarray, ends: np.ndarray
+) -> tuple[int, int] | None:
+    """Return the first and the last piece of a context that has a character of a question's answer;
+    None without an answer.
     """
-    if question.start is None or not len(begins):
+    if question.start is None or not question.answers or not len(begins):
         return None
     first = int(np.searchsorted(ends, question.start, side="right"))
     end = question.start + len(question.answers[0])
@@ -208,44 +247,45 @@ def answer_pieces(question, begins, ends):
     return (first, last) if first <= last else None
 
 
-def describe(examples, rows):
+def describe(examples: Questions, rows: EncodedExamples) -> str:
     return (
         f"{len(examples):,} questions on {len(examples.contexts):,} paragraphs, {len(rows):,} rows "
         f"of {len(rows.ids) / len(rows):.1f} tokens each"
     )
 
 
-def metric_names(task, problem_type, labels):
+def metric_names(task: TaskSpec, problem_type: Answers, labels: tuple[str, ...]) -> tuple[str, ...]:
     more = squad_metrics.OF_IMPOSSIBLE if problem_type.allows_none else ()
     return (*squad_metrics.PLAIN, *more)
 
 
-def judge(evaluated, names):
+def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]:
     every = (best.start_scores + best.end_scores for best in evaluated.outputs)
     if not all(np.isfinite(scores).all() for scores in every):
         return dict.fromkeys(names)  # a model that has overflowed predicts nothing
     predicted = predict(evaluated)
     answers = {question.id: question.answers for question in evaluated.examples.questions}
-    found = squad_metrics.score(predicted.answers, answers, predicted.null_odds)
-    return {name: found[name] for name in names}
+    values = squad_metrics.score(predicted.answers, answers, predicted.null_odds)
+    return {name: values[name] for name in names}
 
 
-def after_evaluation(output_dir, evaluated):
-    """Writes the predictions of a dev file, for the official evaluation."""
+def after_evaluation(output_dir: str, evaluated: Evaluated) -> None:
+    """Write the predictions for a dev file, which the official evaluation reads."""
     if evaluated.stem != "test":
         write(output_dir, evaluated)
 
 
-def write(output_dir, evaluated):
-    """Writes predictions.json, {id: answer}, nbest_predictions.json and, where a question may have
-    no answer, null_odds.json; of a dev file with _dev in the names.
+def write(output_dir: str, evaluated: Evaluated) -> str:
+    """Write predictions.json, {id: answer}, nbest_predictions.json and, where a question may have
+    no answer, null_odds.json; for a dev file with _dev in the names.
     """
-    predicted, stem = predict(evaluated), evaluated.stem
+    predicted = predict(evaluated)
+    stem = evaluated.stem
     suffix, named = (
         ("", evaluated.settings.run.predictions_file) if stem == "test" else (f"_{stem}", None)
     )
     where, name = results.predictions_path(output_dir, suffix, named, PREDICTED)
-    contents = {(where, name): predicted.answers}
+    contents: dict[tuple[str, str], Any] = {(where, name): predicted.answers}
     contents[output_dir, results.with_suffix(results.N_BEST, suffix)] = predicted.n_best
     if predicted.null_odds is not None:
         contents[output_dir, results.with_suffix(results.NULL_ODDS, suffix)] = predicted.null_odds

@@ -1,6 +1,6 @@
 """Exact match and F1 of answers, as the official evaluations of SQuAD 1.1 and 2.0 define them
-(Rajpurkar et al. 2016, arXiv 1606.05250, section 6.1; 2018, arXiv 1806.03822): shares between 0
-and 1, where those scripts print percent.
+(Rajpurkar et al. 2016, arXiv 1606.05250, section 6.1; 2018, arXiv 1806.03822): shares between 0 and
+1, where those scripts print percent.
 
 Answers are compared without case, punctuation, articles and further white space; of several true
 answers the best one counts.
@@ -10,43 +10,50 @@ import collections
 import re
 import statistics
 import string
+from collections.abc import Iterable, Mapping, Sequence
 
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 PLAIN = ("f1", "exact_match")
-# beside them, of 2.0
+# further metrics of 2.0, where a question may have no answer
 OF_IMPOSSIBLE = (
     *("HasAns_f1", "HasAns_exact", "NoAns_f1", "NoAns_exact"),
     *("best_f1", "best_f1_thresh", "best_exact", "best_exact_thresh"),
 )
 
 
-def words_of(answer):
-    """The words of an answer that count."""
+def words_of(answer: str) -> list[str]:
+    """Return the words of an answer that count."""
     return ARTICLES.sub(" ", answer.lower().translate(NO_PUNCTUATION)).split()
 
 
-def exact_match(predicted, answer):
-    """Whether two answers are the same: 0 or 1."""
+def exact_match(predicted: str, answer: str) -> int:
+    """Return 1 if two answers are the same, else 0."""
     return int(words_of(predicted) == words_of(answer))
 
 
-def f1(predicted, answer, equals_if_empty):
-    """F1 of the words of a predicted answer. Without words in one of them it is 0 or, with
-    `equals_if_empty` (2.0), whether both have none.
+def f1(predicted: str, answer: str, equals_if_empty: bool) -> float:
+    """Return the F1 of the words of a predicted answer. Where one of the answers has no words, it
+    is 0 or, with `equals_if_empty` (2.0), 1 if neither has any.
     """
-    found, wanted = words_of(predicted), words_of(answer)
-    if equals_if_empty and not (found and wanted):
-        return int(found == wanted)
-    common = sum((collections.Counter(found) & collections.Counter(wanted)).values())
+    words = words_of(predicted)
+    true_words = words_of(answer)
+    if equals_if_empty and not (words and true_words):
+        return int(words == true_words)
+    common = sum((collections.Counter(words) & collections.Counter(true_words)).values())
     if not common:
         return 0
-    precision, recall = common / len(found), common / len(wanted)
+    precision = common / len(words)
+    recall = common / len(true_words)
     return 2 * precision * recall / (precision + recall)
 
 
-def score(predictions, answers, null_odds=None):
-    """{name: value} of PLAIN and, with null_odds, of OF_IMPOSSIBLE; None for what no question
+def score(
+    predictions: Mapping[str, str],
+    answers: Mapping[str, Sequence[str]],
+    null_odds: Mapping[str, float] | None = None,
+) -> dict[str, float | None]:
+    """Return the metrics PLAIN and, with null_odds, OF_IMPOSSIBLE; None for one that no question
     defines.
 
     Args:
@@ -55,41 +62,49 @@ def score(predictions, answers, null_odds=None):
       null_odds: {id: score of no answer less that of the best answer}, None in 1.1.
     """
     has_none = null_odds is not None or not all(answers.values())
-    exact, overlap = {}, {}
+    exact: dict[str, float] = {}
+    overlap: dict[str, float] = {}
     for name, texts in answers.items():
         if has_none:
             texts = [text for text in texts if words_of(text)] or [""]
         exact[name] = max(exact_match(predictions[name], text) for text in texts)
         overlap[name] = max(f1(predictions[name], text, has_none) for text in texts)
-    found = dict(f1=mean(overlap.values()), exact_match=mean(exact.values()))
+    values = dict(f1=mean(overlap.values()), exact_match=mean(exact.values()))
     if null_odds is None:
-        return found
+        return values
     for title, has_answer in (("HasAns", True), ("NoAns", False)):
         names = [name for name, texts in answers.items() if bool(texts) is has_answer]
-        found[f"{title}_f1"] = mean(overlap[name] for name in names)
-        found[f"{title}_exact"] = mean(exact[name] for name in names)
+        values[f"{title}_f1"] = mean(overlap[name] for name in names)
+        values[f"{title}_exact"] = mean(exact[name] for name in names)
     for title, scores in (("f1", overlap), ("exact", exact)):
         best, threshold = best_threshold(predictions, scores, answers, null_odds)
-        found |= {f"best_{title}": best, f"best_{title}_thresh": threshold}
-    return found
+        values |= {f"best_{title}": best, f"best_{title}_thresh": threshold}
+    return values
 
 
-def mean(values):
+def mean(values: Iterable[float]) -> float | None:
     values = list(values)
     return statistics.fmean(values) if values else None
 
 
-def best_threshold(predictions, scores, answers, null_odds):
-    """(best mean score, threshold): no answer is given to questions with odds above the threshold.
+def best_threshold(
+    predictions: Mapping[str, str],
+    scores: Mapping[str, float],
+    answers: Mapping[str, Sequence[str]],
+    null_odds: Mapping[str, float],
+) -> tuple[float, float]:
+    """Return (best mean score, threshold): questions with odds above the threshold get no answer.
 
     Of equal scores the lowest threshold counts, and 0 where no question should be answered. As in
     the official evaluation a question whose prediction is "" stays without an answer at any
     threshold; the best of all thresholds is that of predictions without "".
     """
-    current = sum(not texts for texts in answers.values())
-    best, threshold = current, 0.0
-    for name in sorted(null_odds, key=null_odds.get):
+    current: float = sum(not texts for texts in answers.values())
+    best = current
+    threshold = 0.0
+    for name in sorted(null_odds, key=null_odds.__getitem__):
         current += scores[name] if answers[name] else -bool(predictions[name])
         if current > best:
-            best, threshold = current, null_odds[name]
+            best = current
+            threshold = null_odds[name]
     return best / len(scores), threshold

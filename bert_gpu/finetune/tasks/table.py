@@ -1,13 +1,13 @@
-"""The table of downstream tasks, and where their files are.
+"""The table of fine-tuning tasks, and the search for their files.
 
-A task is a row: which columns of which files it reads, what type of problem it is
-(problem_types.py) and by which metrics it is judged. Those of GLUE read the files that GLUE
-distributes.
+A row of the table names the columns of the files that a task reads, the type of its problem
+(problem_types.py) and its metrics. The tasks of GLUE read the files that GLUE distributes.
 """
 
 import dataclasses
 import os
 import re
+from typing import Any
 
 from bert_gpu.base import files
 from bert_gpu.base.environment import LazyModule
@@ -15,13 +15,13 @@ from bert_gpu.base.errors import UserError
 
 tf = LazyModule("tensorflow")
 
-TEXT_KINDS = ("classification", "regression", "multilabel")  # one answer a text: problem_types.py
+TEXT_KINDS = ("classification", "regression", "multilabel")  # one label a text: problem_types.py
 KINDS = dict(  # {kind: the module of its task type, interface.py}
     **dict.fromkeys(TEXT_KINDS, "text_classification"),
     tagging="token_classification",
     answers="question_answering",
 )
-ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # of the files of a task; .json has their content
+ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # of tables; the content of a .json decides
 SHARD = "-00000-of-00001.parquet"  # ends the only file of a split on the hub of Hugging Face
 SPLITS = ("train", "dev", "test")
 
@@ -31,27 +31,27 @@ class TaskSpec:
     """One task: the columns of its files, its labels and its metrics.
 
     Attributes:
-      name: as --task_name gives it, in any case, with or without hyphens.
+      name: as for --task_name, in any case, with or without hyphens.
       kind: one of KINDS.
       text_a, text_b, label: names of the columns; text_b None means single texts.
-      requires_text_b: whether a file must have the column text_b; otherwise one without it holds
+      requires_text_b: whether a file must have the column text_b; otherwise a file without it holds
         single texts.
       labels: the labels in the order of the logits; None = those of the training file (see
-        `find_labels`).
+        TaskType.find_labels).
       metrics: names from metrics.METRICS, the most important first; () = the problem type's.
-      reported: those of the metrics whose mean is the task's score, as GLUE counts.
-      folder: of the task in a folder with all of GLUE.
-      parts: {split: stems of its files} where they are others than the split's name.
+      reported: those of the metrics whose mean is the task's score, as in GLUE.
+      folder: name of the task's folder in a folder with all of GLUE.
+      parts: {split: stems of its files} where these differ from the split's name.
       beside: {stem: name of a folder beside the task's} that may hold the file instead.
       columns: {split: names of the columns} of files without a header line.
       submission: {stem of a test file: name of the file that GLUE takes}.
       submitted: whether GLUE takes labels as they are ("name"), as class indices ("index"), or
         numbers ("number").
       skips_broken: whether rows with a wrong number of cells are left out.
-      endings: of its files. stems_like: {split: regular expression} of the names of its files
-        without ending, in any case, where they have no fixed ones.
+      endings: endings of its files. stems_like: {split: regular expression} of the names of its
+        files without ending, in any case, where they have no fixed ones.
       max_seq_length: maximum tokens of a row, unless it is set.
-      separator: between several labels in a cell; None = as the column of the first file has it.
+      separator: between several labels in a cell; None = the one in the column of the first file.
     """
 
     name: str
@@ -64,33 +64,40 @@ class TaskSpec:
     metrics: tuple[str, ...] = ()
     reported: tuple[str, ...] = ()
     folder: str | None = None
-    parts: dict = dataclasses.field(default_factory=dict)
-    beside: dict = dataclasses.field(default_factory=dict)
-    columns: dict = dataclasses.field(default_factory=dict)
-    submission: dict = dataclasses.field(default_factory=dict)
+    parts: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    beside: dict[str, str] = dataclasses.field(default_factory=dict)
+    columns: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    submission: dict[str, str] = dataclasses.field(default_factory=dict)
     submitted: str = "index"
     skips_broken: bool = False
     endings: tuple[str, ...] = (*ENDINGS, "json")
-    stems_like: dict = dataclasses.field(default_factory=dict)
+    stems_like: dict[str, str] = dataclasses.field(default_factory=dict)
     max_seq_length: int = 128
     separator: str | None = None
 
-    def stems(self, split):
-        """The names of a split's files, without their ending."""
+    def stems(self, split: str) -> tuple[str, ...]:
+        """Return the names of a split's files, without their ending."""
         return self.parts.get(split, (split,))
 
-    def split_of(self, stem):
-        """The split that a file belongs to, by its name without ending."""
+    def split_of(self, stem: str) -> str:
+        """Return the split that a file belongs to, by its name without ending."""
         return next((split for split in SPLITS if stem in self.stems(split)), stem)
 
 
-# of files that are no task's own
+# the names of files that are not those of one data set
 STEMS = dict(train="train", dev="dev(el)?|valid(ation)?", test="test")
-BINARY, ENTAILMENT = ("0", "1"), ("entailment", "not_entailment")
+BINARY = ("0", "1")
+ENTAILMENT = ("entailment", "not_entailment")
 
 
-def _glue(folder, metrics, text_a="sentence", text_b=None, **more):
-    """A row of GLUE: its files as GLUE distributes them (gluebenchmark.com/tasks)."""
+def _glue(
+    folder: str,
+    metrics: tuple[str, ...],
+    text_a: str = "sentence",
+    text_b: str | None = None,
+    **more: Any,
+) -> TaskSpec:
+    """Return a task of GLUE, with its files as GLUE distributes them (gluebenchmark.com/tasks)."""
     more = dict(labels=BINARY, submission={"test": f"{folder}.tsv"}, reported=metrics) | more
     return TaskSpec(
         name=folder.lower(),
@@ -193,17 +200,17 @@ TASKS = {
         _glue("WNLI", ("accuracy",), *_SENTENCES),
     ]
 }
-ALL = "all"  # those of them that a folder holds
+ALL = "all"  # the name for all tasks of GLUE that a folder holds
 GLUE = tuple(name for name, task in TASKS.items() if task.folder)
 
 
-def bare(name):
-    """A name of a task or its folder without case and hyphens: stsb of STS-B."""
+def bare(name: str) -> str:
+    """Return the name of a task or its folder without case and hyphens: stsb for STS-B."""
     return re.sub(r"[-_ ]", "", name).lower()
 
 
-def find_task(name):
-    """The TaskSpec of a name; UserError for an unknown one."""
+def find_task(name: str) -> TaskSpec:
+    """Return the task of a name. Raises UserError for an unknown one."""
     for known, task in TASKS.items():
         if bare(known) == bare(name):
             return task
@@ -212,11 +219,11 @@ def find_task(name):
     )
 
 
-def find_folder(task, data_dir):
-    """The folder of a task's files: `data_dir`, or the task's folder in it (CoLA in a folder with
-    all of GLUE).
+def find_folder(task: TaskSpec, data_dir: str) -> str:
+    """Return the folder of a task's files: `data_dir`, or the task's folder in it (CoLA in a folder
+    with all of GLUE).
     """
-    if None in (task.folder, data_dir) or any(
+    if task.folder is None or any(
         find_table(task, data_dir, stem) for split in SPLITS for stem in task.stems(split)
     ):
         return data_dir
@@ -225,54 +232,54 @@ def find_folder(task, data_dir):
     return os.path.join(data_dir, own[0]) if own else data_dir
 
 
-def find_tables(task, folder, split):
-    """{stem: path} of the tables of a split that there are, as for `find_table`; one that is not in
-    the task's folder may be in a folder beside it.
+def find_tables(task: TaskSpec, folder: str, split: str) -> dict[str, str]:
+    """Return the paths of the tables of a split, by stem, as `find_table` finds them; one that is
+    not in the task's folder may be in a folder beside it.
     """
-    found = {}
+    paths = {}
     for stem in task.stems(split):
         path = find_table(task, folder, stem)
         if path is None and stem in task.beside:
             path = find_table(task, os.path.join(parent_of(folder), task.beside[stem]), stem)
         if path is not None:
-            found[stem] = path
-    return found
+            paths[stem] = path
+    return paths
 
 
-def parent_of(folder):
-    """The folder that holds a folder, which may be a URL."""
+def parent_of(folder: str) -> str:
+    """Return the folder that holds a folder, which may be a URL."""
     folder = str(folder)
     return os.path.dirname(folder.rstrip("/") if "://" in folder else os.path.abspath(folder))
 
 
-def find_table(task, folder, stem):
-    """The path of a table of a task in a folder by its name without ending, None when there is
-    none; UserError when there are two.
+def find_table(task: TaskSpec, folder: str, stem: str) -> str | None:
+    """Return the path of a table of a task in a folder by its name without ending, None when there
+    is none. Raises UserError when there are two.
     """
     if task.stems_like:
-        wanted = (
+        pattern = (
             rf"(?i)({task.stems_like[stem]})(-00000-of-00001(?=\.parquet))?"
             rf"\.({'|'.join(task.endings)})"
         )
-        found = [
-            os.path.join(folder, name) for name in names_in(folder) if re.fullmatch(wanted, name)
+        paths = [
+            os.path.join(folder, name) for name in names_in(folder) if re.fullmatch(pattern, name)
         ]
     else:
         names = [f"{stem}.{kind}" for kind in task.endings]
         names.append(stem.replace("dev", "validation") + SHARD)
-        found = [path for name in names if files.exists(path := os.path.join(folder, name))]
-    if len(found) > 1:
+        paths = [path for name in names if files.exists(path := os.path.join(folder, name))]
+    if len(paths) > 1:
         raise UserError(
-            f"{found[0]} and {found[1]}: both exist; delete one of them, or name the file with "
+            f"{paths[0]} and {paths[1]}: both exist; delete one of them, or name the file with "
             f"--{stem}_file"
             if task.stems_like
-            else f"{found[0]} and {found[1]}: both exist; delete one of them"
+            else f"{paths[0]} and {paths[1]}: both exist; delete one of them"
         )
-    return found[0] if found else None
+    return paths[0] if paths else None
 
 
-def names_in(folder):
-    """The names in a folder, sorted; none where there is no folder."""
-    if "://" not in str(folder):  # without TensorFlow
+def names_in(folder: str) -> list[str]:
+    """Return the names in a folder, sorted; none where there is no folder."""
+    if "://" not in str(folder):  # needs no TensorFlow
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     return sorted(tf.io.gfile.listdir(folder)) if tf.io.gfile.isdir(folder) else []

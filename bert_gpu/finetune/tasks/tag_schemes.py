@@ -1,5 +1,5 @@
-"""Schemes of tags: how the tags of words spell entities, which scheme a file has, and how entities
-are counted.
+"""Schemes of tags: how the tags of words spell entities, how the scheme of a file is found, and how
+entities are counted.
 
 A tag such as B-PER is a letter and a type with a separator between them, in either order and case,
 or a bare letter. BIO, IOB1 and BIOES are read as seqeval and conlleval do by default: an entity may
@@ -10,8 +10,9 @@ a begin with its end, or a single word, is an entity.
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-# by name; of schemes that fit equally the first is taken, and IOB1 is read like BIO
+# {scheme: its letters}; of schemes that fit equally the first is taken, and IOB1 is read like BIO
 LETTERS = dict(BIO="BI", BIOES="BIES", BILOU="BILU", BMES="BMES", BMEWO="BMEW")
 STRICT = ("BILOU", "BMES", "BMEWO")
 # the written forms of a tag, as regular expressions that lack the letters
@@ -25,17 +26,17 @@ SCHEMES = {
     for name, letters in LETTERS.items()
     for form, pattern in FORMS.items()
 }
-# of plain tags: neighbours of one type beside O are an entity; or every word counts by itself
+# schemes of plain tags: neighbours of one type beside O are an entity; or every word counts alone
 TYPES, WORDS = "plain tags beside O", "plain tags"
 NAMES = (*SCHEMES, TYPES, WORDS)
-# of models that do not name a scheme
+# the scheme of models that do not name one
 EARLIER = "BIOES or BILOU as B-TYPE"
 EARLIER_PATTERN = re.compile("(?P<letter>[BIESLU])(-(?P<type>.+))?")
 
 
 def read(scheme: str, tag: str) -> str | None:
-    """A tag as seqeval takes it, such as B-PER, or B without a type; None where it does not fit. In
-    a strict scheme its letter is one of BILOU, else one of BIOES.
+    """Return a tag in seqeval's form, such as B-PER, or B without a type; None where it does not
+    fit. In a strict scheme its letter is one of BILOU, else one of BIOES.
     """
     match = SCHEMES.get(scheme, EARLIER_PATTERN).fullmatch(tag)
     if match is None:
@@ -46,32 +47,33 @@ def read(scheme: str, tag: str) -> str | None:
 
 
 def find_scheme(counts: Mapping[str, int]) -> str:
-    """The scheme under which the tags of most words fit, of NAMES. On a tie it is BIO.
+    """Return the scheme, one of NAMES, under which the tags of most words fit. On a tie it is BIO.
 
     It is one of plain tags unless half of the distinct tags other than O fit, or half of their
     words do. Bare letters fit more of anything, so they need most of the distinct tags, and L, M, U
-    and W a B. A strict scheme ends at least half of the entities that it begins: a stray L-PER does
-    not make BILOU of BIO.
+    and W need a B. A strict scheme ends at least half of the entities that it begins: a stray L-PER
+    does not make BILOU of BIO.
 
     Args:
       counts: {tag: words that have it} of the training file.
     """
     spelled = {tag: number for tag, number in counts.items() if tag.upper() != "O"}
-    has_outside, has_bare_b = len(spelled) < len(counts), not counts.keys().isdisjoint("Bb")
+    has_outside = len(spelled) < len(counts)
+    has_bare_b = not counts.keys().isdisjoint("Bb")
 
-    def fitting(scheme: str) -> list[str]:
+    def fitting(scheme: str) -> dict[str, str]:
         letters = {tag: tag_read[0] for tag in spelled if (tag_read := read(scheme, tag))}
         if scheme.startswith(STRICT):
             ends = [sum(spelled[t] for t in letters if letters[t] == letter) for letter in "BL"]
             if (scheme.endswith(" as B") and not has_bare_b) or ends[0] > 2 * ends[1]:
-                return []
-        return list(letters)
+                return {}
+        return letters
 
     best = max(SCHEMES, key=lambda scheme: sum(spelled[tag] for tag in fitting(scheme)))
     fits = fitting(best)
     num_words = sum(spelled[tag] for tag in fits)
     is_bare = best.endswith(" as B")
-    can_be_entities = has_outside or any(read(best, tag)[0] in "BI" for tag in fits)
+    can_be_entities = has_outside or not {"B", "I"}.isdisjoint(fits.values())
     are_most = 2 * len(fits) >= len(spelled) + is_bare
     are_most |= not is_bare and 2 * num_words >= sum(spelled.values())
     if fits and can_be_entities and are_most:
@@ -80,7 +82,9 @@ def find_scheme(counts: Mapping[str, int]) -> str:
 
 
 def earlier_scheme(labels: Sequence[str]) -> str:
-    """The scheme of a model that does not name one: all its tags fit, or it is of plain tags."""
+    """Return the scheme of a model whose task.json names none: the default one if all its tags fit,
+    else one of plain tags.
+    """
     # a bare L or U is BILOU's beside a B, and else a tag such as any
     bare = "BIESLU" if "B" in labels else "BIES"
     if all(label == "O" or re.fullmatch(f"[{bare}]|[BIESLU]-.+", label) for label in labels):
@@ -89,17 +93,17 @@ def earlier_scheme(labels: Sequence[str]) -> str:
 
 
 def as_entities(labels: Sequence[str], scheme: str | None = None) -> list[str] | None:
-    """The labels as seqeval takes them, O where they do not fit the scheme; None where they tell no
-    entities, as in part-of-speech tagging.
+    """Return the labels in seqeval's form, O where they do not fit the scheme; None where they mark
+    no entities, as in part-of-speech tagging.
 
-    scheme: None is that of the labels.
+    scheme: None is the one that fits the labels.
     """
     scheme = scheme or find_scheme(dict.fromkeys(labels, 1))
     if scheme == WORDS:
         return None
     if scheme == TYPES:
         return ["O" if label.upper() == "O" else f"I-{label}" for label in labels]
-    # E and S, which then only another file has, are read as seqeval reads them
+    # E and S, which only occur in another file then, are read as seqeval reads them
     scheme = scheme.replace("BIO ", "BIOES ")
     return [read(scheme, label) or "O" for label in labels]
 
@@ -107,23 +111,24 @@ def as_entities(labels: Sequence[str], scheme: str | None = None) -> list[str] |
 def entity_scores(
     truth: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], tags: Sequence[str] = ()
 ) -> dict[str, float | None]:
-    """{"precision", "recall", "f1"} of entities, all types together: an entity is right when its
-    type and both its ends are. The scheme is strict where one of the tags has the letter L or U.
+    """Return {"precision", "recall", "f1"} of entities, all types together: an entity is right when
+    its type and both its ends are. The scheme is strict where one of the tags has the letter L or
+    U.
 
     recall and f1 are None without any entity, precision is 0 without any predicted one.
 
     Args:
-      truth, predicted: lists of N lists of tags, of `as_entities`. tags: all that it returned, by
+      truth, predicted: the tags of N sentences, from `as_entities`. tags: all that it returned, by
         default those of truth and predicted.
     """
     from seqeval.metrics import sequence_labeling, v1
     from seqeval.scheme import BILOU
 
-    how = dict(average="micro", zero_division=0)
+    options: dict[str, Any] = dict(average="micro", zero_division=0)
     if any(tag[0] in "LU" for tag in tags or itertools.chain(*truth, *predicted)):
-        scores = v1.precision_recall_fscore_support(truth, predicted, scheme=BILOU, **how)
+        scores = v1.precision_recall_fscore_support(truth, predicted, scheme=BILOU, **options)
     else:
-        scores = sequence_labeling.precision_recall_fscore_support(truth, predicted, **how)
+        scores = sequence_labeling.precision_recall_fscore_support(truth, predicted, **options)
     precision, recall, f1, number = scores
     if not number:
         return dict(precision=float(precision), recall=None, f1=None)

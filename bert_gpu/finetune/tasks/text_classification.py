@@ -1,40 +1,53 @@
 """The task type of texts, or pairs of texts, each of which has a class, a number or several labels;
-see task_types.TaskType.
+interface.TaskType describes its functions.
 """
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune import results
+from bert_gpu.finetune.config import FinetuneSettings
 from bert_gpu.finetune.files import encoded
-from bert_gpu.finetune.files.examples import Examples
+from bert_gpu.finetune.files.examples import Examples, Source
+from bert_gpu.finetune.start import Start
 from bert_gpu.finetune.tasks import pictures, problem_types
 from bert_gpu.finetune.tasks.heads import CLASSIFIER
+from bert_gpu.finetune.tasks.interface import Evaluated
 from bert_gpu.finetune.tasks.metrics import compute_metrics
+from bert_gpu.finetune.tasks.problem_types import TextProblem
+from bert_gpu.finetune.tasks.table import TaskSpec
 
-HEAD, PREDICTED = CLASSIFIER, results.PREDICTIONS
+HEAD = CLASSIFIER
+PREDICTED = results.PREDICTIONS
 
 
-def check(settings):
+def check(settings: FinetuneSettings) -> None:
     if settings.run.pictures:
         remedy = "pip install 'bert-gpu[report]', or leave the flag out"
         import_extra("matplotlib", "--pictures", remedy)
 
 
-def open_examples(task, source, needs_label, labels):
+def open_examples(
+    task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
+) -> Examples:
     return Examples(task, source, needs_label, labels)
 
 
-def find_labels(task, examples):
+def find_labels(task: TaskSpec, examples: Examples) -> tuple[str, ...]:
     return task.labels or problem_types.PROBLEM_TYPES[task.kind]().find_labels(examples)
 
 
-def defaults(examples):
+def defaults(examples: Examples) -> dict[str, Any]:
     return {}
 
 
-def make_problem_type(settings, task, labels, examples):
+def make_problem_type(
+    settings: FinetuneSettings, task: TaskSpec, labels: tuple[str, ...], examples: Examples | None
+) -> TextProblem:
     config = settings.run
     if task.kind != "classification":
         problem_types.check_plain_loss(config, task)
@@ -47,12 +60,12 @@ def make_problem_type(settings, task, labels, examples):
     if examples is None:
         return problem_types.Classification(positive_label=positive)
     weights = config.class_weights and class_weights(config.class_weights, labels, examples)
-    return problem_types.Classification(config.label_smoothing, weights, positive)
+    return problem_types.Classification(config.label_smoothing, weights or None, positive)
 
 
-def class_weights(text, labels, examples):
-    """The weights that --class_weights gives, one for each of the labels; UserError when it does
-    not.
+def class_weights(text: str, labels: Sequence[str], examples: Examples) -> tuple[float, ...]:
+    """Return the weight of each label that --class_weights, `text`, gives. Raises UserError when
+    these are no such weights.
     """
     if text == "balanced":
         numbers = np.bincount(
@@ -67,8 +80,8 @@ def class_weights(text, labels, examples):
                 value="balanced",
             )
         return tuple(len(examples) / (len(labels) * int(number)) for number in numbers)
-    weights = [problem_types.number_in(part) for part in text.split(",")]
-    if len(weights) != len(labels) or any(weight is None or weight <= 0 for weight in weights):
+    weights = [problem_types.number_in(part) or 0.0 for part in text.split(",")]
+    if len(weights) != len(labels) or any(weight <= 0 for weight in weights):
         raise UserError(
             f"must be balanced, or {len(labels)} numbers above 0, of the classes "
             f"{', '.join(labels)}",
@@ -78,7 +91,14 @@ def class_weights(text, labels, examples):
     return tuple(weights)
 
 
-def encode(examples, problem_type, start, settings, max_seq_length, folder):
+def encode(
+    examples: Examples,
+    problem_type: TextProblem,
+    start: Start,
+    settings: FinetuneSettings,
+    max_seq_length: int,
+    folder: str,
+) -> encoded.EncodedExamples:
     return encoded.encode_examples(
         start.tokenizer,
         ((chunk.texts_a, chunk.texts_b) for chunk in examples.chunks()),
@@ -89,38 +109,41 @@ def encode(examples, problem_type, start, settings, max_seq_length, folder):
     )
 
 
-def describe(examples, rows):
-    what = "pairs" if examples.has_pairs else "texts"
+def describe(examples: Examples, rows: encoded.EncodedExamples) -> str:
+    unit = "pairs" if examples.has_pairs else "texts"
     cut = (
         f"; {rows.num_truncated:,} cut to {rows.max_seq_length} tokens"
         if rows.num_truncated
         else ""
     )
-    return f"{len(examples):,} {what}, {len(rows.ids) / len(rows):.1f} tokens each{cut}"
+    return f"{len(examples):,} {unit}, {len(rows.ids) / len(rows):.1f} tokens each{cut}"
 
 
-def metric_names(task, problem_type, labels):
+def metric_names(
+    task: TaskSpec, problem_type: TextProblem, labels: tuple[str, ...]
+) -> tuple[str, ...]:
     return task.metrics or problem_type.metrics
 
 
-def judge(evaluated, names):
+def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]:
     positive, labels = evaluated.problem_type.positive_label, evaluated.labels
     return compute_metrics(*labelled(evaluated), names, labels.index(positive) if positive else 1)
 
 
-def labelled(evaluated):
-    """(outputs, targets) of the examples that have a label."""
+def labelled(evaluated: Evaluated) -> tuple[np.ndarray, np.ndarray]:
+    """Return (outputs, targets) of the examples that have a label."""
     has_label = evaluated.examples.label_codes >= 0
-    return evaluated.outputs[has_label], evaluated.rows.labels[has_label]
+    return evaluated.outputs[has_label], np.asarray(evaluated.rows.labels)[has_label]
 
 
-def after_evaluation(output_dir, evaluated):
-    task, (outputs, targets) = evaluated.examples.task, labelled(evaluated)
+def after_evaluation(output_dir: str, evaluated: Evaluated) -> None:
+    task = evaluated.examples.task
+    outputs, targets = labelled(evaluated)
     if evaluated.settings.run.pictures and np.isfinite(outputs).all():
         pictures.draw(output_dir, evaluated.stem, task, evaluated.labels, outputs, targets)
 
 
-def write(output_dir, evaluated):
+def write(output_dir: str, evaluated: Evaluated) -> str:
     run, examples, labels = evaluated.settings.run, evaluated.examples, evaluated.labels
     predicted = (output_dir, examples, labels, evaluated.problem_type, evaluated.outputs)
     if results.is_submitted(run, examples) and results.has_labels_of(examples.task, labels):

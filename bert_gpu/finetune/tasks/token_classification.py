@@ -1,8 +1,8 @@
-"""The task type of ner: a tag for each word; see task_types.TaskType.
+"""The task type of ner: a tag for each word; interface.TaskType describes its functions.
 
 A word's tag is read at its first piece. A sentence that is longer than a row becomes several rows
 that overlap (windows.py); each word is learnt and predicted in one of them. A word of which the
-tokenizer leaves nothing, such as a control character, is [UNK], so that it has a tag like any
+tokenizer leaves nothing, such as a control character, becomes [UNK], so that it has a tag like any
 other.
 
 Legend: N sentences, W words of all of them, T pieces, B batch, S sequence, C tags.
@@ -11,19 +11,24 @@ Legend: N sentences, W words of all of them, T pieces, B batch, S sequence, C ta
 import dataclasses
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base.errors import shortened
 from bert_gpu.finetune import results
+from bert_gpu.finetune.config import FinetuneSettings
 from bert_gpu.finetune.files.conll import TaggedExamples
 from bert_gpu.finetune.files.disk_array import DiskArray
 from bert_gpu.finetune.files.encoded import NO_LABEL, EncodedExamples, padding_of, splits_of
+from bert_gpu.finetune.files.examples import Source
+from bert_gpu.finetune.start import Start
 from bert_gpu.finetune.tasks import metrics, problem_types
 from bert_gpu.finetune.tasks.heads import TOKEN_CLASSIFIER, rows_of
-from bert_gpu.finetune.tasks.interface import check_texts_only
+from bert_gpu.finetune.tasks.interface import Evaluated, check_texts_only
+from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.finetune.tasks.tag_schemes import (
     as_entities,
     earlier_scheme,
@@ -33,59 +38,72 @@ from bert_gpu.finetune.tasks.tag_schemes import (
 from bert_gpu.finetune.tasks.windows import best_windows, cut_windows
 from bert_gpu.model.heads import cross_entropy
 from bert_gpu.text.framing import ranges
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
-HEAD, PREDICTED = TOKEN_CLASSIFIER, results.TAGGED
+HEAD = TOKEN_CLASSIFIER
+PREDICTED = results.TAGGED
 
 
 @dataclasses.dataclass(frozen=True)
 class Tagging(problem_types.ProblemType):
     """One of C tags for each word; the loss is the mean cross-entropy of the words, in nats.
 
-    tag_scheme: how tags spell entities (tag_schemes.py); None is as the labels do.
+    tag_scheme: how tags spell entities (tag_schemes.py); None is the scheme that fits the labels.
     """
 
     tag_scheme: str | None = None
-    head, target, stored = HEAD, "token_labels", ("tag_scheme",)
+    head = HEAD
+    target = "token_labels"
+    note_fields = ("tag_scheme",)
 
-    def losses(self, logits, targets):
-        """(B, S, C) and int32 (B, S) -> float32 (B,), the sum over the words of each row."""
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Return the sum of the losses of each row's words, float32 (B,), from (B, S, C) and int32
+        (B, S).
+        """
         is_word = tf.cast(targets >= 0, tf.float32)
         labels = tf.reshape(tf.maximum(targets, 0), [-1])
         losses = tf.reshape(cross_entropy(rows_of(logits), labels), tf.shape(targets))
         return tf.reduce_sum(losses * is_word, -1)
 
-    def weights(self, targets):
-        """float32 (B,): the words of each row."""
+    def weights(self, targets: tf.Tensor) -> tf.Tensor:
+        """Return the number of words of each row, float32 (B,)."""
         return tf.reduce_sum(tf.cast(targets >= 0, tf.float32), -1)
 
-    def kept(self, logits, batch):
-        """The scores (words of the row, C) of each row's words."""
+    def row_outputs(self, logits: np.ndarray, batch: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        """Return the scores (words of the row, C) of each row's words."""
         width = logits.shape[1]
         is_word = batch[self.target][:, :width] >= 0
         return [scores[marked] for scores, marked in zip(logits, is_word, strict=True)]
 
-    def joined(self, rows):
-        """float64 (W, C): the probabilities of the tags."""
+    def join_rows(self, rows: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the probabilities of the tags, float64 (W, C)."""
         return problem_types.Classification().outputs(np.concatenate(rows).astype(np.float64))
 
 
-def check(settings):
+def check(settings: FinetuneSettings) -> None:
     check_texts_only(settings, "ner")
 
 
-def open_examples(task, source, needs_label, labels):
+def open_examples(
+    task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
+) -> TaggedExamples:
     return TaggedExamples(task, source, needs_label)
 
 
-def find_labels(task, examples):
+def find_labels(task: TaskSpec, examples: TaggedExamples) -> tuple[str, ...]:
     return problem_types.find_classes(examples, examples.label_names)
 
 
-def defaults(examples):
+def defaults(examples: TaggedExamples) -> dict[str, Any]:
     return dict(doc_stride=None)
 
 
-def make_problem_type(settings, task, labels, examples):
+def make_problem_type(
+    settings: FinetuneSettings,
+    task: TaskSpec,
+    labels: tuple[str, ...],
+    examples: TaggedExamples | None,
+) -> Tagging:
     problem_types.check_plain_loss(settings.run, task)
     if examples is None:
         return Tagging(earlier_scheme(labels))
@@ -99,10 +117,17 @@ def make_problem_type(settings, task, labels, examples):
     return Tagging(scheme)
 
 
-def encode(examples, problem_type, start, settings, max_seq_length, folder):
-    """EncodedExamples with token_labels: the tag of each word at its first piece, tag 0 where the
-    file has none; tags that the model does not have come after its own. Their origin is int64 (N,),
-    the words of each sentence.
+def encode(
+    examples: TaggedExamples,
+    problem_type: Tagging,
+    start: Start,
+    settings: FinetuneSettings,
+    max_seq_length: int,
+    folder: str,
+) -> EncodedExamples:
+    """Return the rows of sentences with token_labels: the tag of each word at its first piece, tag
+    0 where the file has none; tags that the model does not have come after its own. Their origin is
+    int64 (N,), the words of each sentence.
     """
     labels = with_unknown(start.labels, examples)
     indices = {label: index for index, label in enumerate(labels)}
@@ -113,8 +138,10 @@ def encode(examples, problem_type, start, settings, max_seq_length, folder):
             f"does not have ({shortened(', '.join(unknown))}); words with them count as errors",
         )
     stride = settings.tokens.doc_stride or max(1, (max_seq_length - 2) // 2)
-    ids, marks = DiskArray(folder), DiskArray(folder)
-    lengths, sizes = [], []
+    ids = DiskArray(folder)
+    marks = DiskArray(folder)
+    lengths: list[np.ndarray] = []
+    sizes: list[np.ndarray] = []
     for sentences in examples.chunks():
         words = list(itertools.chain.from_iterable(one.words for one in sentences))
         tags = itertools.chain.from_iterable(one.tags or one.words for one in sentences)
@@ -140,26 +167,33 @@ def encode(examples, problem_type, start, settings, max_seq_length, folder):
 
 
 def with_unknown(labels: Sequence[str], examples: TaggedExamples) -> list[str]:
-    """The labels of a model, then the tags of examples that are none of them."""
+    """Return the labels of a model, then the tags of examples that are none of them."""
     return list(dict.fromkeys((*labels, *examples.label_names)))
 
 
-def word_pieces(tokenizer, words):
-    """The pieces of words: (ids int32 (T,), pieces of each word int64 (W,), at least 1)."""
+def word_pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pieces of words: (ids int32 (T,), pieces of each word int64 (W,), at least 1)."""
     ids, splits = tokenizer.tokenize(words)
     counts = np.diff(splits)
     empty = np.flatnonzero(counts == 0)
     return np.insert(ids, splits[empty], tokenizer.unk_id), np.maximum(counts, 1)
 
 
-def cut_sentences(pieces, counts, codes, sizes, max_seq_length, stride):
-    """(pieces, marks int32 (T,), starts, lengths, counted from, counted to: int64 (R,)) of R rows:
-    marks are the words' codes, at their first pieces, elsewhere NO_LABEL; a row has the `lengths`
-    pieces from `starts` on, and those marks count whose places lie in [from, to).
+def cut_sentences(
+    pieces: np.ndarray,
+    counts: np.ndarray,
+    codes: np.ndarray | None,
+    sizes: np.ndarray,
+    max_seq_length: int,
+    stride: int,
+) -> tuple[np.ndarray, ...]:
+    """Return (pieces, marks int32 (T,), starts, lengths, counted from, counted to: int64 (R,)) of R
+    rows. Marks are the words' codes at their first pieces, elsewhere NO_LABEL. A row has the
+    `lengths` pieces from `starts` on; those of its marks count whose places lie in [from, to).
 
     Args:
-      pieces, counts: of `word_pieces`. codes: int32 (W,) or None. sizes: int64 (N,), words of each
-        sentence. stride: pieces from the beginning of a row to that of the next.
+      pieces, counts: the result of `word_pieces`. codes: int32 (W,) or None. sizes: int64 (N,),
+        words of each sentence. stride: pieces from the beginning of a row to that of the next.
     """
     firsts = np.cumsum(counts) - counts
     marks = np.full(len(pieces), NO_LABEL, np.int32)
@@ -172,24 +206,38 @@ def cut_sentences(pieces, counts, codes, sizes, max_seq_length, stride):
     if len(long):
         parts = np.split(rows, np.stack([long, long + 1], 1).reshape(-1))
         for place, sentence in enumerate(long):
-            parts[2 * place + 1] = windows_of(*rows[sentence, :2], room, stride)
+            parts[2 * place + 1] = windows_of(rows[sentence, 0], rows[sentence, 1], room, stride)
         rows = np.concatenate(parts)
     return pieces, marks, *rows.T
 
 
-def windows_of(begin, num_pieces, room, stride):
-    """The rows of a long sentence: int64 (R, 4), as of `cut_sentences`."""
+def windows_of(begin: int, num_pieces: int, room: int, stride: int) -> np.ndarray:
+    """Return the rows of a long sentence, int64 (R, 4): starts, lengths, counted from and counted
+    to, as for `cut_sentences`.
+    """
     starts, lengths = cut_windows(num_pieces, room, stride)
     best = best_windows(starts, lengths, num_pieces)
     every = np.arange(len(starts))
-    first, last = np.searchsorted(best, every), np.searchsorted(best, every, side="right")
+    first = np.searchsorted(best, every)
+    last = np.searchsorted(best, every, side="right")
     return np.stack([starts, lengths, first, last], 1) + np.array([begin, 0, begin, begin])
 
 
-def frame(tokenizer, pieces, marks, starts, lengths, first, last):
-    """[CLS] pieces [SEP] of each row, as (ids, token_labels) int32 (T,) and lengths int64 (R,)."""
+def frame(
+    tokenizer: Tokenizer,
+    pieces: np.ndarray,
+    marks: np.ndarray,
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    first: np.ndarray,
+    last: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return [CLS] pieces [SEP] of each row, as (ids, token_labels) int32 (T,) and lengths int64
+    (R,). Arguments as returned by `cut_sentences`.
+    """
     splits = np.cumsum(np.append(0, lengths + 2))
-    inside, places = ranges(splits[:-1] + 1, lengths), ranges(starts, lengths)
+    inside = ranges(splits[:-1] + 1, lengths)
+    places = ranges(starts, lengths)
     ids = np.full(splits[-1], tokenizer.sep_id, np.int32)
     ids[splits[:-1]] = tokenizer.cls_id
     ids[inside] = pieces[places]
@@ -199,7 +247,7 @@ def frame(tokenizer, pieces, marks, starts, lengths, first, last):
     return ids, labels, lengths + 2
 
 
-def describe(examples, rows):
+def describe(examples: TaggedExamples, rows: EncodedExamples) -> str:
     more = len(rows) - len(examples)
     cut = f"; {more:,} further rows for sentences of more than {rows.max_seq_length} tokens"
     comments = f"; {examples.num_comments:,} comment lines skipped"
@@ -210,14 +258,14 @@ def describe(examples, rows):
     )
 
 
-def metric_names(task, problem_type, labels):
-    """Those of entities where the tags tell entities, else those of words alone."""
+def metric_names(task: TaskSpec, problem_type: Tagging, labels: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the metrics of entities where the tags mark entities, else those of words alone."""
     if as_entities(labels, problem_type.tag_scheme) is None:
         return ("accuracy", "f1_of_classes", "loss")
     return ("f1", "precision", "recall", "accuracy", "loss")
 
 
-def judge(evaluated, names):
+def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]:
     rows, labels, outputs = evaluated.rows, evaluated.labels, evaluated.outputs
     if not np.isfinite(outputs).all():  # a model that has overflowed predicts nothing
         return dict.fromkeys(names)
@@ -225,41 +273,42 @@ def judge(evaluated, names):
     targets = targets[targets >= 0]
     is_known = targets < len(labels)
     loss = metrics.loss(outputs[is_known], targets[is_known]) if is_known.any() else None
-    found = dict(accuracy=metrics.accuracy(outputs, targets), loss=loss)
+    values = dict(accuracy=metrics.accuracy(outputs, targets), loss=loss)
     if "f1_of_classes" in names:
-        found |= dict(f1_of_classes=metrics.f1_of_classes(outputs, targets))
+        values |= dict(f1_of_classes=metrics.f1_of_classes(outputs, targets))
     else:
-        labels, bounds = with_unknown(labels, evaluated.examples), np.cumsum(rows.origin)[:-1]
-        tags = as_entities(labels, evaluated.problem_type.tag_scheme)
+        every = with_unknown(labels, evaluated.examples)
+        bounds = np.cumsum(rows.origin)[:-1]
+        tags = as_entities(every, evaluated.problem_type.tag_scheme) or every
         truth, predicted = (
             [[tags[index] for index in sentence] for sentence in np.split(indices, bounds)]
             for indices in (targets, np.argmax(outputs, -1))
         )
-        found |= entity_scores(truth, predicted, tags)
-    return {name: found[name] for name in names}
+        values |= entity_scores(truth, predicted, tags)
+    return {name: values[name] for name in names}
 
 
-def after_evaluation(output_dir, evaluated):
+def after_evaluation(output_dir: str, evaluated: Evaluated) -> None:
     pass
 
 
-def write(output_dir, evaluated):
-    """Writes predictions.conll, the lines of the file with the predicted tag as a further column,
+def write(output_dir: str, evaluated: Evaluated) -> str:
+    """Write predictions.conll, the lines of the file with the predicted tag as a further column,
     and test_results.tsv, with the probability of each tag.
     """
     examples, labels, outputs = evaluated.examples, evaluated.labels, evaluated.outputs
     answers = [labels[index] for index in np.argmax(outputs, -1)]
 
-    def lines():
+    def lines() -> Iterator[str]:
         first = 0
         for sentence in examples.sentences():
-            yield from (f"{line}\n\n" for line in sentence.before)  # of documents
+            yield from (f"{line}\n\n" for line in sentence.before)  # lines between documents
             for offset, cells in enumerate(sentence.rows):
                 yield line_of((*cells, answers[first + offset]), examples.separator)
             yield "\n"
             first += len(sentence.rows)
 
-    def cells():
+    def cells() -> Iterator[list[str]]:
         names = ((one.id, word) for one in examples.sentences() for word in one.words)
         for index, (sentence, word) in enumerate(names):
             shares = (f"{value:.6g}" for value in outputs[index])
@@ -273,10 +322,10 @@ def write(output_dir, evaluated):
     return os.path.join(where, name)
 
 
-def line_of(cells, separator):
-    """A line of a file of columns, which reads back as the cells: those that no white space can
-    part, such as an empty one, stand between tabs.
+def line_of(cells: Sequence[str], separator: str) -> str:
+    """Return a line of a file of columns, which is read back as the same cells. Where white space
+    cannot separate them, as beside an empty cell, tabs do.
     """
-    shown = [results.one_line(cell) for cell in cells]
-    needs_tabs = any(not cell or " " in cell for cell in shown)
-    return ("\t" if needs_tabs else separator).join(shown) + "\n"
+    texts = [results.one_line(cell) for cell in cells]
+    needs_tabs = any(not text or " " in text for text in texts)
+    return ("\t" if needs_tabs else separator).join(texts) + "\n"

@@ -123,7 +123,9 @@ def test_columns_of_0_and_1_are_named_with_what_to_write(tmp_path, form):
     else:
         text = "\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows)
     write(tmp_path, text, kind=form)
-    with pytest.raises(UserError, match=r"3 of 0 and 1 \(toxic, threat, insult\); .*multilabel$"):
+    with pytest.raises(
+        UserError, match=r"3 columns of 0 and 1 \(toxic, threat, insult\); .*multilabel$"
+    ):
         read(tmp_path)
 
 

@@ -152,7 +152,9 @@ def test_answers_are_those_of_run_squad(tmp_path, vocab, has_impossible):
     expected = squad_lib.postprocess_output(
         theirs, features, results, 7, 5, True, has_impossible, 0.5
     )
-    outputs = kind.joined(kind.kept(scores, dict(input_mask=np.arange(32) < lengths[:, None])))
+    outputs = kind.join_rows(
+        kind.row_outputs(scores, dict(input_mask=np.arange(32) < lengths[:, None]))
+    )
     known = dict(examples=examples, rows=rows, problem_type=kind, settings=settings)
     found = n_best.predict(evaluated(**known, outputs=outputs))
     assert found.answers == dict(expected[0]) and len(set(found.answers.values())) > 12
@@ -325,7 +327,7 @@ def test_a_model_that_has_overflowed_has_no_metrics(tmp_path, vocab):
     settings = settings_of()
     kind, rows = rows_for(examples, vocab, settings)
     batch = encoded.make_batch(rows, np.arange(len(rows)))
-    outputs = kind.kept(np.full((len(rows), 32, 2), np.nan), batch)
+    outputs = kind.row_outputs(np.full((len(rows), 32, 2), np.nan), batch)
     known = dict(settings=settings, examples=examples, rows=rows, problem_type=kind)
     found = question_answering.judge(evaluated(**known, outputs=outputs), ("f1", "exact_match"))
     assert found == dict(f1=None, exact_match=None)
