@@ -152,7 +152,7 @@ class RayPool:
                         start(task, num_losses + 1)
                         continue
                     if problem is not None:
-                        raise problem
+                        raise UserError(*problem, setting="ray_address")
                     report(*done)
                     yield result
         finally:
@@ -214,10 +214,9 @@ def remote_call(ray):
         try:
             os.chdir(place["folder"])  # names of files may be relative
         except OSError:
-            return (
-                f"--ray_address: node {socket.gethostname()} has no folder {place['folder']}; all "
-                "nodes must have the same files under the same paths"
-            ), None, None  # fmt: skip
+            problem = f"node {socket.gethostname()} has no folder {place['folder']}"
+            remedy = "all nodes must have the same files under the same paths"
+            return (problem, remedy), None, None
         if place["code"] not in sys.path:
             sys.path.append(place["code"])
         try:
@@ -226,10 +225,8 @@ def remote_call(ray):
             environment.prepare()
             from bert_gpu.text import ray_cluster
         except ImportError as error:
-            return (
-                f"--ray_address: node {socket.gethostname()} cannot import bert_gpu ({error}); "
-                "install it there, in the same version"
-            ), None, None  # fmt: skip
+            problem = f"node {socket.gethostname()} cannot import bert_gpu ({error})"
+            return (problem, "install it there, in the same version"), None, None
         return ray_cluster.run_task(place, function, task)
 
     return ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")(call)

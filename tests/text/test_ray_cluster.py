@@ -104,3 +104,28 @@ def test_a_cluster_without_cores_is_told_once(monkeypatch, capsys):
     assert capsys.readouterr().err.count("no node with cores; waiting") == 1
     assert pool.num_cores == 3 and pool.num_workers == 5
     assert pool.summary == "on a Ray cluster: 1 node, 3 cores"
+
+
+def test_a_node_without_the_folder_is_named(tmp_path, monkeypatch):
+    class Reference:
+        def __init__(self, result):
+            self.result = result
+
+    def remote(**options):
+        return lambda call: types.SimpleNamespace(remote=lambda *task: Reference(call(*task)))
+
+    ray = types.SimpleNamespace(
+        nodes=lambda: nodes(1.0),
+        put=lambda function: function,
+        remote=remote,
+        wait=lambda references, timeout: (references, []),
+        get=lambda reference: reference.result,
+        exceptions=types.SimpleNamespace(RayTaskError=ArithmeticError, RayError=LookupError),
+    )
+    monkeypatch.setattr(ray_cluster.socket, "gethostname", lambda: "n7")
+    pool = ray_cluster.RayPool(ray)
+    pool.place["folder"] = str(tmp_path / "none")
+    with pytest.raises(UserError) as error:
+        list(pool.run(len, ["task"], lambda num_bytes, num_tokens: None))
+    message = f"--ray_address: node n7 has no folder {tmp_path / 'none'}; all nodes must have "
+    assert str(error.value).startswith(message)
