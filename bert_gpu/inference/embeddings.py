@@ -47,7 +47,8 @@ class Embedder:
 
     def __init__(self, config: EmbedConfig) -> None:
         self.opened = open_model(config, "model")
-        model, notes = self.opened.config, self.opened.notes
+        model = self.opened.config
+        notes = self.opened.notes
         own = self.own = notes.embedding
         if own.lacking and config.pooling is None:
             raise UserError(
@@ -64,7 +65,7 @@ class Embedder:
         if self.max_seq_length > limit:
             raise UserError(
                 f"the model (--model={config.model}) has {limit} positions",
-                "at most that many",
+                "give at most that many",
                 setting="max_seq_length",
                 value=self.max_seq_length,
             )
@@ -86,7 +87,8 @@ class Embedder:
     def describe(self) -> str:
         """Return how texts become vectors, for the log."""
         own = self.own
-        length, prefix = "of length 1" * self.is_normalized, f"prefix {own.prefix[:40]!r}"
+        length = "of length 1" * self.is_normalized
+        prefix = f"prefix {own.prefix[:40]!r}"
         source = f"modules.json: {own.lacking or own.pooling}" * bool(own.lacking or own.pooling)
         parts = [f"pooling {self.pooling}", length, prefix * bool(own.prefix), source]
         return ", ".join(filter(None, parts))

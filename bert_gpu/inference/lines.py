@@ -162,9 +162,8 @@ def cut_windows(pieces: Iterable[bytes], path: str) -> Iterator[list[bytes]]:
 def check_length(num_bytes: int, path: str, number: int) -> None:
     """UserError for a line of too many bytes. number: of the line, from 1."""
     if num_bytes > LINE_BYTES:
-        most = f"{LINE_BYTES >> 20} MB"
         raise UserError(
-            f"line {number:,} has more than {most}",
+            f"line {number:,} has more than {LINE_BYTES >> 20} MB",
             "write one text a line",
             setting="input",
             value=path[-150:],

@@ -134,7 +134,8 @@ def frame_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray
     splits = np.concatenate([[0], np.cumsum(part_lengths)])[[0, *row_ends]]
     splits += np.arange(len(splits))  # and every row begins with [CLS]
     ids = np.full(splits[-1], tokenizer.mask_id, np.int32)
-    ids[splits[:-1]], ids[splits[1:] - 1] = tokenizer.cls_id, tokenizer.sep_id
+    ids[splits[:-1]] = tokenizer.cls_id
+    ids[splits[1:] - 1] = tokenizer.sep_id
     rows = np.repeat(np.arange(len(parts)), [len(row) for row in parts])
     begins = np.cumsum(part_lengths) - part_lengths + rows + 1
     ids[ranges(begins, part_lengths - 1)] = piece_ids

@@ -62,7 +62,7 @@ def test_a_task_on_a_node(monkeypatch):
         return function
 
     monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(get=get))
-    monkeypatch.setattr(ray_cluster, "held", {})
+    monkeypatch.setattr(ray_cluster, "functions", {})
     monkeypatch.setattr(ray_cluster.parallel, "use_one_thread", lambda: None)
     monkeypatch.setattr(ray_cluster.socket, "gethostname", lambda: "n7")
     place = dict(version=bert_gpu.__version__)
@@ -85,7 +85,7 @@ def test_lost_workers_are_told_and_counted(monkeypatch, capsys):
     assert pool.num_workers == 6 and pool.summary == "on a Ray cluster: 2 nodes, 6 cores"
     clock = [0.0]
     monkeypatch.setattr(ray_cluster.time, "monotonic", lambda: clock[0])
-    pool.warned = -1.0
+    pool.last_warning = -1.0
     for _ in range(3):  # within a second
         pool._count_loss(MemoryError(), 1)
     clock[0] = 2.0
