@@ -33,7 +33,7 @@ class ModelSource(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbedConfig(ModelSource):
-    """The settings of embed: the model, the text and the file for the results."""
+    """The model, the text and the file of the results."""
 
     input: str = setting(
         STANDARD_INPUT,
@@ -72,7 +72,7 @@ class EmbedConfig(ModelSource):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FillMaskConfig(ModelSource):
-    """The settings of fill-mask: the model, the file of texts, and how many words to guess."""
+    """The model, the texts in a file, and how many words to guess."""
 
     input: str | None = setting(
         None,

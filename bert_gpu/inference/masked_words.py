@@ -29,7 +29,7 @@ from bert_gpu.text.vocabulary.file import has_piece
 
 MASK = "[MASK]"
 # Positions that are scored at once, (M, V) float32; they are padded to the next power of 2.
-MOST_POSITIONS = 256
+MAX_POSITIONS = 256
 NUM_NAMED = 3  # lines of a file that a warning names; the others are counted
 Words = list[tuple[float, str]]  # (probability, piece) of the best words for a mask, the best first
 
@@ -88,8 +88,8 @@ class MaskFiller:
 
     def _best(self, hidden: tf.Tensor, positions: np.ndarray) -> Iterator[Words]:
         """Yield the words for each of the flat positions (M,) in hidden (B, S, H)."""
-        for first in range(0, len(positions), MOST_POSITIONS):
-            part = positions[first : first + MOST_POSITIONS]
+        for first in range(0, len(positions), MAX_POSITIONS):
+            part = positions[first : first + MAX_POSITIONS]
             size = 1 << (len(part) - 1).bit_length()
             scored = self.score(hidden, np.pad(part, (0, size - len(part))).astype(np.int32))
             for probabilities, pieces in zip(

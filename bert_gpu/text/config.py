@@ -15,9 +15,7 @@ TABLES = [row.name for row in FORMATS.values() if row.text_in == "column"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextFormat(Settings):
-    """The format of the text files. The format of one file is a copy of it in which `input_format`
-    is decided.
-    """
+    """The format of the text files."""
 
     input_format: str = setting(
         "auto",
@@ -77,7 +75,7 @@ def check_ray_address(address: str | None) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabConfig(Settings):
-    """The settings for learning a vocabulary from text."""
+    """The vocabulary to learn."""
 
     input_file: str = setting(
         "sample_text.txt",

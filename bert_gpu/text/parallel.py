@@ -29,12 +29,12 @@ from bert_gpu.base.malloc import map_large_blocks
 from bert_gpu.base.signals import children_ignore_interrupts
 from bert_gpu.text.corpus import Block
 
-# of text; one process counts the words of so much in about the time that another takes to start
+# Of text. One process counts the words of so much in about the time that another takes to start.
 IN_PROCESS_BYTES = 256 << 20
 GROUPS_PER_WORKER = 8  # at least, so that workers finish together and progress is visible
-GROUP_BYTES = 64 << 20  # of text in a group, at most by a block more, so that a result stays small
+GROUP_BYTES = 64 << 20  # of text in a group, to within a block, so that a result stays small
 POLL_SECONDS = 0.2  # between two readings of the progress
-# is called with (bytes of text, tokens) done since its last call
+# A Report is called with (bytes of text, tokens) done since its last call.
 Report = Callable[[int, int], object]
 process_call: Callable[[Any], Any]  # in a worker process: the function that it runs
 
@@ -52,9 +52,10 @@ class Pool(abc.ABC):
         """Yield function(task, report) of each task, in any order.
 
         Args:
-          function: picklable, as tasks and results must be. The report that it gets adds up the
-            progress of all tasks.
-          report: called in this process, perhaps once for several calls of the function.
+          function: picklable, as tasks and results must be. It calls its own report with the
+            progress of its task.
+          report: called in this process with the progress of all tasks, perhaps once for several
+            calls of the function.
 
         Raises the errors of the function, and UserError when workers were killed. After an error,
         and when the generator is closed, running tasks are stopped, except that threads finish

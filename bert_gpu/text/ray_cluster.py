@@ -27,7 +27,7 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import handled_signals
 from bert_gpu.text import parallel
 
-MOST_LOSSES = 8  # lost workers of one task
+MAX_LOSSES = 8  # lost workers of one task
 # Tasks that Ray holds for each core. With more than one, nodes never wait for this process and a
 # growing cluster has work for its new nodes; all tasks at once would fill Ray's memory.
 TASKS_PER_CORE = 2
@@ -186,9 +186,9 @@ class RayPool(parallel.Pool):
 
     def _count_loss(self, error: Exception, num_losses: int) -> None:
         """Warn of a task's lost worker, at most once in LOOK_SECONDS. UserError when a task was
-        lost more than MOST_LOSSES times.
+        lost more than MAX_LOSSES times.
         """
-        if num_losses > MOST_LOSSES:
+        if num_losses > MAX_LOSSES:
             raise UserError(
                 f"a task was lost with {num_losses} workers ({type(error).__name__}), "
                 "most often because memory ran out",
@@ -209,7 +209,7 @@ class RayPool(parallel.Pool):
         """
         if not running:
             return
-        # the cluster may be gone
+        # These errors mean that the cluster is gone.
         with contextlib.suppress(ConnectionError, self.ray.exceptions.RayError):
             for reference in running:
                 self.ray.cancel(reference, force=True)

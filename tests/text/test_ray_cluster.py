@@ -89,11 +89,11 @@ def test_lost_workers_are_told_and_counted(monkeypatch, capsys):
     for _ in range(3):  # within a second
         pool._count_loss(MemoryError(), 1)
     clock[0] = 2.0
-    pool._count_loss(MemoryError(), ray_cluster.MOST_LOSSES)
+    pool._count_loss(MemoryError(), ray_cluster.MAX_LOSSES)
     said = capsys.readouterr().err.splitlines()
     assert [line.rpartition(" ")[2] for line in said] == ["1", "4"] and "MemoryError" in said[0]
     with pytest.raises(UserError, match="a task was lost with 9 workers .*--num_workers"):
-        pool._count_loss(MemoryError(), ray_cluster.MOST_LOSSES + 1)
+        pool._count_loss(MemoryError(), ray_cluster.MAX_LOSSES + 1)
 
 
 def test_a_cluster_without_cores_is_told_once(monkeypatch, capsys):

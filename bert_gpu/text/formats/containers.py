@@ -42,8 +42,8 @@ OTHER_DELIMITERS = {
     "|": CONVERT.replace(";", "|"),
     ",": "give --input_format=csv",
 }
-MOST_TITLE = 50  # characters in the name of a column; more are a text
-MOST_SPACES = 4  # spaces in the name of a column
+MAX_TITLE_CHARACTERS = 50  # characters in the name of a column; more are a text
+MAX_TITLE_SPACES = 4  # spaces in the name of a column
 # between objects in a row, and between those in an array
 SEPARATORS = re.compile(r"[ \t\r\n]*"), re.compile(r"[ \t\r\n,]*")
 HEAD_BYTES = 256  # first bytes of a file from which its kind is recognised
@@ -95,7 +95,9 @@ def check_header(header: list[str], name: str, field: str, kind: str) -> None:
                 remedy,
                 where=name,
             )
-    if any(len(title) > MOST_TITLE or title.count(" ") > MOST_SPACES for title in header):
+    if any(
+        len(title) > MAX_TITLE_CHARACTERS or title.count(" ") > MAX_TITLE_SPACES for title in header
+    ):
         raise UserError(
             f"has no column {field[:50]!r}, and line 1 seems to be text, not a header",
             "add a first line that names the columns",

@@ -194,7 +194,7 @@ def count_words(documents: Iterable[Iterable[str | bytes]]) -> collections.Count
     """Count the words between spaces, unchanged; the learner normalises them later.
 
     Args:
-      documents: sentences (bytes in UTF-8, or str) of documents. It is read once.
+      documents: each an iterable of sentences (bytes in UTF-8, or str); read once.
 
     Returns:
       Counts whose number grows with the number of distinct words, not with the text.

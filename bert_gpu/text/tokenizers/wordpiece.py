@@ -244,7 +244,7 @@ def differs(texts: list[str], do_lower_case: bool) -> np.ndarray:
     text_ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
     kinds = character_kinds(codes, do_lower_case)
     odd = kinds == DIFFERENT
-    # The bytes of each word after normalisation: the op's limit is 200 of them, Google's
+    # The bytes of each word after normalisation: the op's limit is 200 bytes, Google's is
     # 200 characters.
     is_separator = kinds == SEPARATOR
     bytes_before = np.cumsum(np.where(is_separator | odd, 0, kinds), dtype=np.int64)

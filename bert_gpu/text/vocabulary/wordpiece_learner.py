@@ -24,7 +24,7 @@ LINES_PER_BATCH = 4096
 # seconds); the further words of a larger text are rare names and typing errors.
 MAX_WORDS = 100_000
 WORDS_PER_PIECE = 3  # a large vocabulary needs more than MAX_WORDS words
-# the learner's time grows with the square; longer "words" are mostly addresses and tables
+# the learner's time grows with the square of it; longer "words" are mostly addresses and tables
 MAX_WORD_CHARACTERS = 30
 MIN_PIECE_COUNT = 2  # a piece that occurs once teaches nothing
 # of all characters of the text; words with a rarer one become [UNK], unless it is ASCII
@@ -44,7 +44,7 @@ def count_words(
     """Count the words of a text, split and normalised as by the tokenizer.
 
     Args:
-      documents: sentences (bytes in UTF-8, or str) of documents. It is read once.
+      documents: each an iterable of sentences (bytes in UTF-8, or str); read once.
       do_lower_case: as in the tokenizer.
 
     Returns:
@@ -156,7 +156,7 @@ def pieces_for_size(words: list[tuple[str, int]], size: int) -> list[str]:
     """
     low = MIN_PIECE_COUNT
     high = max(MIN_PIECE_COUNT, words[0][1])
-    # there are about as many pieces as words of that count
+    # first guess: the number of pieces is about the number of words that occur so often
     threshold = words[min(size, len(words)) - 1][1]
     enough: list[str] = []
     fewer: list[str] = []
