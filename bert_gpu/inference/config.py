@@ -1,4 +1,4 @@
-"""The settings of embed and of fill-mask."""
+"""The settings of the commands embed and fill-mask."""
 
 import dataclasses
 
@@ -7,13 +7,13 @@ from bert_gpu.base.settings import Settings, setting
 from bert_gpu.base.standard_input import STANDARD_INPUT
 
 DEFAULT_MODEL = "runs/pretrain/model"
-DEFAULT_LENGTH = 128  # of --max_seq_length
-OFFSETS = ".offsets.npy"  # in place of .npy, beside the hidden states of --pooling=none
+DEFAULT_LENGTH = 128  # --max_seq_length of a model whose files name no length
+OFFSETS = ".offsets.npy"  # replaces .npy in the name of the second file of --pooling=none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSource(Settings):
-    """The model that is put to work, and how it computes."""
+    """The model to run, and the number format of its matrix products."""
 
     model: str = setting(
         DEFAULT_MODEL, "A model/ folder, a run's folder or a Hugging Face BERT folder."
@@ -62,17 +62,12 @@ class EmbedConfig(ModelSource):
     overwrite: bool = setting(False, "Replace the output if it exists.")
     quiet: bool = setting(False, "Print warnings and errors only.")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.output is not None and (
             not self.output.endswith(".npy") or self.output.endswith(OFFSETS)
         ):
             raise UserError("must be named NAME.npy", setting="output", value=self.output)
-
-    @property
-    def offsets_file(self):
-        """The second file of --pooling=none."""
-        return self.output.removesuffix(".npy") + OFFSETS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Texts -> the hidden states behind the last layer: of [CLS], their mean, or of all tokens.
+"""Texts -> hidden states of the last layer: that of [CLS], their mean, or those of all tokens.
 
 Legend: N texts, T tokens of all of them, B batch, S sequence, H hidden.
 """
@@ -7,26 +7,29 @@ import contextlib
 import dataclasses
 import os
 import typing
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.console import LOG
+from bert_gpu.base.console import LOG, Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local
 from bert_gpu.base.signals import sigterm_unwinds
 from bert_gpu.base.standard_input import STANDARD_INPUT
-from bert_gpu.devices.cluster import find_cluster
+from bert_gpu.devices.cluster import Cluster, find_cluster
 from bert_gpu.inference.arrays import NpyWriter
-from bert_gpu.inference.config import DEFAULT_LENGTH
-from bert_gpu.inference.lines import count_lines, empty, windows
+from bert_gpu.inference.config import DEFAULT_LENGTH, OFFSETS, EmbedConfig
+from bert_gpu.inference.lines import count_lines, empty_input, windows
 from bert_gpu.inference.opened import ROWS, open_model
 from bert_gpu.interop.tokenizers import describe_tokenizer
-from bert_gpu.text.framing import frame
+from bert_gpu.text.framing import Framed, frame
 
 
 class Embedded(typing.NamedTuple):
-    """What `embed_file` wrote. files: their paths. num_truncated: texts that were cut."""
+    """The result of `embed_file`. files: paths of the files. num_truncated: texts that were cut.
+    width: H.
+    """
 
     files: tuple[str, ...]
     num_texts: int
@@ -36,16 +39,16 @@ class Embedded(typing.NamedTuple):
 
 
 class Embedder:
-    """A model that embeds texts; config: EmbedConfig, whose input and output are not used.
+    """A model that embeds texts. config: its input and output are not used.
 
-    Calling it with a list of N str or bytes gives float32 (N, H); with pooling "none" a pair:
-    float32 (T, H), and the int64 (N + 1,) offsets of the texts' first tokens in it. An empty text
-    is [CLS] [SEP].
+    A call with N texts returns float32 (N, H). With pooling "none" it returns a pair: float32
+    (T, H), and int64 (N + 1,), where each text's tokens begin in it. An empty text is [CLS] [SEP].
     """
 
-    def __init__(self, config):
+    def __init__(self, config: EmbedConfig) -> None:
         self.opened = open_model(config, "model")
-        model, notes = self.opened.config, self.opened.notes
+        model = self.opened.config
+        notes = self.opened.notes
         own = self.own = notes.embedding
         if own.lacking and config.pooling is None:
             raise UserError(
@@ -55,25 +58,26 @@ class Embedder:
             )
         self.pooling = config.pooling or own.pooling or "cls"
         self.is_normalized = own.is_normalized and config.pooling is None
-        self.width, limit = model.hidden_size, model.max_position_embeddings
+        self.width = model.hidden_size
+        limit = model.max_position_embeddings
         default = min(notes.max_seq_length or DEFAULT_LENGTH, limit)
         self.max_seq_length = config.max_seq_length or default
         if self.max_seq_length > limit:
             raise UserError(
                 f"the model (--model={config.model}) has {limit} positions",
-                "at most that many",
+                "give at most that many",
                 setting="max_seq_length",
                 value=self.max_seq_length,
             )
         self.compute = self.opened.compile(self._pooled, *ROWS)
 
-    def __call__(self, texts):
+    def __call__(self, texts: Sequence[str | bytes]) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         rows = self.frame(texts)
         if self.pooling != "none":
             return self.collect(rows, len(texts))
         return self.collect(rows, len(rows.ids)), rows.splits
 
-    def collect(self, rows, num_results: int) -> np.ndarray:
+    def collect(self, rows: Framed, num_results: int) -> np.ndarray:
         """Return the results of all `parts` in order, float32 (num_results, H)."""
         result = np.zeros((num_results, self.width), np.float32)
         for first, values in self.parts(rows):
@@ -81,38 +85,40 @@ class Embedder:
         return result
 
     def describe(self) -> str:
-        """How texts become vectors, for the log."""
+        """Return how texts become vectors, for the log."""
         own = self.own
-        length, prefix = "of length 1" * self.is_normalized, f"prefix {own.prefix[:40]!r}"
+        length = "of length 1" * self.is_normalized
+        prefix = f"prefix {own.prefix[:40]!r}"
         source = f"modules.json: {own.lacking or own.pooling}" * bool(own.lacking or own.pooling)
         parts = [f"pooling {self.pooling}", length, prefix * bool(own.prefix), source]
         return ", ".join(filter(None, parts))
 
-    def frame(self, texts):
-        """The texts as text.framing.Framed rows, with the prefix and the case of their training."""
+    def frame(self, texts: Sequence[str | bytes]) -> Framed:
+        """Tokenize texts, with the prefix and the case that the model was trained with."""
         if self.own.prefix or self.own.lowers:
             change = str.lower if self.own.lowers else str
             strings = (x if isinstance(x, str) else x.decode(errors="ignore") for x in texts)
             texts = [change(self.own.prefix + text) for text in strings]
         return frame(self.opened.tokenizer, texts, None, self.max_seq_length)
 
-    def parts(self, rows):
-        """Computes Framed rows in the order that suits the machine: yields (index of the first
-        result, results (n, H)); results are numbered by texts or, with pooling "none", by tokens.
+    def parts(self, rows: Framed) -> Iterator[tuple[int, np.ndarray]]:
+        """Compute the results in batches of similar length. Yields (index of the first result,
+        results float32 (n, H)); an index counts texts or, with pooling "none", tokens.
         """
         lengths = rows.lengths
-        for chosen, length, num_rows in self.opened.batches(lengths, self.max_seq_length):
-            batch = self.opened.pad(rows.ids, rows.splits, chosen, length, num_rows)
+        for indices, length, num_rows in self.opened.batches(lengths, self.max_seq_length):
+            batch = self.opened.pad(rows.ids, rows.splits, indices, length, num_rows)
             values = self.compute(*batch).numpy()
             if self.is_normalized:
                 values /= np.maximum(np.linalg.norm(values, axis=-1, keepdims=True), 1e-12)
-            for row, value in zip(chosen, values, strict=False):  # the batch may have empty rows
+            for row, value in zip(indices, values, strict=False):  # the batch may have padding rows
                 if self.pooling == "none":
                     yield rows.splits[row], value[: lengths[row]]
                 else:
                     yield row, value[None]
 
-    def _pooled(self, input_ids, num_tokens):
+    def _pooled(self, input_ids: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
+        """Return float32 (B, H), or (B, S, H) without pooling, of int32 (B, S), (B,)."""
         if self.pooling == "cls":
             first = tf.zeros([tf.shape(input_ids)[0], 1], tf.int32)
             return tf.cast(self.opened.hidden(input_ids, num_tokens, first)[:, 0], tf.float32)
@@ -124,84 +130,89 @@ class Embedder:
         return tf.reduce_sum(hidden * share[:, :, None], 1)
 
 
-def embed_file(config, console=LOG):
-    """Embeds the lines of a file as EmbedConfig says; returns an Embedded. UserError for
-    a setting or a file that is wrong, or a full disk; then no file is left.
+def embed_file(config: EmbedConfig, console: Console = LOG) -> Embedded:
+    """Embed the lines of a file. UserError for a wrong setting, a wrong file or a full disk; then
+    no file is left.
 
-    One of several workers embeds its share of the lines, and writes it to a file of its own.
+    One of several workers embeds a part of the lines, and writes it to a file of its own.
     """
     cluster = find_cluster()
     if cluster is not None and config.output is not None:
         config = dataclasses.replace(config, output=cluster.part_of(config.output))
     outputs = check_outputs(config)
-    share = None if cluster is None else share_of(config.input, cluster)
-    if share is not None:
+    line_range = None if cluster is None else lines_of_worker(config.input, cluster)
+    if cluster is not None and line_range is not None:
         console.warn(
-            f"{config.output[-100:]}: holds only {len(share):,} lines, from line "
-            f"{share.start + 1:,} on, because {cluster.variable} makes this worker {cluster.index} "
-            f"of {len(cluster)} (counted from 0); unset the variable to embed all lines here"
+            f"{outputs[0][-100:]}: holds only {len(line_range):,} lines, from line "
+            f"{line_range.start + 1:,} on, because {cluster.variable} makes this worker "
+            f"{cluster.index} of {len(cluster)} (counted from 0); unset the variable to embed all "
+            "lines here"
         )
     embedder = Embedder(config)
-    path = embedder.opened.path
-    casing = describe_tokenizer(embedder.opened.tokenizer, path)
-    console.say(f"{path}: {casing}; {embedder.describe()}")
+    opened = embedder.opened
+    casing = describe_tokenizer(opened.tokenizer, opened.path)
+    console.say(f"{opened.path}: {casing}; {embedder.describe()}")
     num_texts = num_tokens = num_truncated = 0
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_unwinds())
-        array = stack.enter_context(NpyWriter(config.output, (embedder.width,)))
+        array = stack.enter_context(NpyWriter(outputs[0], (embedder.width,)))
         offsets = None
         if config.pooling == "none":
-            offsets = stack.enter_context(NpyWriter(config.offsets_file, (), np.int64))
+            offsets = stack.enter_context(NpyWriter(outputs[1], (), np.int64))
             offsets.write(np.zeros(1))
-        for texts in windows(config.input, console, share=share):
+        for texts in windows(config.input, console, line_range=line_range):
             rows = embedder.frame(texts)
             base = array.num_rows
-            if embedder.pooling == "none":
+            if offsets is not None:
                 for index, values in embedder.parts(rows):
                     array.write(values, base + index)
                 offsets.write(num_tokens + rows.splits[1:])
-            else:  # at once
+            else:  # in one write
                 array.write(embedder.collect(rows, len(texts)), base)
-            num_texts, num_tokens = num_texts + len(texts), num_tokens + len(rows.ids)
+            num_texts += len(texts)
+            num_tokens += len(rows.ids)
             num_truncated += rows.num_truncated
-        if not num_texts and share is None:
-            raise empty(config.input)
-        # The stack publishes the first file last: where it is, all are whole.
+        if not num_texts and line_range is None:
+            raise empty_input(config.input)
+        # The stack renames the first file last: when it exists, both files are complete.
         for file in filter(None, (offsets, array)):
             file.finish()
     return Embedded(outputs, num_texts, num_tokens, num_truncated, embedder.width)
 
 
-def share_of(path, cluster):
-    """The range of the lines of a file that one of the workers of a Cluster embeds."""
+def lines_of_worker(path: str, cluster: Cluster) -> range:
+    """Return the indices of the lines that this worker of a cluster embeds."""
     if path == STANDARD_INPUT:
         raise UserError(
-            "standard input is that of one worker",
-            "write it to a file that all of them see, and name that",
+            "standard input belongs to one worker alone",
+            "write it to a file that all workers can read, and name that",
             setting="input",
             value="-",
         )
     num_lines = count_lines(path)
     if not num_lines:
-        raise empty(path)
+        raise empty_input(path)
     return cluster.share(num_lines)
 
 
-def check_outputs(config):
-    """The paths that an EmbedConfig writes. UserError when they cannot or must not be written."""
+def check_outputs(config: EmbedConfig) -> tuple[str, ...]:
+    """Return the paths of the files to write: the results and, with --pooling=none, the offsets.
+    Raises UserError when they cannot or must not be written.
+    """
     if config.output is None:
         raise UserError(
             "a file for the results is needed, such as --output=texts.npy", setting="output"
         )
     check_local(config.output, "output")
-    outputs = (config.output,) + ((config.offsets_file,) if config.pooling == "none" else ())
+    offsets_file = config.output.removesuffix(".npy") + OFFSETS
+    outputs = (config.output, offsets_file) if config.pooling == "none" else (config.output,)
     for path in outputs:
         check_output(path, config.overwrite)
     return outputs
 
 
-def check_output(path, overwrite):
-    """UserError when a file cannot be written there, or exists and must not be replaced."""
+def check_output(path: str, overwrite: bool) -> None:
+    """UserError when a path is a folder, or a file that must not be replaced."""
     if os.path.isdir(path):
         raise UserError("is a folder", "name a file", setting="output", value=path)
     if os.path.exists(path) and not overwrite:

@@ -1,10 +1,11 @@
-"""Lines of a text file or of standard input in windows of bounded size, with progress. What is no
-plain UTF-8 text is refused as the data script refuses it.
+"""Lines of a text file or of standard input, in windows of bounded size, with progress. Whatever is
+not plain UTF-8 text is refused with the data script's messages.
 """
 
 import contextlib
 import os
 import time
+from collections.abc import Iterable, Iterator
 
 from bert_gpu.base.console import LOG, Console
 from bert_gpu.base.environment import LazyModule
@@ -16,40 +17,48 @@ from bert_gpu.text.formats import archives, encodings
 
 tf = LazyModule("tensorflow")
 
-WINDOW_LINES, WINDOW_BYTES = 8192, 4 << 20
-# Tokenizing a line takes some 35 times its size. It is not cut instead: how many bytes the tokens
-# that a model reads come from has no bound, for a word of any length is one [UNK].
+WINDOW_LINES = 8192
+WINDOW_BYTES = 4 << 20
+# A limit, because tokenizing a line takes about 35 times its size in memory. A longer line cannot
+# be cut: the tokens that a model reads may come from any number of bytes, since a word of any
+# length is one [UNK].
 LINE_BYTES = 16 << 20
 
 
-def windows(path, console=LOG, what="texts", share=None):
-    """Yields lists of lines (bytes, without their ends) of a text file: at most WINDOW_LINES, of
-    about WINDOW_BYTES unless one line alone is longer. Shows progress. share: range of the lines
-    that are wanted; None = all.
+def windows(
+    path: str, console: Console = LOG, what: str = "texts", line_range: range | None = None
+) -> Iterator[list[bytes]]:
+    """Yield the lines of a text file, without their ends, in lists of at most WINDOW_LINES and
+    about WINDOW_BYTES; one long line makes a larger list. Shows progress.
+
+    Args:
+      what: name of the progress bar. line_range: the lines to yield, by index; None = all.
 
     Raises:
-      UserError: the file is missing, not a file, no plain UTF-8 text or a broken archive, or has a
+      UserError: the file is missing, not a file, not plain UTF-8 text or a broken archive, or has a
         line of more than LINE_BYTES.
     """
     if path == STANDARD_INPUT:
-        found = in_windows(standard_input(), path)
-        yield from counted(plain_text(found, "standard input"), console, what)
+        line_lists = cut_windows(standard_input(), path)
+        yield from report_lines(check_plain_text(line_lists, "standard input"), console, what)
         return
     check_regular(path)
     with corpus.readable(path), readable_archive(path):
         if os.path.isdir(path):
             raise UserError("is a folder", "name a text file", setting="input", value=path)
-        size, done = tf.io.gfile.stat(path).length, 0
+        size = tf.io.gfile.stat(path).length
+        done = 0
 
-        def report(num_bytes):
+        def report(num_bytes: int) -> None:
             nonlocal done
             done += num_bytes
 
         bar = console.progress(round(size / 1e6, 1), 0, what, "MB")
-        started, num_lines = time.monotonic(), 0
+        started = time.monotonic()
+        num_lines = 0
         try:
-            found = in_windows(archives.plain_pieces(path, report), path)
-            for window in shared(plain_text(found, path), share):
+            line_lists = cut_windows(archives.plain_pieces(path, report), path)
+            for window in select_lines(check_plain_text(line_lists, path), line_range):
                 yield window
                 num_lines += len(window)
                 speed = num_lines / max(time.monotonic() - started, 1e-3)
@@ -58,12 +67,12 @@ def windows(path, console=LOG, what="texts", share=None):
             bar.close()
 
 
-def plain_text(found, name):
-    """Passes windows on, without a byte order mark. UserError, which names the file, for an archive
-    or a document and for a line that is not UTF-8.
+def check_plain_text(line_lists: Iterable[list[bytes]], name: str) -> Iterator[list[bytes]]:
+    """Yield lists of lines unchanged, except for a byte order mark, which is removed. UserError,
+    which names the file, for an archive, a document or a line that is not UTF-8.
     """
     num_lines = 0
-    for window in found:
+    for window in line_lists:
         content = b"\n".join(window)
         if num_lines == 0:
             encodings.check_plain(name, content, encodings.ENDINGS)
@@ -73,30 +82,33 @@ def plain_text(found, name):
         num_lines += len(window)
 
 
-def shared(found, share):
-    """Of windows, the lines in a range of lines; all of them for None."""
+def select_lines(
+    line_lists: Iterable[list[bytes]], line_range: range | None
+) -> Iterator[list[bytes]]:
+    """Yield the lines whose index is in a range; all lines for None."""
     first = 0
-    for window in found:
+    for window in line_lists:
         last = first + len(window)
-        if share is not None:
-            window = window[max(0, share.start - first) : max(0, share.stop - first)]
+        if line_range is not None:
+            window = window[max(0, line_range.start - first) : max(0, line_range.stop - first)]
         if window:
             yield window
         first = last
 
 
-def count_lines(path):
-    """Lines of a text file. UserError as for `windows`."""
+def count_lines(path: str) -> int:
+    """Return the number of lines of a text file. Raises the UserErrors of `windows`."""
     return sum(len(window) for window in windows(path, Console(quiet=True)))
 
 
-def empty(path):
-    """The UserError for an input without a line."""
+def empty_input(path: str) -> UserError:
+    """Return the UserError for an input without a line."""
     return UserError("is empty", "it needs a text a line", setting="input", value=path)
 
 
 @contextlib.contextmanager
-def readable_archive(path):
+def readable_archive(path: str) -> Iterator[None]:
+    """Turn the errors of a broken archive into a UserError that names it."""
     try:
         yield
     except archives.BROKEN as error:
@@ -104,30 +116,39 @@ def readable_archive(path):
         raise UserError(f"the archive is {problem}", "copy it again", where=path) from None
 
 
-def standard_input():
-    """The bytes of standard input, in pieces as they come."""
+def standard_input() -> Iterator[bytes]:
+    """Return the bytes of standard input, in pieces as they arrive."""
     stream = open_standard_input(
         "--input=-: standard input is a terminal; pipe text into the command, or name a file"
     )
-    return iter(lambda: stream.read1(archives.READ_BYTES), b"")
+    # typing.BinaryIO lacks read1, which sys.stdin.buffer has
+    return iter(lambda: stream.read1(archives.READ_BYTES), b"")  # type: ignore[attr-defined]
 
 
-def in_windows(pieces, path):
-    """Pieces of bytes -> windows of lines. The last line may lack its end; \\r\\n is one, too.
-    UserError, which names `path`, for a line of more than LINE_BYTES, before all of it is read.
+def cut_windows(pieces: Iterable[bytes], path: str) -> Iterator[list[bytes]]:
+    """Yield lists of lines from pieces of bytes. A line ends with \\n or \\r\\n; the last one may
+    lack its end. UserError, which names `path`, for a line of more than LINE_BYTES, before the rest
+    of it is read.
     """
-    window, num_bytes, num_lines, rest, rest_bytes = [], 0, 0, [], 0
+    window: list[bytes] = []
+    num_bytes = 0
+    num_lines = 0
+    rest: list[bytes] = []
+    rest_bytes = 0
     for piece in pieces:
         *lines, last = piece.split(b"\n")
         for line in lines:
             check_length(rest_bytes + len(line), path, num_lines + 1)
             line = b"".join([*rest, line]).removesuffix(b"\r")
-            rest, rest_bytes = [], 0
+            rest = []
+            rest_bytes = 0
             window.append(line)
-            num_bytes, num_lines = num_bytes + len(line), num_lines + 1
+            num_bytes += len(line)
+            num_lines += 1
             if len(window) == WINDOW_LINES or num_bytes >= WINDOW_BYTES:
                 yield window
-                window, num_bytes = [], 0
+                window = []
+                num_bytes = 0
         rest.append(last)
         rest_bytes += len(last)
         check_length(rest_bytes, path, num_lines + 1)
@@ -138,28 +159,29 @@ def in_windows(pieces, path):
         yield window
 
 
-def check_length(num_bytes, path, number):
-    """UserError for a line, by its number from 1, of too many bytes."""
+def check_length(num_bytes: int, path: str, number: int) -> None:
+    """UserError for a line of too many bytes. number: of the line, from 1."""
     if num_bytes > LINE_BYTES:
-        most = f"{LINE_BYTES >> 20} MB"
         raise UserError(
-            f"line {number:,} has more than {most}",
+            f"line {number:,} has more than {LINE_BYTES >> 20} MB",
             "write one text a line",
             setting="input",
             value=path[-150:],
         )
 
 
-def counted(found, console, what, seconds=10.0):
-    """Passes windows on and says every few seconds how many lines were done: the length of
-    standard input is not known.
+def report_lines(
+    line_lists: Iterable[list[bytes]], console: Console, what: str, seconds: float = 10.0
+) -> Iterator[list[bytes]]:
+    """Yield lists of lines unchanged, and print every few seconds how many lines were processed.
+    The length of standard input is unknown, so that a bar cannot be shown.
     """
-    started = shown = time.monotonic()
+    started = last_report = time.monotonic()
     num_lines = 0
-    for window in found:
+    for window in line_lists:
         yield window
         num_lines += len(window)
         now = time.monotonic()
-        if now - shown >= seconds:
+        if now - last_report >= seconds:
             console.say(f"{what}: {num_lines:,}  {num_lines / (now - started):,.0f} texts/s")
-            shown = now
+            last_report = now

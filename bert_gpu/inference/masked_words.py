@@ -3,53 +3,58 @@
 Scores of the whole vocabulary are computed at the masked positions alone, and only the best few
 leave the device.
 
-Legend: N texts, B batch, S sequence, M masked positions, K words for each, V vocabulary.
+Legend: N texts, B batch, S sequence, H hidden, M masked positions, K words for each, T tokens of
+all texts.
 """
 
 import contextlib
 import json
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.console import LOG
+from bert_gpu.base.console import LOG, Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import sigterm_unwinds
 from bert_gpu.inference.arrays import PartialFile
+from bert_gpu.inference.config import FillMaskConfig
 from bert_gpu.inference.embeddings import check_output
-from bert_gpu.inference.lines import empty, windows
+from bert_gpu.inference.lines import empty_input, windows
 from bert_gpu.inference.opened import ROWS, open_model
 from bert_gpu.model.heads import best_words, mlm_logits, mlm_weights
 from bert_gpu.text.framing import ranges
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary.file import has_piece
 
 MASK = "[MASK]"
 # Positions that are scored at once, (M, V) float32; they are padded to the next power of 2.
-MOST_POSITIONS = 256
+MAX_POSITIONS = 256
 NUM_NAMED = 3  # lines of a file that a warning names; the others are counted
+Words = list[tuple[float, str]]  # (probability, piece) of the best words for a mask, the best first
 
 
 class MaskFiller:
-    """A model that guesses words; config: FillMaskConfig, whose input and output are not used.
+    """A model that guesses words. config: its input and output are not used.
 
-    Calling it with a list of N str gives, for each text, for each [MASK] of it, [(probability,
-    piece), ...], the best first. A text without [MASK] gets an empty list.
+    A call with N texts returns, for each text, for each [MASK] of it, [(probability, piece), ...],
+    the best first. The list of a text without [MASK] is empty.
     """
 
-    def __init__(self, config):
+    def __init__(self, config: FillMaskConfig) -> None:
         self.top_k = config.top_k
         self.opened = open_model(
             config,
             "model",
             needs=mlm_weights,
-            lacks=", so it cannot guess words; name a pretrained model, not a classifier",
+            consequence=", so it cannot guess words; name a pretrained model, not a classifier",
         )
         self.max_seq_length = self.opened.config.max_position_embeddings
         hidden = tf.TensorSpec([None, None, self.opened.config.hidden_size], self.opened.dtype)
         self.encode = self.opened.compile(self.opened.hidden, *ROWS)
         self.score = self.opened.compile(self._score, hidden, tf.TensorSpec([None], tf.int32))
 
-    def __call__(self, texts):
+    def __call__(self, texts: Sequence[str]) -> list[list[Words]]:
         ids, splits = frame_masked(self.opened.tokenizer, texts)
         lengths = np.diff(splits)
         if (longest := int(lengths.max(initial=0))) > self.max_seq_length:
@@ -60,41 +65,45 @@ class MaskFiller:
             )
         return self.answers(ids, splits)
 
-    def answers(self, ids, splits):
-        """The words for the rows of `frame_masked`, as for a call. A row of more than
-        max_seq_length tokens gets an empty list.
+    def answers(self, ids: np.ndarray, splits: np.ndarray) -> list[list[Words]]:
+        """Return the words for each mask of the rows of `frame_masked`. The list of a row of more
+        than max_seq_length tokens is empty.
         """
-        tokenizer, lengths = self.opened.tokenizer, np.diff(splits)
-        found = [[] for _ in lengths]
+        tokenizer = self.opened.tokenizer
+        lengths = np.diff(splits)
+        words: list[list[Words]] = [[] for _ in lengths]
         has_mask = mask_counts(ids, splits, tokenizer.mask_id) > 0
-        asked = np.flatnonzero(has_mask & (lengths <= self.max_seq_length))
-        for chosen, length, num_rows in self.opened.batches(lengths[asked], self.max_seq_length):
-            rows = asked[chosen]
+        candidates = np.flatnonzero(has_mask & (lengths <= self.max_seq_length))
+        for indices, length, num_rows in self.opened.batches(
+            lengths[candidates], self.max_seq_length
+        ):
+            rows = candidates[indices]
             input_ids, num_tokens = self.opened.pad(ids, splits, rows, length, num_rows)
             positions = np.flatnonzero(input_ids == tokenizer.mask_id)  # in order of rows
             hidden = self.encode(input_ids, num_tokens)
             answers = self._best(hidden, positions)
             for row, answer in zip(rows[positions // length], answers, strict=True):
-                found[row].append(answer)
-        return found
+                words[row].append(answer)
+        return words
 
-    def _best(self, hidden, positions):
-        """[(probability, piece), ...] for each of the flat positions (M,) in hidden (B, S, H)."""
-        vocab = self.opened.tokenizer.vocab
-        for first in range(0, len(positions), MOST_POSITIONS):
-            part = positions[first : first + MOST_POSITIONS]
+    def _best(self, hidden: tf.Tensor, positions: np.ndarray) -> Iterator[Words]:
+        """Yield the words for each of the flat positions (M,) in hidden (B, S, H)."""
+        for first in range(0, len(positions), MAX_POSITIONS):
+            part = positions[first : first + MAX_POSITIONS]
             size = 1 << (len(part) - 1).bit_length()
             scored = self.score(hidden, np.pad(part, (0, size - len(part))).astype(np.int32))
-            for shares, pieces in zip(
+            for probabilities, pieces in zip(
                 *(values.numpy()[: len(part)] for values in scored), strict=True
             ):
                 yield [
-                    (float(share), vocab[piece])
-                    for share, piece in zip(shares, pieces, strict=True)
+                    (float(probability), self.opened.tokenizer.vocab[piece])
+                    for probability, piece in zip(probabilities, pieces, strict=True)
                 ]
 
-    def _score(self, hidden, positions):
-        """The best words at flat positions: (B, S, H), (M,) -> float32 (M, K), int32 (M, K)."""
+    def _score(self, hidden: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return the best words at flat positions: (B, S, H), (M,) -> probabilities float32 (M, K),
+        ids int32 (M, K).
+        """
         opened = self.opened
         flat = tf.reshape(hidden, [1, -1, opened.config.hidden_size])
         logits = mlm_logits(opened.weights, flat, positions[None], opened.config, opened.dtype)[0]
@@ -102,7 +111,7 @@ class MaskFiller:
         return best_words(logits, are_words, self.top_k)
 
 
-def check_masks(texts):
+def check_masks(texts: Sequence[str]) -> None:
     """UserError for the first text without [MASK]."""
     for text in texts:
         if MASK not in text:
@@ -113,58 +122,71 @@ def check_masks(texts):
             )
 
 
-def frame_masked(tokenizer, texts):
-    """[CLS] text [SEP] of each text: (ids int32 (T,), splits int64 (N + 1,)). The literal [MASK],
-    which a tokenizer would split, is the special piece.
+def frame_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows [CLS] text [SEP] of texts: ids int32 (T,), and int64 (N + 1,), where each row
+    begins. The literal [MASK], which a tokenizer would split, becomes the special piece.
     """
     parts = [text.split(MASK) for text in texts]
     piece_ids, piece_splits = tokenizer.tokenize([part for row in parts for part in row])
-    # every part is followed by one more piece, [MASK] or [SEP]
+    # [MASK] or [SEP] follows every part
     part_lengths = np.diff(piece_splits) + 1
     row_ends = np.cumsum([len(row) for row in parts])
     splits = np.concatenate([[0], np.cumsum(part_lengths)])[[0, *row_ends]]
     splits += np.arange(len(splits))  # and every row begins with [CLS]
     ids = np.full(splits[-1], tokenizer.mask_id, np.int32)
-    ids[splits[:-1]], ids[splits[1:] - 1] = tokenizer.cls_id, tokenizer.sep_id
+    ids[splits[:-1]] = tokenizer.cls_id
+    ids[splits[1:] - 1] = tokenizer.sep_id
     rows = np.repeat(np.arange(len(parts)), [len(row) for row in parts])
     begins = np.cumsum(part_lengths) - part_lengths + rows + 1
     ids[ranges(begins, part_lengths - 1)] = piece_ids
     return ids, splits
 
 
-def mask_counts(ids, splits, mask_id):
-    """Number of masks in each row, (N,)."""
+def mask_counts(ids: np.ndarray, splits: np.ndarray, mask_id: int) -> np.ndarray:
+    """Return the number of masks in each row, (N,)."""
     before = np.concatenate([[0], np.cumsum(ids == mask_id)])
     return np.diff(before[splits])
 
 
-def fill_file(config, console=LOG, say=print):
-    """Answers each line of --input, to --output or by `say` (text, words of its masks), and warns
-    of lines without [MASK] and of lines that are too long, which get no words. Returns the number
-    of texts. UserError when there is none; then no file is left.
+def fill_file(
+    config: FillMaskConfig,
+    console: Console = LOG,
+    say: Callable[[str, list[Words]], object] = print,
+) -> int:
+    """Write the words for each line of --input to --output, or pass them to `say`, and return the
+    number of texts. Lines without [MASK] and lines that are too long get no words, and a warning.
+    UserError when there is no line; then no file is left.
     """
+    assert config.input is not None
     if config.output is not None:
         check_output(config.output, config.overwrite)
-    filler, num_texts = MaskFiller(config), 0
-    mask_id, without_mask, too_long = filler.opened.tokenizer.mask_id, Tally(), Tally()
+    filler = MaskFiller(config)
+    num_texts = 0
+    tokenizer = filler.opened.tokenizer
+    without_mask = Tally()
+    too_long = Tally()
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_unwinds())
-        file = config.output and stack.enter_context(PartialFile(config.output))
+        file = stack.enter_context(PartialFile(config.output)) if config.output else None
         for window in windows(config.input, console):
             texts = [line.decode() for line in window]
-            ids, splits = frame_masked(filler.opened.tokenizer, texts)
+            ids, splits = frame_masked(tokenizer, texts)
             for text, masks in zip(texts, filler.answers(ids, splits), strict=True):
                 file.append(as_json(text, masks)) if file else say(text, masks)
-            has_mask = mask_counts(ids, splits, mask_id) > 0
+            has_mask = mask_counts(ids, splits, tokenizer.mask_id) > 0
             without_mask.add(~has_mask, num_texts)
             too_long.add(has_mask & (np.diff(splits) > filler.max_seq_length), num_texts)
             num_texts += len(texts)
         if not num_texts:
-            raise empty(config.input)
-    most = f"the {filler.max_seq_length} tokens that the model takes"
+            raise empty_input(config.input)
+
     for tally, problem in (
         (without_mask, f"without {MASK}; write {MASK}, in capitals, for each word to guess"),
-        (too_long, f"longer than {most}, which get no words; shorten them"),
+        (
+            too_long,
+            f"longer than the {filler.max_seq_length} tokens that the model takes, which get no "
+            "words; shorten them",
+        ),
     ):
         if tally.count:
             console.warn(f"--input={config.input[-100:]}: of {num_texts:,} texts {tally} {problem}")
@@ -172,28 +194,32 @@ def fill_file(config, console=LOG, say=print):
 
 
 class Tally:
-    """Counts lines of a file, and keeps the numbers of the first NUM_NAMED."""
+    """The number of some lines of a file, and the line numbers of the first NUM_NAMED."""
 
-    def __init__(self):
-        self.count, self.numbers = 0, []
+    def __init__(self) -> None:
+        self.count = 0
+        self.numbers: list[int] = []
 
-    def add(self, is_counted, num_lines_before):
-        """Counts lines (n,) bool that stand behind others."""
-        found = np.flatnonzero(is_counted)
-        self.count += len(found)
-        self.numbers += (found + num_lines_before + 1)[: NUM_NAMED - len(self.numbers)].tolist()
+    def add(self, is_counted: np.ndarray, num_lines_before: int) -> None:
+        """Count the lines that are True in is_counted (n,), which follow num_lines_before
+        others.
+        """
+        indices = np.flatnonzero(is_counted)
+        self.count += len(indices)
+        self.numbers += (indices + num_lines_before + 1)[: NUM_NAMED - len(self.numbers)].tolist()
 
-    def __str__(self):
-        """Such as "7 (lines 1, 2, 3 and 4 more)"."""
+    def __str__(self) -> str:
+        """Return the number and the lines, such as "7 (lines 1, 2, 3 and 4 more)"."""
         more = self.count - len(self.numbers)
         numbers = ", ".join(f"{number:,}" for number in self.numbers)
         numbers += f" and {more:,} more" if more else ""
         return f"{self.count:,} (line{'s' * (self.count > 1)} {numbers})"
 
 
-def as_json(text, masks):
-    """A line of JSON, bytes."""
+def as_json(text: str, masks: list[Words]) -> bytes:
+    """Return the line of --output for a text."""
     words = [
-        [dict(word=word, probability=round(share, 6)) for share, word in mask] for mask in masks
+        [dict(word=word, probability=round(probability, 6)) for probability, word in mask]
+        for mask in masks
     ]
     return json.dumps(dict(text=text, masks=words), ensure_ascii=False).encode() + b"\n"

@@ -1,75 +1,85 @@
 """A model opened for inference: its tokenizer, and one compiled function from padded rows to
 hidden states.
 
-Rows are sorted by length and cut into batches of about equally many tokens, so that little of what
-is computed is padding. Row lengths are rounded up to a few values and a batch always has as many
-rows as its length allows, because every new shape is compiled.
+Rows are sorted by length and cut into batches of about equally many tokens, so that little of the
+computation is spent on padding. Every new shape is compiled; therefore row lengths are rounded up
+to a few values, and a batch always has as many rows as its length allows.
 
-Legend: N rows, B batch, S sequence, H hidden.
+Legend: N rows, B batch, S sequence, P positions, H hidden.
 """
 
 import dataclasses
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base import fused
 from bert_gpu.base.errors import UserError
+from bert_gpu.inference.config import ModelSource
 from bert_gpu.interop import models
 from bert_gpu.interop.formats import Notes
+from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import Encoder, open_encoder
+from bert_gpu.model.weights import WeightSpec
 from bert_gpu.text.framing import padded
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
-# Measured on two cores: from 1024 to 4096 tokens a batch equally fast, and smaller ones leave less
-# padding in the last batch of a window.
+# On two cores batches of 1024 to 4096 tokens are equally fast, and smaller ones leave less padding
+# in the last batch of a window.
 BATCH_TOKENS = dict(CPU=2048, GPU=65536)
-# the arguments of `hidden`: input_ids (B, S), num_tokens (B,)
+# the specs of input_ids (B, S) and num_tokens (B,)
 ROWS = (tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32))
 ROUNDING = ((64, 8), (256, 16), (1 << 30, 64))  # (up to this length, to a multiple of this)
 
 
 @dataclasses.dataclass(frozen=True)
 class OpenedModel:
-    """A model's path, its Encoder, weights in the compute type, tokenizer, tokens a batch, and the
-    formats.Notes of its files.
+    """A model in memory. weights: tensors in the compute type, by name. batch_tokens: tokens of a
+    batch, padding included. notes: facts about the model's files.
     """
 
     path: str
     encoder: Encoder
-    weights: dict
+    weights: dict[str, tf.Tensor]
     tokenizer: Tokenizer
     dtype: tf.DType
     batch_tokens: int
     notes: Notes
 
     @property
-    def config(self):
+    def config(self) -> ModelConfig:
         return self.encoder.config
 
-    def compile(self, function, *signature):
-        """Compiles a function of tensors of any sizes: as a whole on GPUs, its small parts on CPUs.
-        signature: a tf.TensorSpec for each.
+    def compile(
+        self, function: Callable[..., tf.Tensor], *signature: tf.TensorSpec
+    ) -> Callable[..., tf.Tensor]:
+        """Return a compiled function of tensors of any sizes. On GPUs XLA compiles it as a whole,
+        on CPUs only its small parts. signature: a spec for each argument.
         """
         compiled = tf.function(
             function, autograph=False, jit_compile=fused.has_gpu(), input_signature=signature
         )
-        # Traces now: TensorFlow counts the calls that trace over all models of a process, and soon
-        # warns of them with a message that prints this object with its weights.
+        # Trace now, not in a call: after a few calls that trace, TensorFlow prints a warning that
+        # contains this object with all of its weights.
         compiled.get_concrete_function()
         return compiled
 
-    def hidden(self, input_ids, num_tokens, positions=None):
-        """Hidden states of padded rows of single texts: int32 (B, S), (B,) -> (B, S, H) in the
-        compute type, or (B, P, H) at int32 positions (B, P).
+    def hidden(
+        self, input_ids: tf.Tensor, num_tokens: tf.Tensor, positions: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """Return the hidden states of padded rows of single texts: int32 (B, S), (B,) -> (B, S, H)
+        in the compute type, or (B, P, H) at int32 positions (B, P).
         """
         mask = tf.cast(tf.range(tf.shape(input_ids)[1]) < num_tokens[:, None], tf.int32)
         batch = dict(input_ids=input_ids, input_mask=mask, segment_ids=tf.zeros_like(input_ids))
         return self.encoder.encode(self.weights, batch, dtype=self.dtype, positions=positions)
 
-    def batches(self, lengths, max_seq_length):
-        """Cuts rows (N,) of these lengths into batches of similar length: yields (rows, S, B); rows
-        are at most B of the indices 0 to N - 1, longest first.
+    def batches(
+        self, lengths: np.ndarray, max_seq_length: int
+    ) -> Iterator[tuple[np.ndarray, int, int]]:
+        """Yield (rows, S, B) for batches of rows of similar length, longest first. lengths: (N,),
+        in tokens. rows: at most B of the indices 0 to N - 1.
         """
         order = np.argsort(-lengths, kind="stable")
         first = 0
@@ -79,9 +89,11 @@ class OpenedModel:
             yield order[first : first + num_rows], length, num_rows
             first += num_rows
 
-    def pad(self, ids, splits, rows, length, num_rows):
-        """(input_ids int32 (B, S), num_tokens int32 (B,)) of `rows`; rows beyond them are empty,
-        but for one token, so that attention has something to see.
+    def pad(
+        self, ids: np.ndarray, splits: np.ndarray, rows: np.ndarray, length: int, num_rows: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return (input_ids int32 (B, S), num_tokens int32 (B,)) of some rows of flat ids. Rows up
+        to B = num_rows are padding of one token, so that attention is defined in them.
         """
         input_ids, is_token = padded(ids, splits, rows, length)
         missing = num_rows - len(rows)
@@ -89,24 +101,31 @@ class OpenedModel:
         return np.pad(input_ids, ((0, missing), (0, 0))), num_tokens
 
 
-def rounded_up(length, max_seq_length):
-    """A row length to compute with, at least `length` and at most `max_seq_length`."""
+def rounded_up(length: int, max_seq_length: int) -> int:
+    """Return the row length to compute with, at least `length` and at most `max_seq_length`."""
     multiple = next(multiple for limit, multiple in ROUNDING if length <= limit)
     return min(-(-int(length) // multiple) * multiple, max_seq_length)
 
 
-def open_model(source, flag, needs=lambda config: {}, lacks=""):
-    """Opens the model of a ModelSource.
+def open_model(
+    source: ModelSource,
+    flag: str,
+    needs: Callable[[ModelConfig], Mapping[str, WeightSpec]] = lambda config: {},
+    consequence: str = "",
+) -> OpenedModel:
+    """Open the model that a ModelSource names.
 
     Args:
-      flag: that names the model, in errors. needs: function of a ModelConfig -> {name: WeightSpec}
-        beside the encoder's. lacks: what it cannot do without these, and what to name instead.
+      flag: that names the model, for errors. needs: returns the weights that are needed beside the
+        encoder's. consequence: end of the message when one of these is missing.
+
+    Raises UserError: there is no model, or it lacks a weight or a vocabulary.
     """
     set_up_device()
     path, model = models.open_model(source.model, flag, source.vocab_file, source.do_lower_case)
     missing = [name for name in needs(model.config) if name not in model.weights]
     if missing:
-        raise UserError(f"has no {missing[0]}{lacks}", setting=flag, value=source.model)
+        raise UserError(f"has no {missing[0]}{consequence}", setting=flag, value=source.model)
     if model.tokenizer is None:
         raise UserError(
             "has no vocabulary", "put its vocab.txt there, or name it with --vocab_file", where=path
@@ -114,19 +133,26 @@ def open_model(source, flag, needs=lambda config: {}, lacks=""):
     encoder = open_encoder(model.config)
     encoder.check(None, source.precision)
     dtype = tf.as_dtype(source.precision)
-    kept = {
+    weights = {
         name: tf.constant(value, dtype if np.ndim(value) >= 2 else tf.float32)
         for name, value in model.weights.items()
     }
-    tokens = BATCH_TOKENS["GPU" if fused.has_gpu() else "CPU"]
-    return OpenedModel(path, encoder, kept, model.tokenizer, dtype, tokens, model.notes)
+    return OpenedModel(
+        path,
+        encoder,
+        weights,
+        model.tokenizer,
+        dtype,
+        batch_tokens=BATCH_TOKENS["GPU" if fused.has_gpu() else "CPU"],
+        notes=model.notes,
+    )
 
 
-def set_up_device():
-    """The first GPU, whose memory grows on demand, or the CPU."""
+def set_up_device() -> None:
+    """Let the memory of GPUs grow on demand."""
     try:
         for gpu in tf.config.list_physical_devices("GPU"):
             tf.config.experimental.set_memory_growth(gpu, True)
-    except RuntimeError:  # the program that uses us has started TensorFlow its own way
+    except RuntimeError:  # the calling program has initialised the devices already
         pass
     fused.compile_silently_once()

@@ -2,8 +2,8 @@
 
 Duplicates are documents with exactly the same sentences. Every document gets a hash of 128 bits
 (among a billion different ones the probability of a collision is 1e-21). Hashes are written to
-files on disk by their first bits, and each file is sorted in memory. So memory is about 200 MB plus
-a block for any corpus, plus one byte per document for the result.
+files on disk by their first bits, and each file is sorted in memory. For a corpus of any size this
+takes about 200 MB of memory, a block, and one byte per document for the result.
 """
 
 import functools
@@ -12,28 +12,30 @@ import hashlib
 import os
 import shutil
 import unicodedata
+from collections.abc import Sequence
 
 import numpy as np
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.text import corpus
+from bert_gpu.text.corpus import Block
 from bert_gpu.text.formats import archives
-from bert_gpu.text.parallel import LOCAL, map_blocks
+from bert_gpu.text.parallel import LOCAL, Report, Workers, map_blocks
 
-HASHED = np.dtype([("high", "u8"), ("low", "u8"), ("index", "i8")])  # of a document
-ROWS_IN_MEMORY = 1 << 20  # of HASHED, before they are written, and in a file
+HASHED = np.dtype([("high", "u8"), ("low", "u8"), ("index", "i8")])  # a document's hash and index
+ROWS_IN_MEMORY = 1 << 20  # rows that are collected before they are written, and rows of a full file
 
 
-def normalize(sentences, form):
-    """Brings sentences into a Unicode normal form.
+def normalize(sentences: list[bytes], form: str) -> list[bytes]:
+    """Bring sentences into a Unicode normal form.
 
     Args:
-      sentences: list of bytes (UTF-8, no space at the ends).
+      sentences: UTF-8, no space at the ends.
       form: none; NFC (composes letters and accents); NFKC (also replaces variants that only look
         different: ligatures, wide letters).
 
     Returns:
-      list of bytes of the same length, without space at the ends; the list itself for none.
+      A list of the same length, without space at the ends; the list itself for none.
     """
     if form == "none":
         return sentences
@@ -41,20 +43,26 @@ def normalize(sentences, form):
         sentence
         if sentence.isascii()
         # NFKC turns some marks (U+00B4) into spaces, also at the ends.
-        else unicodedata.normalize(form, sentence.decode("utf-8", "ignore")).strip().encode()
+        else unicodedata.normalize(form, sentence.decode("utf-8", "ignore")).strip().encode()  # type: ignore[arg-type]
         for sentence in sentences
     ]
 
 
-def find_duplicates(blocks, folder, *, normalization="none", workers=LOCAL, report=None):
-    """Finds the documents that have the same sentences as an earlier one.
+def find_duplicates(
+    blocks: Sequence[Block],
+    folder: str,
+    *,
+    normalization: str = "none",
+    workers: Workers = LOCAL,
+    report: Report | None = None,
+) -> np.ndarray:
+    """Find the documents that have the same sentences as an earlier one.
 
     Args:
-      blocks: list of Block, all of the plan.
-      folder: of temporary files, 24 bytes per document; made here and removed at the end.
+      blocks: all of the plan.
+      folder: for temporary files, 24 bytes per document; created here and removed at the end.
       normalization: form for `normalize`, applied before documents are compared.
-      workers: parallel.Workers.
-      report: called with (bytes of text, tokens = 0) done since the last call.
+      report: called with tokens = 0.
 
     Returns:
       bool (D,), by index of the document: False for the first of equal documents. It does not
@@ -65,11 +73,11 @@ def find_duplicates(blocks, folder, *, normalization="none", workers=LOCAL, repo
     """
     num_documents = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
     is_duplicate = np.zeros(num_documents, bool)
-    # so that buckets are half full on average, since they differ in length
+    # buckets differ in length, so they are planned to be half full on average
     num_buckets = -(-2 * num_documents // ROWS_IN_MEMORY)
     pending = []
     try:
-        shutil.rmtree(folder, ignore_errors=True)  # left by a killed run
+        shutil.rmtree(folder, ignore_errors=True)  # files of a killed job
         os.makedirs(folder)
         for rows in map_blocks(
             functools.partial(hash_documents, normalization=normalization),
@@ -99,9 +107,10 @@ def find_duplicates(blocks, folder, *, normalization="none", workers=LOCAL, repo
     return is_duplicate
 
 
-def hash_documents(blocks, normalization):
-    """The hashes of all documents of the blocks: (D,) HASHED."""
-    digests, indices = [], []
+def hash_documents(blocks: Sequence[Block], normalization: str) -> np.ndarray:
+    """Return the hashes of all documents of the blocks: (D,) HASHED."""
+    digests: list[bytes] = []
+    indices = []
     for block in blocks:
         documents = corpus.read_block(block)
         indices.append(np.arange(block.first_document, block.first_document + len(documents)))
@@ -112,13 +121,15 @@ def hash_documents(blocks, normalization):
         ]
     rows = np.empty(len(digests), HASHED)
     halves = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)
-    rows["high"], rows["low"], rows["index"] = halves[:, 0], halves[:, 1], np.concatenate(indices)
+    rows["high"] = halves[:, 0]
+    rows["low"] = halves[:, 1]
+    rows["index"] = np.concatenate(indices)
     return rows
 
 
-def mark_repeats(rows, is_duplicate):
-    """Marks all documents of the rows (R,) except the first of each hash; returns the rows of the
-    first ones.
+def mark_repeats(rows: np.ndarray, is_duplicate: np.ndarray) -> np.ndarray:
+    """Set is_duplicate (D,) for all documents of rows (R,) except the first of each hash. Returns
+    the rows of the first ones, sorted by hash.
     """
     rows = rows[np.lexsort((rows["index"], rows["low"], rows["high"]))]
     repeats = np.zeros(len(rows), bool)
@@ -127,8 +138,8 @@ def mark_repeats(rows, is_duplicate):
     return rows[~repeats]
 
 
-def spill(rows, folder, num_buckets):
-    """Appends rows (R,), sorted by hash and without repeats, to the files of their hashes.
+def spill(rows: np.ndarray, folder: str, num_buckets: int) -> None:
+    """Append rows (R,), sorted by hash and without repeats, to the files of their hashes.
 
     Because a call writes each hash once, files stay small even when half of the corpus is one
     document.

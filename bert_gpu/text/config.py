@@ -8,7 +8,7 @@ from bert_gpu.base.settings import Settings, setting
 from bert_gpu.text.formats.table import FORMATS, Format
 
 NORMALIZATIONS = ("none", "NFC", "NFKC")
-# default file names of vocabularies beside data and models
+# default names of the files of vocabularies, by kind
 FILE_NAMES = {"WordPiece": "vocab.txt", "SentencePiece": "sentencepiece.model"}
 TABLES = [row.name for row in FORMATS.values() if row.text_in == "column"]
 
@@ -35,7 +35,7 @@ class TextFormat(Settings):
         "formats but lines.",
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if not re.fullmatch("[a-z]{2,3}(-[a-z]+)?", self.language):
             raise UserError(
@@ -45,16 +45,16 @@ class TextFormat(Settings):
             )
 
     @property
-    def has_sentence_lines(self):
-        """Whether each line is a sentence, so that none need be split."""
+    def has_sentence_lines(self) -> bool:
+        """Whether each line is a sentence, so that no splitter is needed."""
         return self.input_format == "lines"
 
     @property
     def row(self) -> Format:
-        """The row of the format, once that is decided."""
+        """The row of FORMATS; KeyError while `input_format` is auto."""
         return FORMATS[self.input_format]
 
-    def replaced(self, input_format):
+    def replaced(self, input_format: str) -> "TextFormat":
         return dataclasses.replace(self, input_format=input_format)
 
 
@@ -62,8 +62,8 @@ AUTO = TextFormat()
 LINES = TextFormat(input_format="lines")
 
 
-def check_ray_address(address):
-    """UserError for an address that names this machine alone."""
+def check_ray_address(address: str | None) -> None:
+    """UserError for the address that stands for this machine alone."""
     if address == "local":
         raise UserError(
             "one machine needs no Ray",
@@ -114,7 +114,7 @@ class VocabConfig(Settings):
     strict: bool = setting(False, "Stop at a warning about the text, with exit code 2.")
     quiet: bool = setting(False, "Print warnings and errors only.")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         check_ray_address(self.ray_address)
         if self.sp_model_file is not None and self.tokenization != "SentencePiece":
@@ -126,9 +126,9 @@ class VocabConfig(Settings):
             )
 
     @property
-    def targets(self):
-        """The files to write: the vocabulary or SentencePiece model and, if asked for, the pieces
-        of the latter.
+    def targets(self) -> list[str]:
+        """The files to write: the vocabulary, or the SentencePiece model and, if --vocab_file is
+        given, its pieces.
         """
         if self.tokenization == "WordPiece":
             return [self.vocab_file or FILE_NAMES["WordPiece"]]

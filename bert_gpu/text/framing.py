@@ -1,22 +1,25 @@
 """Texts -> the rows that BERT reads: [CLS] A [SEP], or [CLS] A [SEP] B [SEP], cut to a length.
 
-Rows are one flat array with their bounds until a batch pads them; the tokens of a text keep their
-order, and only its end is cut off.
+All rows are one flat array of tokens, with the positions where they begin, until a batch is padded.
+A text that is too long loses its last tokens.
 
-Legend: N rows, T tokens of all of them, B batch, S sequence.
+Legend: N rows, T tokens of all of them, B batch, R rows of an example, S sequence.
 """
 
 import typing
+from collections.abc import Sequence
 
 import numpy as np
+
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 
 class Framed(typing.NamedTuple):
     """Rows of tokens.
 
-    ids: int32 (T,), all rows concatenated. splits: int64 (N + 1,), where each begins.
-    first_lengths: int64 (N,), tokens of [CLS] A [SEP], which is segment 0. num_truncated: rows that
-    were cut.
+    ids: int32 (T,), all rows concatenated. splits: int64 (N + 1,), where each row begins, and T.
+    first_lengths: int64 (N,), tokens of [CLS] A [SEP], which is segment 0. num_truncated: number of
+    rows that were cut.
     """
 
     ids: np.ndarray
@@ -25,29 +28,36 @@ class Framed(typing.NamedTuple):
     num_truncated: int
 
     @property
-    def lengths(self):
-        """int64 (N,)."""
+    def lengths(self) -> np.ndarray:
+        """int64 (N,), tokens of each row."""
         return np.diff(self.splits)
 
 
-def frame(tokenizer, texts_a, texts_b, max_seq_length):
-    """Tokenizes, truncates and joins texts to Framed rows.
+def frame(
+    tokenizer: Tokenizer,
+    texts_a: Sequence[str | bytes],
+    texts_b: Sequence[str | bytes] | None,
+    max_seq_length: int,
+) -> Framed:
+    """Tokenize, truncate and join texts.
 
     Args:
-      tokenizer: tokenizers.wordpiece.Tokenizer. texts_a: list of N str or bytes. texts_b: the same,
-        or None. max_seq_length: S, at least 2, or 5 with pairs, so that each text keeps a token.
+      texts_a, texts_b: N texts each; texts_b is None without pairs. max_seq_length: S, at least 2,
+        or 5 with pairs, so that each text keeps a token.
     """
     ids_a, splits_a = tokenizer.tokenize(texts_a)
     if texts_b is None:
-        ids_b, splits_b = np.zeros(0, np.int32), np.zeros(len(texts_a) + 1, np.int64)
+        ids_b = np.zeros(0, np.int32)
+        splits_b = np.zeros(len(texts_a) + 1, np.int64)
     else:
         ids_b, splits_b = tokenizer.tokenize(texts_b)
-    lengths_a, lengths_b = np.diff(splits_a), np.diff(splits_b)
+    lengths_a = np.diff(splits_a)
+    lengths_b = np.diff(splits_b)
     kept_a, kept_b = truncated_lengths(lengths_a, lengths_b, max_seq_length)
     first_lengths = kept_a + 2
     splits = np.cumsum(np.concatenate([[0], first_lengths + kept_b + (lengths_b > 0)]))
     starts = splits[:-1]
-    ids = np.full(splits[-1], tokenizer.sep_id, np.int32)  # what the texts do not fill is [SEP]
+    ids = np.full(splits[-1], tokenizer.sep_id, np.int32)  # [SEP] stays where no text is written
     ids[starts] = tokenizer.cls_id
     ids[ranges(starts + 1, kept_a)] = ids_a[ranges(splits_a[:-1], kept_a)]
     ids[ranges(starts + first_lengths, kept_b)] = ids_b[ranges(splits_b[:-1], kept_b)]
@@ -55,8 +65,10 @@ def frame(tokenizer, texts_a, texts_b, max_seq_length):
     return Framed(ids, splits, first_lengths, num_truncated)
 
 
-def truncated_lengths(lengths_a, lengths_b, max_seq_length):
-    """Tokens that each text keeps, (N,) and (N,).
+def truncated_lengths(
+    lengths_a: np.ndarray, lengths_b: np.ndarray, max_seq_length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of tokens that each text keeps, (N,) and (N,).
 
     Equals Google's run_classifier, which drops the last token of the longer text (on a tie: of B)
     until the row fits: a text shorter than half the room stays whole, and the other gets the rest.
@@ -67,17 +79,20 @@ def truncated_lengths(lengths_a, lengths_b, max_seq_length):
     return np.minimum(lengths_a, room - kept_b), kept_b
 
 
-def ranges(starts, lengths):
-    """The integers start, ..., start + length - 1 of each pair, concatenated."""
+def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the integers start, ..., start + length - 1 of each pair, concatenated."""
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
 
 
-def padded(ids, splits, rows, length):
-    """Some rows (B,) as a batch: (input_ids, is_token), int32 and bool (B, length), padded with 0;
-    rows (B, R) give (B, R, length). ids, splits: of Framed.
+def padded(
+    ids: np.ndarray, splits: np.ndarray, rows: np.ndarray, length: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return some rows (B,) as a batch: (input_ids, is_token), int32 and bool (B, length), padded
+    with 0. Rows (B, R) give (B, R, length). ids, splits: as in Framed.
     """
-    starts, lengths = splits[rows], splits[rows + 1] - splits[rows]
+    starts = splits[rows]
+    lengths = splits[rows + 1] - starts
     is_token = np.arange(length) < lengths[..., None]
     input_ids = np.zeros(is_token.shape, np.int32)
     input_ids[is_token] = ids[ranges(starts.ravel(), lengths.ravel())]

@@ -1,10 +1,11 @@
 """Runs a function on many tasks at a time; results (counts, hashes, nothing) come in any order.
 
-Whoever runs them is a Pool: this process, threads or processes of this machine, or a Ray cluster
+A Pool runs the tasks: this process, threads or processes of this machine, or a Ray cluster
 (ray_cluster.py). Processes are spawned, because TensorFlow does not survive a fork, and each takes
 seconds to start: little work is done in the calling process.
 """
 
+import abc
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -15,55 +16,66 @@ import os
 import pickle
 import threading
 import time
-import typing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from multiprocessing.sharedctypes import SynchronizedArray
+from typing import Any
 
 import tensorflow as tf
 
+from bert_gpu.base.console import Console
 from bert_gpu.base.environment import start_prepared
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.malloc import map_large_blocks
 from bert_gpu.base.signals import children_ignore_interrupts
+from bert_gpu.text.corpus import Block
 
-# of text; counting its words takes one process about as long as starting another
+# Of text. One process counts the words of so much in about the time that another takes to start.
 IN_PROCESS_BYTES = 256 << 20
 GROUPS_PER_WORKER = 8  # at least, so that workers finish together and progress is visible
-GROUP_BYTES = 64 << 20  # of text at most, within a block, so that a result stays small
-POLL_SECONDS = 0.2  # between looks at the progress
+GROUP_BYTES = 64 << 20  # of text in a group, to within a block, so that a result stays small
+POLL_SECONDS = 0.2  # between two readings of the progress
+# A Report is called with (bytes of text, tokens) done since its last call.
+Report = Callable[[int, int], object]
+process_call: Callable[[Any], Any]  # in a worker process: the function that it runs
 
 
 @dataclasses.dataclass
-class Pool:
+class Pool(abc.ABC):
     """Runs tasks. num_workers: how many at a time."""
 
     num_workers: int
 
-    def run(self, function, tasks, report):
-        """Yields function(task, report) of each task, in any order.
+    @abc.abstractmethod
+    def run(
+        self, function: Callable[[Any, Report], Any], tasks: Sequence[Any], report: Report
+    ) -> Generator[Any, None, None]:
+        """Yield function(task, report) of each task, in any order.
 
         Args:
-          function: picklable, as tasks and results must be. It calls its own `report` with
-            (bytes of text, tokens) done since its last call.
-          tasks: a sequence. report: is called in this process with what the function reports,
-            maybe several calls in one.
+          function: picklable, as tasks and results must be. It calls its own report with the
+            progress of its task.
+          report: called in this process with the progress of all tasks, perhaps once for several
+            calls of the function.
 
-        Raises what the function raises, and UserError when workers were killed. What is under way
-        then is stopped, as far as threads can be, and so it is when the iterator is closed.
+        Raises the errors of the function, and UserError when workers were killed. After an error,
+        and when the generator is closed, running tasks are stopped, except that threads finish
+        theirs.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class Workers:
-    """Who does the work of a job: the cluster, if there is one, or this machine.
+    """The workers of a job: the cluster, if there is one, or this machine.
 
-    num_workers: tasks at a time; None = one per core. cluster: a Pool, or None.
+    num_workers: tasks at a time; None = one per core.
     """
 
     num_workers: int | None = None
     cluster: Pool | None = None
 
-    def make_pool(self, num_tasks, is_small, small_pool):
-        """A Pool for at most num_tasks tasks at a time. small_pool: its class on this machine when
-        there is little work (`is_small`), less than starting processes takes.
+    def make_pool(self, num_tasks: int, is_small: bool, small_pool: Callable[[int], Pool]) -> Pool:
+        """Return a Pool for at most num_tasks tasks at a time. is_small: whether the work takes
+        less time than starting processes; then small_pool makes the pool on this machine.
         """
         if self.cluster is not None:
             return self.cluster
@@ -77,9 +89,9 @@ LOCAL = Workers()
 
 
 @contextlib.contextmanager
-def open_workers(config, console):
-    """Yields the Workers that a settings object with num_workers and ray_address asks for.
-    UserError when the cluster cannot be reached. console: says what the cluster is.
+def open_workers(config: Any, console: Console) -> Iterator[Workers]:
+    """Yield the Workers for settings with num_workers and ray_address. Prints a summary of the
+    cluster. UserError when the cluster cannot be reached.
     """
     if config.ray_address is None:
         yield Workers(config.num_workers)
@@ -93,25 +105,31 @@ def open_workers(config, console):
 
 @dataclasses.dataclass
 class InThisProcess(Pool):
-    """One task after another, whatever num_workers is."""
+    """Runs one task after another, whatever num_workers is."""
 
     num_workers: int = 1
 
-    def run(self, function, tasks, report):
+    def run(
+        self, function: Callable[[Any, Report], Any], tasks: Sequence[Any], report: Report
+    ) -> Generator[Any, None, None]:
         for task in tasks:
             yield function(task, report)
 
 
 class Threads(Pool):
-    """For functions that are outside Python most of the time."""
+    """Threads, for functions that are outside Python most of the time."""
 
-    def run(self, function, tasks, report):
-        done, lock = [0, 0], threading.Lock()
+    def run(
+        self, function: Callable[[Any, Report], Any], tasks: Sequence[Any], report: Report
+    ) -> Generator[Any, None, None]:
+        done = [0, 0]
+        lock = threading.Lock()
         call = functools.partial(call_counted, function, done, lock)
         progress = ProgressDelta(report)
         # not an executor of concurrent.futures: an interrupted process would wait for its threads
         with multiprocessing.pool.ThreadPool(self.num_workers) as pool:
-            results, num_done = pool.imap_unordered(call, tasks), 0
+            results = pool.imap_unordered(call, tasks)
+            num_done = 0
             while num_done < len(tasks):
                 try:
                     result = results.next(POLL_SECONDS)
@@ -124,11 +142,14 @@ class Threads(Pool):
 
 
 class Processes(Pool):
-    """Each has its own interpreter and takes seconds to start."""
+    """Processes, each with its own interpreter, which takes seconds to start."""
 
-    def run(self, function, tasks, report):
+    def run(
+        self, function: Callable[[Any, Report], Any], tasks: Sequence[Any], report: Report
+    ) -> Generator[Any, None, None]:
         context = multiprocessing.get_context("spawn")
-        done, others = context.Array("q", 2), set(multiprocessing.active_children())
+        done = context.Array("q", 2)
+        others = set(multiprocessing.active_children())
         progress = ProgressDelta(report)
         start = pickle.dumps(functools.partial(start_worker, function))
         pool = concurrent.futures.ProcessPoolExecutor(
@@ -149,7 +170,7 @@ class Processes(Pool):
                 "a worker process was killed, most often because memory ran out",
                 "give a smaller --num_workers",
             ) from None
-        except BaseException:  # nothing waits for what they do
+        except BaseException:  # nothing waits for their results
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -159,47 +180,60 @@ class Processes(Pool):
 
 @dataclasses.dataclass
 class ProgressDelta:
-    """Reports what was done since the last report, from (bytes, tokens) done in all."""
+    """Reports the progress since the last report, from the total (bytes, tokens)."""
 
-    report: typing.Callable
-    before: tuple = (0, 0)
+    report: Report
+    before: tuple[int, ...] = (0, 0)
 
-    def update(self, done):
+    def update(self, done: Any) -> None:
+        """Report the difference to the last total. done: list or shared array [bytes, tokens]."""
         now = tuple(done)
         self.report(now[0] - self.before[0], now[1] - self.before[1])
         self.before = now
 
 
-def map_blocks(function, blocks, workers, report=None):
-    """An iterator of function(list of Block) for groups that together contain all blocks, in any
-    order.
+def map_blocks(
+    function: Callable[[list[Block]], Any],
+    blocks: Sequence[Block],
+    workers: Workers,
+    report: Report | None = None,
+) -> Generator[Any, None, None]:
+    """Return a generator of function(group) for groups of blocks that together contain all of them,
+    in any order.
 
     Args:
       function: picklable, as its result must be.
-      blocks: list of Block. workers: Workers.
-      report: called with (bytes of text, tokens = 0) done since the last call.
+      report: called with tokens = 0.
     """
     sizes = [block.num_bytes for block in blocks]
     pool = workers.make_pool(len(blocks), sum(sizes) <= IN_PROCESS_BYTES, InThisProcess)
     num_groups = len(blocks)
     if not isinstance(pool, InThisProcess):
-        most = max(pool.num_workers * GROUPS_PER_WORKER, sum(sizes) // GROUP_BYTES)
-        num_groups = min(num_groups, most)
+        num_groups = min(
+            num_groups, max(pool.num_workers * GROUPS_PER_WORKER, sum(sizes) // GROUP_BYTES)
+        )
     groups = [blocks[i::num_groups] for i in range(num_groups)]
     call = functools.partial(call_on_group, function)
     return pool.run(call, groups, report or (lambda num_bytes, num_tokens: None))
 
 
-def call_on_group(function, blocks, report):
+def call_on_group(
+    function: Callable[[list[Block]], Any], blocks: list[Block], report: Report
+) -> Any:
     result = function(blocks)
     report(sum(block.num_bytes for block in blocks), 0)
     return result
 
 
-def call_counted(function, done, lock, task):
-    """Calls a function of a Pool, whose progress is added to done = [bytes of text, tokens]."""
+def call_counted(
+    function: Callable[[Any, Report], Any],
+    done: "list[int] | SynchronizedArray[Any]",
+    lock: contextlib.AbstractContextManager,
+    task: Any,
+) -> Any:
+    """Call a function of a Pool, and add its progress to done = [bytes of text, tokens]."""
 
-    def report(num_bytes, num_tokens):
+    def report(num_bytes: int, num_tokens: int) -> None:
         with lock:
             done[0] += num_bytes
             done[1] += num_tokens
@@ -207,29 +241,31 @@ def call_counted(function, done, lock, task):
     return function(task, report)
 
 
-def start_worker(function, done, parent):
-    """Runs once in each worker process, which ends with its parent, a process id."""
+def start_worker(
+    function: Callable[[Any, Report], Any], done: "SynchronizedArray[Any]", parent: int
+) -> None:
+    """Prepare a worker process, once, after its start. It ends with its parent, a process id."""
     global process_call
     process_call = functools.partial(call_counted, function, done, done.get_lock())
     use_one_thread()
     threading.Thread(target=end_with_parent, args=(parent,), daemon=True).start()
 
 
-def call_in_process(task):
+def call_in_process(task: Any) -> Any:
     return process_call(task)
 
 
-def use_one_thread():
-    """Prepares a worker process: it has one thread, since the processes share the cores, and
-    returns memory.
+def use_one_thread() -> None:
+    """Make this worker process use one thread, since the processes share the cores, and return
+    large blocks of memory when they are freed.
     """
     map_large_blocks()
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 
 
-def end_with_parent(parent):
-    """Ends this process when its parent has ended, because nothing waits for its result."""
+def end_with_parent(parent: int) -> None:
+    """End this process when its parent has ended, because nothing waits for its result."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

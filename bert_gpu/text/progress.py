@@ -1,29 +1,32 @@
-"""Progress through a text, in bytes, on the console that a command hands in."""
+"""Progress through a text, in bytes, on a command's console."""
 
 import time
+
+from bert_gpu.base.console import Console
 
 
 class ByteProgress:
     """A progress bar in megabytes of text, with MB/s and, if tokens are counted, tokens/s. As a
-    context, it ends at the total.
-
-    console: makes the bar by progress(total, start, what, unit). total: bytes.
+    context, it ends at the total, in bytes.
     """
 
-    def __init__(self, console, total, what):
-        self.bar, self.total = console.progress(round(total / 1e6, 1), 0, what, "MB"), total
-        self.started, self.num_bytes, self.num_tokens = time.monotonic(), 0, 0
+    def __init__(self, console: Console, total: int, what: str) -> None:
+        self.bar = console.progress(round(total / 1e6, 1), 0, what, "MB")
+        self.total = total
+        self.started = time.monotonic()
+        self.num_bytes = 0
+        self.num_tokens = 0
 
-    def __enter__(self):
+    def __enter__(self) -> "ByteProgress":
         return self
 
-    def __exit__(self, error, *_):
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         if error is None:
             self.add(self.total - self.num_bytes)
         self.bar.close()
 
-    def add(self, num_bytes, num_tokens=0):
-        """Adds the bytes and tokens done since the last call."""
+    def add(self, num_bytes: int, num_tokens: int = 0) -> None:
+        """Add the bytes and tokens done since the last call."""
         self.num_bytes += num_bytes
         self.num_tokens += num_tokens
         seconds = max(time.monotonic() - self.started, 1e-3)
@@ -33,7 +36,7 @@ class ByteProgress:
         self.bar.update(round(self.num_bytes / 1e6, 1), text)
 
 
-def format_bytes(num_bytes):
+def format_bytes(num_bytes: float) -> str:
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if num_bytes >= size:
             return f"{num_bytes / size:,.1f} {unit}"

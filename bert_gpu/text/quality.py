@@ -1,17 +1,22 @@
-"""A sample of a text in, what would make a poor data set or vocabulary out, each with what to do.
+"""A sample of a text -> warnings of what would make a poor data set or vocabulary, each with a
+remedy.
 
-The samples come from all over the text, so that looking costs the same for a text of any size.
+Samples are taken from all over the text, so that the checks take the same time for a text of any
+size.
 """
 
 import collections
 import csv
 import os
 import re
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError, shortened, shortened_path
 from bert_gpu.text import clean, corpus
+from bert_gpu.text.corpus import Block
 from bert_gpu.text.formats.inputs import HEAD_BYTES, HEAD_LINES, read_head, spread
 from bert_gpu.text.formats.plain import parse_documents
 from bert_gpu.text.sentences import WITH_RULES, split_sentences
@@ -19,18 +24,21 @@ from bert_gpu.text.tokenizers import basic, sentence_piece
 from bert_gpu.text.tokenizers.wordpiece import (
     MAX_WORD_CHARACTERS,
     SPECIAL_PIECES,
+    Tokenizer,
     WordPieceTokenizer,
 )
 from bert_gpu.text.vocabulary import wordpiece_learner
 
-NUM_SAMPLES, SAMPLE_BYTES = 16, 1 << 14  # of text, about
+NUM_SAMPLES = 16
+SAMPLE_BYTES = 1 << 14  # of text in each sample, about
 MIN_LONE_SENTENCES = 50  # sentences of a text that is one document; fewer are a small experiment
-MAX_SENTENCES_PER_DOCUMENT = 20_000  # sentences; a long novel has 10,000
-COMMON_SHARE = 0.5  # the share of documents, or of lines, from which a shape is taken for the rule
-MARKUP_SHARE = 0.05  # of sentences, also of those that look like JSON
-UNKNOWN_SHARE = 0.05  # of tokens
-UNUSED_SHARE = 0.01  # of pieces
-COPIES_SHARE = 0.2  # of sentences
+MAX_SENTENCES_PER_DOCUMENT = 20_000  # a long novel has 10,000
+COMMON_SHARE = 0.5  # a shape that more than this share of documents or lines has is the rule
+# the greatest shares without a warning
+MARKUP_SHARE = 0.05  # of sentences with markup, or like JSON
+UNKNOWN_SHARE = 0.05  # of unknown tokens
+UNUSED_SHARE = 0.01  # of pieces that are never used
+COPIES_SHARE = 0.2  # of sentences that are copies
 NUM_UNKNOWN_SHOWN = 10
 MARKUP = re.compile(
     rb"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]*)?/?>|&(?:[a-z]{2,6}|#\d+);|\[\[[^\]]+\]\]|\{\{|\]\(http"
@@ -38,7 +46,7 @@ MARKUP = re.compile(
     rb"|\\(?:begin|end|(?:sub)*section|cite|ref|textbf|emph)\*?\{"
 )
 JSON_LINE = re.compile(rb'\{\s*"|\[\s*[{"]|"[^"]+"\s*:\s')
-# A header of single words with nothing between; prose has spaces after its commas.
+# A header of single words without spaces between them; prose has spaces after its commas.
 WORD = r'(?:"[A-Za-z_][\w .-]*"|[A-Za-z_][\w.-]*|)'
 HEADERS = {
     "csv": (",", re.compile(rf"{WORD}(?:,{WORD})+")),
@@ -46,14 +54,15 @@ HEADERS = {
 }
 MIN_TABLE_ROWS = 2  # below the header
 SENTENCE_END = re.compile(r"[.!?:;…。！？][\"'”’»)\]]*$")
-FEW_LINES = 20  # say nothing of the rest of a text
-INSIDE_SHARE = 0.05  # of the lines of wrapped prose have a sentence's end inside, at least
+FEW_LINES = 20  # fewer lines are no sample of a text
+INSIDE_SHARE = 0.05  # at least this share of the lines of wrapped prose has a sentence's end inside
 
 
-def sample(blocks, normalization="none", drop_duplicates=False):
-    """Documents from all over a text, cleaned as by the settings of these names: list of documents,
-    each a list of sentences (bytes). A small text is whole; of others some documents may be cut at
-    their ends.
+def sample(
+    blocks: Sequence[Block], normalization: str = "none", drop_duplicates: bool = False
+) -> list[list[bytes]]:
+    """Return documents (lists of sentences) from all over a text, cleaned as by the settings of
+    these names. A small text is returned whole; of others some documents may be cut at their ends.
     """
     documents = [clean.normalize(document, normalization) for document in sample_text(blocks)]
     if drop_duplicates:
@@ -61,12 +70,13 @@ def sample(blocks, normalization="none", drop_duplicates=False):
     return documents
 
 
-def sample_text(blocks: list) -> list[list[bytes]]:
-    """The sample as it stands in the files. No line is taken twice."""
+def sample_text(blocks: Sequence[Block]) -> list[list[bytes]]:
+    """Return the sample before it is cleaned. No line is taken twice."""
     ends = np.cumsum([block.end - block.start for block in blocks])
     if ends[-1] <= NUM_SAMPLES * SAMPLE_BYTES:
         return [document for block in blocks for document in corpus.read_block(block)]
-    documents, end = [], 0
+    documents: list[list[bytes]] = []
+    end = 0
     for offset in np.linspace(0, ends[-1], NUM_SAMPLES, endpoint=False).astype(int).tolist():
         # A long line may reach beyond the next offset.
         index = int(np.searchsorted(ends, max(offset, end), side="right"))
@@ -74,44 +84,48 @@ def sample_text(blocks: list) -> list[list[bytes]]:
             break
         shift = blocks[index].end - int(ends[index])
         near, end_in_file = documents_near(blocks[index], max(offset, end) + shift)
-        documents, end = documents + near, end_in_file - shift
+        documents += near
+        end = end_in_file - shift
     return documents
 
 
-def documents_near(block, offset):
-    """The documents in whole lines of a block, of about SAMPLE_BYTES, from an offset of its file
-    on, and the offset at their end.
+def documents_near(block: Block, offset: int) -> tuple[list[list[bytes]], int]:
+    """Return the documents in about SAMPLE_BYTES of whole lines of a block, from an offset of its
+    file on, and the offset at their end.
     """
     with corpus.open_binary(block.path) as file:
-        # a line that begins at the offset has a line break before it
+        # one byte earlier, because a line that begins at the offset follows a line break
         position = max(block.start, offset - 1)
         file.seek(position)
-        content, size = b"", block.end - position
-        wanted = SAMPLE_BYTES
+        content = b""
+        size = block.end - position
+        num_next = SAMPLE_BYTES
         while True:
-            content += file.read(min(wanted, size - len(content)))
+            content += file.read(min(num_next, size - len(content)))
             is_all = len(content) == size
             first = content.find(b"\n") + 1 if position > block.start else 0
             last = len(content) if is_all else content.rfind(b"\n") + 1
             if is_all or last > first:
                 break
-            wanted = len(content)  # a long line: as much again
+            num_next = len(content)  # a long line: double what is read
     if position > block.start and not first:
-        return [], block.end  # within the last line
+        return [], block.end  # the offset is in the last line
     content = content[first:last]
     if first and block.text_format.has_sentence_lines:
-        # not in the middle of a document, unless that is a long one
+        # begin with a whole document, unless there is none
         content = content[content.find(b"\n\n") + 1 :]
     return parse_documents(content, block.text_format), position + last
 
 
-def shape_warnings(blocks, documents, objective=None):
-    """What is wrong with the text: list of str, each with what to do.
+def shape_warnings(
+    blocks: Sequence[Block], documents: list[list[bytes]], objective: str | None = None
+) -> list[str]:
+    """Return warnings about the shape of the text.
 
     Args:
-      blocks: list of Block, all of the plan. documents: from `sample`.
-      objective: of the data set; None for a vocabulary alone, to which documents, and whether a
-        line is one sentence, do not matter.
+      blocks: all of the plan. documents: from `sample`.
+      objective: of the data set; None for a vocabulary alone, for which documents, and lines of
+        several sentences, do not matter.
     """
     sentences = [sentence for document in documents for sentence in document]
     left_out = left_out_warnings(blocks)
@@ -124,7 +138,7 @@ def shape_warnings(blocks, documents, objective=None):
         "give --input_format=jsonl or json and --text_field, or extract the plain text",
     ) or table_warnings(blocks)
     if not_text:
-        return not_text + left_out  # the rest follows from it
+        return not_text + left_out  # further warnings would follow from these
     warnings = [] if objective is None else document_warnings(blocks)
     if has_lines and not warnings:
         lines = [sentence.decode("utf-8", "ignore") for sentence in sentences]
@@ -141,13 +155,13 @@ def shape_warnings(blocks, documents, objective=None):
     if not has_lines and language not in WITH_RULES:
         warnings.append(
             f"--language={language}: the splitter has no rules for it and takes those of English; "
-            "give a related language that it knows, or one sentence a line"
+            "give a related language that has rules, or one sentence a line"
         )
     return warnings
 
 
-def empty_warnings(blocks):
-    """Warns when most rows or objects have no text."""
+def empty_warnings(blocks: Sequence[Block]) -> list[str]:
+    """Warn when most rows or objects have no text."""
     num_empty = sum(block.num_empty for block in blocks)
     num_rows = num_empty + sum(block.num_documents for block in blocks)
     if num_empty <= COMMON_SHARE * num_rows:
@@ -158,27 +172,28 @@ def empty_warnings(blocks):
     ]
 
 
-def left_out_warnings(blocks):
-    """Warns of files without a document, among others that have some."""
+def left_out_warnings(blocks: Sequence[Block]) -> list[str]:
+    """Warn of files without a document, among others that have some."""
     names = [name for block in blocks for name in block.left_out]
     if not names:
         return []
-    first, others = shortened_path(names[0]), len(names) - 1
+    first = shortened_path(names[0])
+    others = len(names) - 1
     has = (
         "has no document and is" if not others else f"and {others:,} more have no document and are"
     )
     return [f"{first} {has} left out; check that no text was lost"]
 
 
-def describe_empty(blocks):
-    """A line on rows and objects without text, in a list; none when there are none."""
+def describe_empty(blocks: Sequence[Block]) -> list[str]:
+    """Return a line on rows and objects without text, in a list; an empty list without any."""
     num_empty = sum(block.num_empty for block in blocks)
     return [f"input: {num_empty:,} rows have no text and are left out"] if num_empty else []
 
 
-def table_warnings(blocks):
-    """Warns of files that are read as lines, but begin as a table does: a header of words, and rows
-    with as many cells.
+def table_warnings(blocks: Sequence[Block]) -> list[str]:
+    """Warn of files that are read as lines, but begin like a table: with a header of words, and
+    rows with as many cells.
     """
     paths = [block.path for block in blocks if not block.text_format.row.text_in]
     for path in spread(sorted(set(paths))):
@@ -194,19 +209,29 @@ def table_warnings(blocks):
     return []
 
 
-def is_table(lines, delimiter):
-    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+def is_table(lines: list[str], delimiter: str) -> bool:
     try:
-        rows = [row for row in csv.reader(lines, delimiter=delimiter, quoting=quoting) if row]
+        rows = [
+            row
+            for row in csv.reader(
+                lines,
+                delimiter=delimiter,
+                quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL,
+            )
+            if row
+        ]
     except csv.Error:
         return False
     if len(lines) == HEAD_LINES:
-        rows = rows[:-1]  # may be cut
+        rows = rows[:-1]  # the last one may be cut
     return len(rows) > MIN_TABLE_ROWS and len({len(row) for row in rows}) == 1
 
 
-def looks_like(sentences, found, what, remedy):
-    odd = [sentence for sentence in sentences if found(sentence)]
+def looks_like(
+    sentences: list[bytes], matches: Callable[[bytes], object], what: str, remedy: str
+) -> list[str]:
+    """Warn when more than MARKUP_SHARE of the sentences match."""
+    odd = [sentence for sentence in sentences if matches(sentence)]
     if len(odd) <= MARKUP_SHARE * len(sentences):
         return []
     share = len(odd) / len(sentences)
@@ -214,7 +239,7 @@ def looks_like(sentences, found, what, remedy):
 
 
 def repetition_warnings(sentences: list[bytes], objective: str | None) -> list[str]:
-    """Warns when many sentences are copies of earlier ones but for digits and case."""
+    """Warn when many sentences are copies of earlier ones, apart from digits and case."""
     keys = [re.sub(r"\d", "", s.decode("utf-8", "ignore").lower()) for s in sentences]
     counts = collections.Counter(keys)
     num_copies = len(keys) - len(counts)
@@ -229,8 +254,8 @@ def repetition_warnings(sentences: list[bytes], objective: str | None) -> list[s
     ]
 
 
-def document_warnings(blocks):
-    """Warns of a document of too many lines."""
+def document_warnings(blocks: Sequence[Block]) -> list[str]:
+    """Warn of a document of too many lines."""
     longest = max(
         (b.num_sentences // b.num_documents for b in blocks if b.num_sentences is not None),
         default=0,
@@ -244,20 +269,20 @@ def document_warnings(blocks):
     ]
 
 
-def line_warnings(lines, language):
-    """Warns when most lines (list of str), which should be sentences, have several."""
+def line_warnings(lines: list[str], language: str) -> list[str]:
+    """Warn when most lines, which should be sentences, have several."""
     several = num_several(lines, language)
     if len(lines) < FEW_LINES or several <= COMMON_SHARE * len(lines):
         return []
     return [
-        f"{several / len(lines):.0%} of the lines have several sentences, and a line is taken "
-        "for one; put each on a line of its own, or give --input_format=documents if every "
+        f"{several / len(lines):.0%} of the lines have several sentences, but each line is read as "
+        "one; put each sentence on a line of its own, or give --input_format=documents if every "
         "line is a document"
     ]
 
 
-def wrapped_warnings(lines, language):
-    """Warns when most lines (list of str) end within sentences."""
+def wrapped_warnings(lines: list[str], language: str) -> list[str]:
+    """Warn when most lines end within sentences."""
     broken = sum(
         not SENTENCE_END.search(line) and following[:1].islower()
         for line, following in zip(lines, lines[1:], strict=False)
@@ -272,17 +297,23 @@ def wrapped_warnings(lines, language):
     ]
 
 
-def num_several(lines, language):
-    """The number of lines with several sentences."""
+def num_several(lines: list[str], language: str) -> int:
+    """Return the number of lines with several sentences."""
     return sum(len(split_sentences(line, language)) > 1 for line in lines)
 
 
-def vocabulary_warnings(tokenizer, documents, ids, do_lower_case, is_given):
-    """What is wrong with a vocabulary for the text: list of str, each with what to do.
+def vocabulary_warnings(
+    tokenizer: Tokenizer,
+    documents: list[list[bytes]],
+    ids: np.ndarray,
+    do_lower_case: bool,
+    is_given: bool,
+) -> list[str]:
+    """Return warnings about a vocabulary that does not fit the text.
 
     Args:
-      tokenizer: of the vocabulary. documents: from `sample`, normalised. ids: their tokens.
-      is_given: whether the user named it; one that was learnt fits the casing.
+      documents: from `sample`, normalised. ids: their tokens.
+      is_given: whether the user named the vocabulary; one that was learnt fits the casing.
     """
     warnings = casing_warnings(tokenizer, documents, do_lower_case) if is_given else []
     share = float((ids == tokenizer.unk_id).mean()) if len(ids) else 0.0
@@ -303,8 +334,10 @@ def vocabulary_warnings(tokenizer, documents, ids, do_lower_case, is_given):
     return warnings
 
 
-def unknown_words(tokenizer, documents):
-    """The commonest words of a text that have an unknown piece; at most NUM_UNKNOWN_SHOWN."""
+def unknown_words(tokenizer: Tokenizer, documents: list[list[bytes]]) -> list[str]:
+    """Return the commonest words of a text that have an unknown piece; at most
+    NUM_UNKNOWN_SHOWN.
+    """
     counts = (
         wordpiece_learner.count_words(documents, tokenizer.do_lower_case)
         if isinstance(tokenizer, WordPieceTokenizer)
@@ -317,7 +350,10 @@ def unknown_words(tokenizer, documents):
     return [words[index] for index in np.flatnonzero(is_unknown)[:NUM_UNKNOWN_SHOWN]]
 
 
-def casing_warnings(tokenizer, documents, do_lower_case):
+def casing_warnings(
+    tokenizer: Tokenizer, documents: list[list[bytes]], do_lower_case: bool
+) -> list[str]:
+    """Warn of a vocabulary whose case is not that of the text."""
     pieces = [
         piece
         for piece in tokenizer.vocab
@@ -335,26 +371,28 @@ def casing_warnings(tokenizer, documents, do_lower_case):
         ]
     if not do_lower_case and has_capitals and all(piece == piece.lower() for piece in pieces):
         return [
-            "no piece of the vocabulary has a capital letter, but the text keeps its own; "
+            "no piece of the vocabulary has a capital letter, but the text keeps its capitals; "
             "give --do_lower_case"
         ]
     return []
 
 
-def shorten(sentence):
+def shorten(sentence: bytes) -> str:
     return repr(shortened(" ".join(sentence.decode("utf-8", "ignore").split())))
 
 
 class Warner:
-    """Says warnings on a console; with strict, the first one is an error.
+    """Prints warnings on a console; with strict, raises the first one as a UserError.
 
-    topics: set of str, those of the warnings so far.
+    topics: those of the warnings so far.
     """
 
-    def __init__(self, console, strict):
-        self.console, self.strict, self.topics = console, strict, set()
+    def __init__(self, console: Console, strict: bool) -> None:
+        self.console = console
+        self.strict = strict
+        self.topics: set[str] = set()
 
-    def __call__(self, warnings, topic=""):
+    def __call__(self, warnings: Sequence[str], topic: str = "") -> None:
         for text in warnings:
             self.topics.add(topic)
             if self.strict:

@@ -2,8 +2,8 @@
 
 Tasks and results are small: they name parts of files, which every node sees under the same path,
 and no text goes through Ray. The function, which may hold an entry for each document, is sent to a
-node once. A task whose worker or node is lost is given to another, so a job loses no more than what
-was unfinished there. (Ray would do that by itself, but without a word.)
+node once. A task whose worker or node is lost is given to another, so that only unfinished tasks
+are repeated. (Ray would do that by itself, but without a warning.)
 """
 
 import contextlib
@@ -16,6 +16,9 @@ import re
 import signal
 import socket
 import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from types import FrameType, ModuleType
+from typing import Any
 
 import bert_gpu
 from bert_gpu.base import console
@@ -24,42 +27,45 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import handled_signals
 from bert_gpu.text import parallel
 
-MOST_LOSSES = 8  # of a task's workers
-# Waiting tasks, times the cores: nodes never wait for this process, a growing cluster sees that
-# there is more to do, and not all tasks are held by Ray at once.
+MAX_LOSSES = 8  # lost workers of one task
+# Tasks that Ray holds for each core. With more than one, nodes never wait for this process and a
+# growing cluster has work for its new nodes; all tasks at once would fill Ray's memory.
 TASKS_PER_CORE = 2
-WAIT_SECONDS = LOOK_SECONDS = 1.0  # for a task; between looks at the cluster
+WAIT_SECONDS = LOOK_SECONDS = 1.0  # for a task; between counts of the cluster's nodes
 CANCEL_SECONDS = 30.0
 CONNECT_SECONDS = 10.0
-CLIENT_PORT = 10001  # of ray://HOST
+CLIENT_PORT = 10001  # default port of ray://HOST
 
 
 @contextlib.contextmanager
-def connect(address, num_workers=None):
-    """Yields a RayPool on the cluster, to which a program may be connected already.
+def connect(address: str, num_workers: int | None = None) -> "Iterator[RayPool]":
+    """Yield a RayPool on the cluster, to which a program may be connected already.
 
     Args:
       address: auto, HOST:PORT or ray://HOST:PORT. num_workers: tasks at a time; None = all cores.
 
     Raises UserError: Ray is not installed, or there is no such cluster.
     """
-    remedy = "pip install 'bert-gpu[ray]' here and on each node, or leave it out"
-    ray = import_extra("ray", f"--ray_address={address}", remedy)
+    ray = import_extra(
+        "ray",
+        f"--ray_address={address}",
+        remedy="pip install 'bert-gpu[ray]' here and on each node, or leave it out",
+    )
     if ray.is_initialized():
         yield RayPool(ray, num_workers)
         return
-    caught = []
+    caught: list[int] = []
 
-    def interrupt(signum, frame):
+    def interrupt(signum: int, frame: FrameType | None) -> None:
         caught.append(signum)
-        raise KeyboardInterrupt  # of all that ends a program, Ray lets this alone through as it is
+        raise KeyboardInterrupt  # Ray lets no other exception through unchanged
 
     handlers = {signal.SIGTERM: interrupt}
     try:
         with handled_signals(handlers), contextlib.ExitStack() as stack:
             stack.callback(ray.shutdown)
             open_cluster(ray, address)
-            # in place of Ray's handler, with an exit code of its own
+            # replaces Ray's handler, which has another exit code
             stack.enter_context(handled_signals(handlers))
             yield RayPool(ray, num_workers)
     except KeyboardInterrupt:
@@ -68,12 +74,12 @@ def connect(address, num_workers=None):
         raise SystemExit(128 + caught[0]) from None
 
 
-def open_cluster(ray, address):
-    """Connects to a cluster; UserError when there is none."""
+def open_cluster(ray: ModuleType, address: str) -> None:
+    """Connect to a cluster; UserError when there is none."""
     whole = f"{address}:{CLIENT_PORT}" if re.fullmatch(r"ray://[^:/]+", address) else address
-    problem = refusal(whole)
+    problem = connection_problem(whole)
     if problem is None:
-        # what Ray prints of lost workers are long lines; RayPool says what matters
+        # Ray prints long lines about lost workers; RayPool warns instead
         ray._private.worker._worker_logs_enabled = False
         try:
             ray.init(whole, log_to_driver=False, logging_level=logging.CRITICAL)
@@ -88,8 +94,8 @@ def open_cluster(ray, address):
     )
 
 
-def refusal(address):
-    """Why nothing listens at HOST:PORT; None when something does, or the address is another one.
+def connection_problem(address: str) -> str | None:
+    """Return why nothing listens at HOST:PORT; None when something does, and for other addresses.
     Ray itself would try for a minute.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -97,47 +103,53 @@ def refusal(address):
         return None
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        return None
     except (OSError, OverflowError) as error:
         return getattr(error, "strerror", None) or str(error)
 
 
-class RayPool:
-    """The cores of a cluster; see `parallel.Pool`."""
+class RayPool(parallel.Pool):
+    """The cores of a cluster."""
 
-    def __init__(self, ray, num_workers=None):
-        self.ray, self.most = ray, num_workers
+    def __init__(self, ray: ModuleType, num_workers: int | None = None) -> None:
+        self.ray = ray
+        self.max_tasks = num_workers
         here = os.path.dirname(os.path.dirname(os.path.abspath(bert_gpu.__file__)))
         self.place = dict(folder=os.getcwd(), code=here, version=bert_gpu.__version__)
         self.num_nodes = self.num_cores = self.num_losses = 0
-        self.looked = self.warned = -math.inf
+        self.last_look = self.last_warning = -math.inf
         self.has_waited = False
         self._look()
 
     @property
-    def num_workers(self):
-        return self.most or self.num_cores
-
-    @property
-    def summary(self):
+    def summary(self) -> str:
+        """The size of the cluster, for the log."""
         counts = dict(node=self.num_nodes, core=self.num_cores)
         words = [f"{count} {name}{'s' * (count != 1)}" for name, count in counts.items()]
         return f"on a Ray cluster: {', '.join(words)}"
 
-    def run(self, function, tasks, report):
-        ray, call = self.ray, remote_call(self.ray)
-        # in a list, so that Ray leaves it to run_task to open them, when the code can be imported
-        function = [ray.put(function)]
-        waiting, running = ((pickle.dumps(task), 0) for task in tasks), {}
+    def run(
+        self,
+        function: Callable[[Any, parallel.Report], Any],
+        tasks: Sequence[Any],
+        report: parallel.Report,
+    ) -> Generator[Any, None, None]:
+        ray = self.ray
+        call = remote_call(ray)
+        # A list hides the reference from Ray: run_task opens it when this package can be imported.
+        shared = [ray.put(function)]
+        waiting = ((pickle.dumps(task), 0) for task in tasks)
+        running: dict[Any, tuple[bytes, int]] = {}  # (task, its losses) by reference
 
-        def start(task, num_losses):
-            running[call.remote(self.place, function, task)] = task, num_losses
+        def start(task: bytes, num_losses: int) -> None:
+            running[call.remote(self.place, shared, task)] = task, num_losses
 
         try:
             while True:
                 self._look()
-                most = self.most or TASKS_PER_CORE * self.num_cores
-                for task in itertools.islice(waiting, max(0, most - len(running))):
-                    start(*task)
+                limit = self.max_tasks or TASKS_PER_CORE * self.num_cores
+                for unstarted in itertools.islice(waiting, max(0, limit - len(running))):
+                    start(*unstarted)
                 if not running:
                     return
                 finished, _ = ray.wait(list(running), timeout=WAIT_SECONDS)
@@ -152,15 +164,15 @@ class RayPool:
                         start(task, num_losses + 1)
                         continue
                     if problem is not None:
-                        raise problem
+                        raise UserError(*problem, setting="ray_address")
                     report(*done)
                     yield result
         finally:
             self._cancel(list(running))
 
-    def _look(self):
-        """Counts nodes and cores, once in LOOK_SECONDS."""
-        if time.monotonic() - self.looked < LOOK_SECONDS:
+    def _look(self) -> None:
+        """Count nodes and cores, once in LOOK_SECONDS."""
+        if time.monotonic() - self.last_look < LOOK_SECONDS:
             return
         alive = [node for node in self.ray.nodes() if node["Alive"]]
         self.num_nodes = len(alive)
@@ -169,13 +181,14 @@ class RayPool:
             console.warn("the Ray cluster has no node with cores; waiting for one")
         self.has_waited = not num_cores
         self.num_cores = max(1, num_cores)
-        self.looked = time.monotonic()
+        self.num_workers = self.max_tasks or self.num_cores
+        self.last_look = time.monotonic()
 
-    def _count_loss(self, error, num_losses):
-        """Warns of a task's lost worker, at most once in LOOK_SECONDS; UserError for one too many
-        of a task.
+    def _count_loss(self, error: Exception, num_losses: int) -> None:
+        """Warn of a task's lost worker, at most once in LOOK_SECONDS. UserError when a task was
+        lost more than MAX_LOSSES times.
         """
-        if num_losses > MOST_LOSSES:
+        if num_losses > MAX_LOSSES:
             raise UserError(
                 f"a task was lost with {num_losses} workers ({type(error).__name__}), "
                 "most often because memory ran out",
@@ -183,30 +196,33 @@ class RayPool:
                 setting="ray_address",
             ) from error
         self.num_losses += 1
-        if time.monotonic() - self.warned >= LOOK_SECONDS:
+        if time.monotonic() - self.last_warning >= LOOK_SECONDS:
             console.warn(
-                f"a worker of the Ray cluster was lost ({type(error).__name__}), and what it had "
-                f"not finished is done again; tasks lost so far: {self.num_losses}"
+                f"a worker of the Ray cluster was lost ({type(error).__name__}), and its "
+                f"unfinished tasks are repeated; tasks lost so far: {self.num_losses}"
             )
-            self.warned = time.monotonic()
+            self.last_warning = time.monotonic()
 
-    def _cancel(self, running):
-        """Ends tasks and waits until they have ended, so that nothing writes to a folder after its
-        lock is free.
+    def _cancel(self, running: list[Any]) -> None:
+        """Cancel tasks and wait until they have ended, so that nothing writes to a folder after its
+        lock is free. running: their references.
         """
         if not running:
             return
-        # the cluster may be gone
+        # These errors mean that the cluster is gone.
         with contextlib.suppress(ConnectionError, self.ray.exceptions.RayError):
             for reference in running:
                 self.ray.cancel(reference, force=True)
             self.ray.wait(running, num_returns=len(running), timeout=CANCEL_SECONDS)
 
 
-def remote_call(ray):
-    """The function that Ray runs on nodes. Ray sends its code, since a node may lack ours."""
+def remote_call(ray: ModuleType) -> Any:
+    """Return the remote function that runs a task. Ray sends its code to the nodes, because a node
+    may lack this package.
+    """
 
-    def call(place, function, task):
+    # The annotations are pickled too, so they name no class of this package.
+    def call(place: dict, function: list, task: bytes) -> tuple:
         import os
         import socket
         import sys
@@ -214,10 +230,8 @@ def remote_call(ray):
         try:
             os.chdir(place["folder"])  # names of files may be relative
         except OSError:
-            return (
-                f"--ray_address: node {socket.gethostname()} has no folder {place['folder']}; all "
-                "nodes must have the same files under the same paths"
-            ), None, None  # fmt: skip
+            problem = f"node {socket.gethostname()} has no folder {place['folder']}"
+            return (problem, "all nodes must have the same files under the same paths"), None, None
         if place["code"] not in sys.path:
             sys.path.append(place["code"])
         try:
@@ -226,25 +240,26 @@ def remote_call(ray):
             environment.prepare()
             from bert_gpu.text import ray_cluster
         except ImportError as error:
-            return (
-                f"--ray_address: node {socket.gethostname()} cannot import bert_gpu ({error}); "
-                "install it there, in the same version"
-            ), None, None  # fmt: skip
+            problem = f"node {socket.gethostname()} cannot import bert_gpu ({error})"
+            return (problem, "install it there, in the same version"), None, None
         return ray_cluster.run_task(place, function, task)
 
     return ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")(call)
 
 
-held = {}  # in a worker process: {reference: the function of the job}
+# in a worker process: the function of the job, by its reference
+functions: dict[Any, Callable[[Any, parallel.Report], Any]] = {}
 
 
-def run_task(place, function, task):
-    """Does a task on a node: (None, result, (bytes of text, tokens)).
+def run_task(
+    place: dict[str, str], function: list[Any], task: bytes
+) -> tuple[None, Any, tuple[int, ...]]:
+    """Run a task on a node. Returns (None, result, (bytes of text, tokens)).
 
     Args:
-      place: of RayPool. function: [reference]. task: pickled.
+      place: RayPool.place. function: [reference]. task: pickled.
 
-    Raises what the function raises, UserErrors with the name of the node.
+    Raises the errors of the function; a UserError gets the name of the node.
     """
     node = socket.gethostname()
     if bert_gpu.__version__ != place["version"]:
@@ -254,16 +269,17 @@ def run_task(place, function, task):
             setting="ray_address",
         )
     [reference] = function
-    if reference not in held:
+    if reference not in functions:
         import ray
 
-        if not held:
+        if not functions:
             parallel.use_one_thread()
-        held.clear()
-        held[reference] = ray.get(reference)
-    done, lock = [0, 0], contextlib.nullcontext()  # one thread adds to it
+        functions.clear()
+        functions[reference] = ray.get(reference)
+    done = [0, 0]
+    lock = contextlib.nullcontext()  # only one thread adds to `done`
     try:
-        result = parallel.call_counted(held[reference], done, lock, pickle.loads(task))
+        result = parallel.call_counted(functions[reference], done, lock, pickle.loads(task))
         return None, result, tuple(done)
     except UserError as error:
         raise UserError(str(error), where=f"node {node}") from error

@@ -164,7 +164,7 @@ def test_workers_embed_a_share_each(trained, texts, alone, tmp_path, capsys, mon
     np.testing.assert_allclose(np.concatenate(parts), expected, rtol=0, atol=1e-5)
     assert [len(run(index, 1, source)) for index in range(3)] == [0, 0, 1]
     assert "is empty; it needs a text a line" in run(0, 0, source)
-    assert "--input=-: standard input is that of one worker" in run(0, 0)
+    assert "--input=-: standard input belongs to one worker alone" in run(0, 0)
 
 
 class Stdin(io.BytesIO):
@@ -317,5 +317,5 @@ def test_pieces_of_any_size_make_the_same_lines():
     text = b"a\r\n\nbb\ncc c"
     for size in range(1, len(text) + 1):
         pieces = [text[first : first + size] for first in range(0, len(text), size)]
-        (window,) = lines.in_windows(pieces, "x")
+        (window,) = lines.cut_windows(pieces, "x")
         assert window == [b"a", b"", b"bb", b"cc c"]

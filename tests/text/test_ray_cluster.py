@@ -62,7 +62,7 @@ def test_a_task_on_a_node(monkeypatch):
         return function
 
     monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(get=get))
-    monkeypatch.setattr(ray_cluster, "held", {})
+    monkeypatch.setattr(ray_cluster, "functions", {})
     monkeypatch.setattr(ray_cluster.parallel, "use_one_thread", lambda: None)
     monkeypatch.setattr(ray_cluster.socket, "gethostname", lambda: "n7")
     place = dict(version=bert_gpu.__version__)
@@ -85,15 +85,15 @@ def test_lost_workers_are_told_and_counted(monkeypatch, capsys):
     assert pool.num_workers == 6 and pool.summary == "on a Ray cluster: 2 nodes, 6 cores"
     clock = [0.0]
     monkeypatch.setattr(ray_cluster.time, "monotonic", lambda: clock[0])
-    pool.warned = -1.0
+    pool.last_warning = -1.0
     for _ in range(3):  # within a second
         pool._count_loss(MemoryError(), 1)
     clock[0] = 2.0
-    pool._count_loss(MemoryError(), ray_cluster.MOST_LOSSES)
+    pool._count_loss(MemoryError(), ray_cluster.MAX_LOSSES)
     said = capsys.readouterr().err.splitlines()
     assert [line.rpartition(" ")[2] for line in said] == ["1", "4"] and "MemoryError" in said[0]
     with pytest.raises(UserError, match="a task was lost with 9 workers .*--num_workers"):
-        pool._count_loss(MemoryError(), ray_cluster.MOST_LOSSES + 1)
+        pool._count_loss(MemoryError(), ray_cluster.MAX_LOSSES + 1)
 
 
 def test_a_cluster_without_cores_is_told_once(monkeypatch, capsys):
@@ -104,3 +104,28 @@ def test_a_cluster_without_cores_is_told_once(monkeypatch, capsys):
     assert capsys.readouterr().err.count("no node with cores; waiting") == 1
     assert pool.num_cores == 3 and pool.num_workers == 5
     assert pool.summary == "on a Ray cluster: 1 node, 3 cores"
+
+
+def test_a_node_without_the_folder_is_named(tmp_path, monkeypatch):
+    class Reference:
+        def __init__(self, result):
+            self.result = result
+
+    def remote(**options):
+        return lambda call: types.SimpleNamespace(remote=lambda *task: Reference(call(*task)))
+
+    ray = types.SimpleNamespace(
+        nodes=lambda: nodes(1.0),
+        put=lambda function: function,
+        remote=remote,
+        wait=lambda references, timeout: (references, []),
+        get=lambda reference: reference.result,
+        exceptions=types.SimpleNamespace(RayTaskError=ArithmeticError, RayError=LookupError),
+    )
+    monkeypatch.setattr(ray_cluster.socket, "gethostname", lambda: "n7")
+    pool = ray_cluster.RayPool(ray)
+    pool.place["folder"] = str(tmp_path / "none")
+    with pytest.raises(UserError) as error:
+        list(pool.run(len, ["task"], lambda num_bytes, num_tokens: None))
+    message = f"--ray_address: node n7 has no folder {tmp_path / 'none'}; all nodes must have "
+    assert str(error.value).startswith(message)

@@ -1,16 +1,19 @@
-"""Compressed text, tables and standard input in, plain files in a spool folder out, because only a
-plain file can be read from the middle.
+"""Compressed text, tables and standard input -> plain files in a spool folder, because only a plain
+file can be read from the middle.
 
 The name of a spool file has a hash of the source's bytes, and the file gets it when it is complete:
 an existing file need not be unpacked again, and a changed source gets another name. The texts of
-tables are written as lines, one document each; a line break in a text becomes another character
+tables are written as lines, one document each. A line break in a text becomes another character
 that ends a line for the splitter, so that its sentences are the same.
 """
 
 import errno
 import hashlib
 import os
+import typing
 import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import tensorflow as tf
 import zstandard
@@ -18,30 +21,31 @@ import zstandard
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import atomic_file, publish, within_free_space
 from bert_gpu.text import corpus
-from bert_gpu.text.formats.encodings import ARCHIVES, ENDINGS
+from bert_gpu.text.config import TextFormat
+from bert_gpu.text.formats.encodings import ARCHIVES, ENDINGS, Archive
 from bert_gpu.text.formats.plain import LINE_BREAK
-from bert_gpu.text.formats.table import FORMATS
+from bert_gpu.text.formats.table import FORMATS, Format
 
 READ_BYTES = 1 << 20
 PIECE_BYTES = 1 << 12  # unpacked at once; a run of one character may grow 32,000-fold, to 128 MiB
 BROKEN = (EOFError, zlib.error, zstandard.ZstdError)  # errors of a broken archive
 
 
-def is_compressed(path):
+def is_compressed(path: str) -> bool:
     return path.lower().endswith(ENDINGS)
 
 
-def plain_name(path):
-    """The name without the ending of a compressed file."""
+def plain_name(path: str) -> str:
+    """Return the name without the ending of a compressed file."""
     return os.path.splitext(path)[0] if is_compressed(path) else path
 
 
-def needs_spool(path, text_format):
+def needs_spool(path: str, text_format: TextFormat) -> bool:
     return is_compressed(path) or not text_format.row.is_streamed
 
 
-def packed_bytes(paths, formats):
-    """The total that `unpack` will report: the size of the files among the paths that it reads."""
+def packed_bytes(paths: Sequence[str], formats: Sequence[TextFormat]) -> int:
+    """Return the total that `unpack` will report: the size of the files that it unpacks."""
     return sum(
         tf.io.gfile.stat(path).length
         for path, text_format in zip(paths, formats, strict=True)
@@ -49,21 +53,27 @@ def packed_bytes(paths, formats):
     )
 
 
-def unpack(paths, formats, folder, report=lambda num_bytes: None, names=None):
-    """Unpacks the compressed files and the tables among the paths.
+def unpack(
+    paths: Sequence[str],
+    formats: Sequence[TextFormat],
+    folder: str,
+    report: Callable[[int], object] = lambda num_bytes: None,
+    names: Sequence[str] | None = None,
+) -> tuple[list[str], list[TextFormat]]:
+    """Unpack the compressed files and the tables among the paths.
 
     Args:
-      paths: list of str. Files that end in .gz or .zst (with one or several members or frames) are
-        unpacked, and the texts of tables are extracted; others stay as they are.
-      formats: list of TextFormat, one per path.
-      folder: of the plain files; created when it is needed. Complete files of an earlier call are
-        kept while their source has not changed.
+      paths: files that end in .gz or .zst (with one or several members or frames) are unpacked, and
+        the texts of tables are extracted; others stay as they are.
+      formats: one per path.
+      folder: for the plain files; created when it is needed. Complete files of an earlier call are
+        used again while their source has not changed.
       report: called with the number of packed bytes done since the last call; they add up to
         `packed_bytes`.
       names: of the files in messages; default: their paths.
 
     Returns:
-      (list of str, list of TextFormat), one per path: the plain files.
+      The paths and the formats of the plain files, one per path.
 
     Raises:
       UserError: a file is missing, truncated or corrupt, or cannot be written. The incomplete
@@ -81,8 +91,11 @@ def unpack(paths, formats, folder, report=lambda num_bytes: None, names=None):
     ]
 
 
-def unpack_file(path, text_format, folder, report, name):
-    base, row = os.path.basename(plain_name(path)), text_format.row
+def unpack_file(
+    path: str, text_format: TextFormat, folder: str, report: Callable[[int], object], name: str
+) -> str:
+    base = os.path.basename(plain_name(path))
+    row = text_format.row
     if not row.is_streamed:
         field = hashlib.blake2b(text_format.text_field.encode(), digest_size=4).hexdigest()
         base = f"{base}-{text_format.input_format}-{field}"
@@ -92,7 +105,7 @@ def unpack_file(path, text_format, folder, report, name):
     if os.path.exists(target):
         report(size)
         return target
-    source = path if row.reads_path else plain_pieces(path, report)
+    source: Any = path if row.reads_path else plain_pieces(path, report)
     if not row.is_streamed:
         source = lines_of_texts(row.load_reader()(source, text_format, name))
     write_spool(source, target, name)
@@ -101,14 +114,14 @@ def unpack_file(path, text_format, folder, report, name):
     return target
 
 
-def spool_standard_input(stream, folder):
-    """Copies a binary stream to a file in `folder`, named by a hash of its bytes and by the ending
-    that its first bytes ask for. Returns (path, whether it is new). Raises UserError.
+def spool_standard_input(stream: typing.BinaryIO, folder: str) -> tuple[str, bool]:
+    """Copy a stream to a file in `folder`, named by a hash of its bytes and by the ending of the
+    format whose first bytes it has. Returns (path, whether the file is new). Raises UserError.
     """
     unfinished = os.path.join(folder, f"stdin.{os.getpid()}")
     digest = hashlib.blake2b(digest_size=16)
 
-    def pieces():
+    def pieces() -> Iterator[bytes]:
         while piece := stream.read(READ_BYTES):
             digest.update(piece)
             yield piece
@@ -116,18 +129,20 @@ def spool_standard_input(stream, folder):
     write_spool(pieces(), unfinished, "standard input")
     with open(unfinished, "rb") as file:
         head = file.read(64)  # longer than the first bytes of all formats
-    rows = (row for row in (*ARCHIVES, *FORMATS.values()) if row.endings)
-    ending = next((row.endings[0] for row in rows if head.startswith(row.magic)), "")
+    rows: list[Archive | Format] = [*ARCHIVES, *FORMATS.values()]
+    ending = next(
+        (row.endings[0] for row in rows if row.endings and head.startswith(row.magic)), ""
+    )
     target = os.path.join(folder, f"{digest.hexdigest()}-stdin{ending}")
     is_new = not os.path.exists(target)
     publish(unfinished, target)
     return target, is_new
 
 
-def lines_of_texts(texts):
-    """Yields texts (str) as lines of UTF-8; one without a character other than space as
-    LINE_BREAK, which is no document but is counted. A byte order mark comes first: it says that
-    this is text, although the first one may begin as an archive does.
+def lines_of_texts(texts: Iterable[str]) -> Iterator[bytes]:
+    """Yield texts as lines of UTF-8. A text of space alone becomes LINE_BREAK, which is no document
+    but is counted. A byte order mark comes first: it marks the file as text, although the first
+    text may begin like an archive.
     """
     yield corpus.BYTE_ORDER_MARK
     for text in texts:
@@ -135,13 +150,13 @@ def lines_of_texts(texts):
         yield text.replace("\n", LINE_BREAK).encode() + b"\n"
 
 
-def write_spool(pieces, target, name):
-    """Writes pieces (iterable of bytes) to the file `target`, which appears when it is complete."""
+def write_spool(pieces: Iterable[bytes], target: str, name: str) -> None:
+    """Write pieces to the file `target`, which appears when it is complete. Raises UserError."""
     folder = os.path.dirname(target)
     created_folder = not os.path.exists(folder)
     try:
         os.makedirs(folder, exist_ok=True)
-        # One name for every process: what a killed one has left is overwritten.
+        # All processes use one name, so that the next one overwrites the file of a killed one.
         with atomic_file(target, "wb", f"{target}.unfinished") as file:
             file.writelines(within_free_space(pieces, folder))
     except (OSError, tf.errors.OpError, *BROKEN) as error:
@@ -149,7 +164,8 @@ def write_spool(pieces, target, name):
             problem = f"cannot be unpacked to {folder} ({error.strerror})"
             remedy = write_remedy(error)
         elif isinstance(error, EOFError):
-            problem, remedy = "the archive is truncated", "copy it again"
+            problem = "the archive is truncated"
+            remedy = "copy it again"
         else:
             problem = f"the archive is corrupt ({' '.join(str(error).split())[:80]})"
             remedy = "copy it again, or rename it if it is not compressed"
@@ -159,41 +175,43 @@ def write_spool(pieces, target, name):
             os.rmdir(folder)
 
 
-def write_remedy(error):
-    """What to do about an OSError of writing."""
+def write_remedy(error: OSError) -> str:
+    """Return what to do about an error of writing."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "make room or choose another folder"
     return "choose another folder, or change its permissions"
 
 
-def content_hash(path):
-    """32 hexadecimal digits."""
+def content_hash(path: str) -> str:
+    """Return 32 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=16)
     for piece in corpus.file_pieces(path, path):
         digest.update(piece)
     return digest.hexdigest()
 
 
-def plain_pieces(path, report):
-    """Yields the bytes of a file, unpacked if it is compressed; errors as of `unpacked_pieces`."""
-    archive = next((row for row in ARCHIVES if path.lower().endswith(row.endings)), None)
+def plain_pieces(path: str, report: Callable[[int], object]) -> Iterator[bytes]:
+    """Yield the bytes of a file, unpacked if it is compressed. Raises the errors of
+    `unpacked_pieces`. report: called with the number of stored bytes that were read.
+    """
+    start = next((row.start for row in ARCHIVES if path.lower().endswith(row.endings)), None)
     pieces = stored_pieces(path, report)
-    yield from unpacked_pieces(pieces, archive) if archive else pieces
+    yield from unpacked_pieces(pieces, start) if start else pieces
 
 
-def stored_pieces(path, report):
-    """Yields the bytes of a file as it is stored, and reports their number."""
+def stored_pieces(path: str, report: Callable[[int], object]) -> Iterator[bytes]:
+    """Yield the bytes of a file as it is stored, and report their number."""
     with tf.io.gfile.GFile(path, "rb") as file:
         while piece := file.read(READ_BYTES):
             yield piece
             report(len(piece))
 
 
-def unpacked_pieces(pieces, archive):
-    """Yields the plain bytes of an archive that comes in pieces. Raises EOFError when it ends too
-    early, zlib.error or ZstdError when it is corrupt.
+def unpacked_pieces(pieces: Iterable[bytes], start: Callable[[], Any]) -> Iterator[bytes]:
+    """Yield the plain bytes of an archive that comes in pieces. start: of its kind of Archive.
+    Raises EOFError when it ends too early, zlib.error or ZstdError when it is corrupt.
     """
-    unpacker = archive.start()
+    unpacker = start()
     for packed in pieces:
         for first in range(0, len(packed), PIECE_BYTES):
             rest = packed[first : first + PIECE_BYTES]
@@ -202,7 +220,7 @@ def unpacked_pieces(pieces, archive):
                     rest = rest.lstrip(b"\0")  # some tools pad the file with zeros
                     if not rest:
                         break
-                    unpacker = archive.start()
+                    unpacker = start()
                 yield unpacker.decompress(rest)
                 rest = unpacker.unused_data if unpacker.eof else b""
     if not unpacker.eof:

@@ -1,9 +1,8 @@
-"""Readers of tables and JSON: csv, tsv, json, parquet and arrow in, their texts out, one after
-another.
+"""Readers of tables and JSON: csv, tsv, json, parquet and arrow -> their texts, one after another.
 
-These can be read from the beginning only, or (parquet, arrow) hold many texts in one piece, so
-archives.py writes their texts to a plain file, from which any worker reads any part. Reading is
-streamed: rows in small batches, and never more of a file than a batch and the longest text need.
+A csv, tsv or json file can be read from the beginning only, and parquet and arrow hold many texts
+in one piece. So archives.py writes the texts to a plain file, from which any worker reads any part.
+Reading is streamed: it takes the memory of a small batch of rows and of the longest text.
 """
 
 import codecs
@@ -11,23 +10,31 @@ import csv
 import itertools
 import json
 import re
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from bert_gpu.base.errors import UserError, shortened
+from bert_gpu.text.config import TextFormat
 from bert_gpu.text.formats.encodings import ENDINGS, check_plain, not_utf8
 from bert_gpu.text.formats.plain import BadLine, cut_at_lines, text_of_record
 
 ROWS_PER_BATCH = 256  # of parquet and arrow
 READ_BYTES = 1 << 20
-# A longer cell or object comes from a quotation mark or a brace that nothing closes.
-LONGEST_CELL, LONGEST_OBJECT = 1 << 26, 1 << 28  # characters
+# In characters. A longer cell or object comes from a quotation mark or a brace that nothing closes.
+LONGEST_CELL = 1 << 26
+LONGEST_OBJECT = 1 << 28
 BYTE_ORDER_MARK = "\ufeff"
-# As in the tables of tasks: quotes in .csv follow RFC 4180, and in .tsv they mean nothing.
-DIALECTS = {"csv": dict(strict=True), "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE)}
+# The dialects of the tables of tasks: quotes in .csv follow RFC 4180, and in .tsv they mean
+# nothing.
+DIALECTS: dict[str, dict[str, Any]] = {
+    "csv": dict(strict=True),
+    "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
+}
 REMEDIES = {
     "csv": "a text with a comma or line break needs quotes",
     "tsv": "a text with a tab needs csv",
 }
-# of tables that are called csv or tsv but have others; what to do
+# remedies for tables with another delimiter than their kind, by the delimiter
 CONVERT = "convert it, for example with pandas: read_csv(file, sep=';').to_csv(new, index=False)"
 OTHER_DELIMITERS = {
     "\t": "give --input_format=tsv",
@@ -35,18 +42,21 @@ OTHER_DELIMITERS = {
     "|": CONVERT.replace(";", "|"),
     ",": "give --input_format=csv",
 }
-MOST_TITLE, MOST_SPACES = 50, 4  # characters and spaces in the name of a column
+MAX_TITLE_CHARACTERS = 50  # characters in the name of a column; more are a text
+MAX_TITLE_SPACES = 4  # spaces in the name of a column
 # between objects in a row, and between those in an array
 SEPARATORS = re.compile(r"[ \t\r\n]*"), re.compile(r"[ \t\r\n,]*")
-HEAD_BYTES = 256  # that say what a file is
-ARROW_FILE = b"ARROW1"  # at the beginning of a file; a stream has nothing of the kind
+HEAD_BYTES = 256  # first bytes of a file from which its kind is recognised
+ARROW_FILE = b"ARROW1"  # the first bytes of an Arrow file, but not of a stream
 
 
-def table_texts(pieces, text_format, name):
-    """The texts in a column of csv or tsv, whose first line names the columns."""
-    kind, field = text_format.input_format, text_format.text_field
+def table_texts(pieces: Iterable[bytes], text_format: TextFormat, name: str) -> Iterator[str]:
+    """Yield the texts in a column of csv or tsv, whose first line names the columns."""
+    kind = text_format.input_format
+    field = text_format.text_field
     csv.field_size_limit(LONGEST_CELL)
-    reader, line = csv.reader(decoded_lines(pieces, name), **DIALECTS[kind]), 1
+    reader = csv.reader(decoded_lines(pieces, name), **DIALECTS[kind])
+    line = 1
     try:
         header = next(reader, None)
         if header is None:
@@ -55,7 +65,8 @@ def table_texts(pieces, text_format, name):
         if field not in header:
             check_header(header, name, field, kind)
         check_column(header, field, name)
-        column, line = header.index(field), reader.line_num + 1
+        column = header.index(field)
+        line = reader.line_num + 1
         for row in reader:
             if row and len(row) != len(header):
                 raise UserError(
@@ -71,20 +82,22 @@ def table_texts(pieces, text_format, name):
         ) from None
 
 
-def check_header(header, name, field, kind):
+def check_header(header: list[str], name: str, field: str, kind: str) -> None:
     """UserError when a header seems to have another delimiter than its kind of table, or to be a
-    row: a cell is as long as a text.
+    row of texts: a cell is as long as a text.
     """
     for delimiter, remedy in OTHER_DELIMITERS.items():
         if len(header) == 1 and delimiter in header[0] and not (kind, delimiter) == ("tsv", "\t"):
-            shown = "a tab" if delimiter == "\t" else repr(delimiter)
+            separator = "a tab" if delimiter == "\t" else repr(delimiter)
             raise UserError(
-                f"its columns are separated by {shown} ({header[0][:40]!r}), and "
+                f"its columns are separated by {separator} ({header[0][:40]!r}), and "
                 f"those of {kind} by {'commas' if kind == 'csv' else 'tabs'}",
                 remedy,
                 where=name,
             )
-    if any(len(title) > MOST_TITLE or title.count(" ") > MOST_SPACES for title in header):
+    if any(
+        len(title) > MAX_TITLE_CHARACTERS or title.count(" ") > MAX_TITLE_SPACES for title in header
+    ):
         raise UserError(
             f"has no column {field[:50]!r}, and line 1 seems to be text, not a header",
             "add a first line that names the columns",
@@ -92,8 +105,8 @@ def check_header(header, name, field, kind):
         )
 
 
-def decoded_lines(pieces, name):
-    """Yields the lines of bytes that come in pieces, as str with their line ends."""
+def decoded_lines(pieces: Iterable[bytes], name: str) -> Iterator[str]:
+    """Yield the lines of bytes that come in pieces, with their line ends."""
     parts = cut_at_lines(pieces)
     lines = itertools.chain.from_iterable(part.splitlines(keepends=True) for part in parts)
     for number, line in enumerate(lines, 1):
@@ -106,8 +119,10 @@ def decoded_lines(pieces, name):
         yield text.removeprefix(BYTE_ORDER_MARK) if number == 1 else text
 
 
-def json_texts(pieces, text_format, name):
-    """The texts in a field of the objects of one or several arrays, or of objects in a row."""
+def json_texts(pieces: Iterable[bytes], text_format: TextFormat, name: str) -> Iterator[str]:
+    """Yield the texts in a field of the objects of one or several arrays, or of objects in a
+    row.
+    """
     for index, record in enumerate(json_values(pieces, name)):
         try:
             yield text_of_record(record, text_format.text_field, index)
@@ -117,23 +132,28 @@ def json_texts(pieces, text_format, name):
             ) from None
 
 
-def json_values(pieces, name):
-    """Yields the values in one or several arrays, or objects in a row, from pieces of bytes."""
-    index, in_array, num_arrays, head = 0, False, 0, b""
+def json_values(pieces: Iterable[bytes], name: str) -> Iterator[Any]:
+    """Yield the values in one or several arrays, or objects in a row, from pieces of bytes."""
+    index = 0
+    in_array = False
+    num_arrays = 0
+    head = b""
 
-    def with_head():
+    def with_head() -> Iterator[bytes]:
         nonlocal head
         for piece in pieces:
             head += piece[: HEAD_BYTES - len(head)]
             yield piece
 
-    parts, scan = codecs.iterdecode(with_head(), "utf-8-sig"), json.JSONDecoder().raw_decode
+    parts = codecs.iterdecode(with_head(), "utf-8-sig")
+    scan = json.JSONDecoder().raw_decode
 
-    def read(rest):
-        """`rest` and what follows it: at least as much again, so that an object of many pieces is
-        not scanned for each of them.
+    def read(rest: str) -> str:
+        """Return `rest` and the text that follows it: at least as much again, so that an object of
+        many pieces is not scanned for each of them.
         """
-        added, num_missing = [rest], len(rest)
+        added = [rest]
+        num_missing = len(rest)
         try:
             while num_missing >= 0 and (part := next(parts, None)) is not None:
                 added.append(part)
@@ -143,11 +163,14 @@ def json_values(pieces, name):
             raise not_utf8(name, f"the text near object {index + 1}", head) from None
         return "".join(added)
 
-    buffer, position = read(""), 0
+    buffer = read("")
+    position = 0
     while True:
-        position = SEPARATORS[in_array].match(buffer, position).end()
+        # The patterns match everywhere, if only the empty string.
+        position = SEPARATORS[in_array].match(buffer, position).end()  # type: ignore[union-attr]
         if position == len(buffer):
-            buffer, position = read(""), 0
+            buffer = read("")
+            position = 0
             if buffer:
                 continue
             if in_array:
@@ -158,9 +181,12 @@ def json_values(pieces, name):
                 )
             return
         if not in_array and (num_arrays or index == 0) and buffer[position] == "[":
-            in_array, num_arrays, position = True, num_arrays + 1, position + 1
+            in_array = True
+            num_arrays += 1
+            position += 1
         elif in_array and buffer[position] == "]":
-            in_array, position = False, position + 1
+            in_array = False
+            position += 1
         elif num_arrays and not in_array:
             raise UserError(
                 f"something follows the array after object {index}",
@@ -172,7 +198,8 @@ def json_values(pieces, name):
                 record, position = scan(buffer, position)
             except (ValueError, RecursionError):
                 rest = buffer[position:]
-                buffer, position = read(rest) if len(rest) < LONGEST_OBJECT else rest, 0
+                buffer = read(rest) if len(rest) < LONGEST_OBJECT else rest
+                position = 0
                 if len(buffer) > len(rest):
                     continue
                 raise UserError(
@@ -184,8 +211,8 @@ def json_values(pieces, name):
             index += 1
 
 
-def column_texts(path, text_format, name):
-    """The texts in a column of a parquet or Arrow file; a text that is missing is empty."""
+def column_texts(path: str, text_format: TextFormat, name: str) -> Iterator[str]:
+    """Yield the texts in a column of a parquet or Arrow file; a missing text is empty."""
     import pyarrow
 
     columns = parquet_columns if text_format.input_format == "parquet" else arrow_columns
@@ -202,8 +229,8 @@ def column_texts(path, text_format, name):
         raise UserError(f"cannot be read ({problem})", "copy it again", where=name) from None
 
 
-def parquet_columns(path, field, name):
-    """Yields a column of a parquet file, a few rows at a time."""
+def parquet_columns(path: str, field: str, name: str) -> Iterator[Any]:
+    """Yield a column of a parquet file as pyarrow arrays, a few rows at a time."""
     from pyarrow import parquet
 
     # With a buffer it reads pages one by one, and not whole row groups.
@@ -213,8 +240,10 @@ def parquet_columns(path, field, name):
         yield from (batch.column(0) for batch in batches)
 
 
-def arrow_columns(path, field, name):
-    """Yields a column of the record batches of an Arrow file or stream, mapped into memory."""
+def arrow_columns(path: str, field: str, name: str) -> Iterator[Any]:
+    """Yield a column of the record batches of an Arrow file or stream, mapped into memory, as
+    pyarrow arrays.
+    """
     import pyarrow
 
     with pyarrow.memory_map(path) as source:
@@ -227,14 +256,14 @@ def arrow_columns(path, field, name):
         yield from (batch.column(column) for batch in batches)
 
 
-def check_strings(schema, field, name):
-    """UserError unless a column of the name exists once and holds strings."""
+def check_strings(schema: Any, field: str, name: str) -> None:
+    """UserError unless a pyarrow schema has one column of this name, which holds strings."""
     from pyarrow import types
 
     check_column(schema.names, field, name)
     kind = schema.field(field).type
     value = kind.value_type if types.is_dictionary(kind) else kind
-    # null: of a table without rows, or with nothing in the column, from pandas
+    # pandas writes the type null for a column without values
     is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
     if not any(is_kind(value) for is_kind in is_text):
         raise UserError(
@@ -244,8 +273,8 @@ def check_strings(schema, field, name):
         )
 
 
-def check_column(names, field, name):
-    """UserError unless one of the columns has the name of the one with the text."""
+def check_column(names: list[str], field: str, name: str) -> None:
+    """UserError unless exactly one of the columns has the name `field`."""
     if field not in names:
         raise UserError(
             f"has no column {field[:50]!r}",

@@ -1,12 +1,14 @@
-"""The first bytes of a file that is no plain text in, what it is and how to convert it out.
+"""The first bytes of a file that is not plain text -> what it is and how to convert it.
 
-Archives and documents are known by their magic bytes, whatever their names are, and UTF-16 and
-UTF-32 by their byte order marks. Other encodings have no mark; WINDOWS-1252, the commonest one,
-stands for them.
+Archives and documents are recognised by their magic bytes, whatever their names are, and UTF-16 and
+UTF-32 by their byte order marks. Other encodings have no mark; messages name WINDOWS-1252, the
+commonest one.
 """
 
 import typing
 import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import zstandard
 
@@ -17,16 +19,17 @@ class Archive(typing.NamedTuple):
     """A row of the archives of text.
 
     Attributes:
-      magic: first bytes, of which one has to match. command: unpacks it anywhere.
-      endings: of names, if text is unpacked here; then start returns an unpacker of a member (gzip)
-        or frame (zstd), with decompress(bytes), eof and unused_data. It verifies the checksum.
+      magic: first bytes, of which one has to match. command: unpacks it on any machine.
+      endings: endings of names, if text is unpacked here; then start returns an unpacker of a
+        member (gzip) or frame (zstd), with decompress(bytes), eof and unused_data. It verifies the
+        checksum.
     """
 
     name: str
     magic: tuple[bytes, ...]
     command: str
     endings: tuple[str, ...] = ()
-    start: typing.Callable | None = None
+    start: Callable[[], Any] | None = None
 
 
 ARCHIVES = (
@@ -46,13 +49,13 @@ ARCHIVES = (
         start=lambda: zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj(),
     ),
     Archive("xz", (b"\xfd7zXZ\0",), "xz -dc < FILE > NEW"),
-    # with the beginning of a block, because a text may begin with BZh
+    # includes the beginning of a block, because a text may begin with BZh
     Archive("bzip2", tuple(b"BZh%d1AY&SY" % n for n in range(1, 10)), "bzip2 -dc < FILE > NEW"),
     Archive("zip", (b"PK\x03\x04",), "unzip FILE"),
 )
 ENDINGS = tuple(ending for row in ARCHIVES for ending in row.endings)
-# Documents by their first bytes, and by what those that are zip archives have in the name or the
-# content of their first entry: its name, what extracts its text.
+# {(first bytes of a document, bytes in the name or content of the first entry if it is a zip
+# archive): (name of its kind, command that extracts its text)}
 DOCUMENTS = {
     (b"%PDF-", b""): ("a PDF", "pdftotext FILE"),
     (b"{\\rtf", b""): ("an RTF document", "pandoc -f rtf -t plain FILE"),
@@ -66,7 +69,7 @@ DOCUMENTS = {
     ),
     (b"PK\x03\x04", b"application/epub+zip"): ("an EPUB", "pandoc -f epub -t plain FILE"),
 }
-ENTRY_BYTES = 200  # that have the name of the first entry, and the content of a `mimetype`
+ENTRY_BYTES = 200  # they include the name of the first entry, and the content of a `mimetype`
 BYTE_ORDER_MARKS = {  # the longer ones first
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
@@ -76,9 +79,9 @@ BYTE_ORDER_MARKS = {  # the longer ones first
 COMMONEST = "WINDOWS-1252"
 
 
-def check_plain(name, head, endings=()):
-    """UserError when a file begins as an archive or a document, such as a PDF, does, or has the
-    zeros of UTF-16.
+def check_plain(name: str, head: bytes, endings: Sequence[str] = ()) -> None:
+    """UserError when a file begins like an archive or a document, such as a PDF, or has the zeros
+    of UTF-16.
 
     Args:
       name: of the file in the message. head: its first bytes, 200 or more where it has them.
@@ -86,8 +89,9 @@ def check_plain(name, head, endings=()):
     """
     for (magic, part), (kind, command) in DOCUMENTS.items():
         if head.startswith(magic) and part in head[:ENTRY_BYTES]:
-            remedy = f"extract it, as with {command}"
-            raise UserError(f"is {kind}, not plain text", remedy, where=name)
+            raise UserError(
+                f"is {kind}, not plain text", f"extract it, as with {command}", where=name
+            )
     archive = next((row for row in ARCHIVES if head.startswith(row.magic)), None)
     if archive is None:
         return check_zeros(name, head)
@@ -110,17 +114,17 @@ def check_zeros(name: str, head: bytes) -> None:
         )
 
 
-def not_utf8(name, where, head=b""):
-    """The UserError for bytes that are not UTF-8.
+def not_utf8(name: str, where: str, head: bytes = b"") -> UserError:
+    """Return the UserError for bytes that are not UTF-8.
 
     Args:
-      name: of the file. where: what in it is not, such as "line 3"; empty for the file itself.
-      head: the first bytes of the file, empty if they are no help.
+      name: of the file. where: the part that is not UTF-8, such as "line 3"; empty for the file
+        itself. head: the first bytes of the file; empty if these are not known.
     """
-    marks = BYTE_ORDER_MARKS.items()
-    found = next((kind for mark, kind in marks if head.startswith(mark)), None)
-    problem = f"{where} is not UTF-8".lstrip()
-    command = f"iconv -f {found or COMMONEST} -t UTF-8 FILE > NEW"
+    encoding = next(
+        (kind for mark, kind in BYTE_ORDER_MARKS.items() if head.startswith(mark)), None
+    )
+    command = f"iconv -f {encoding or COMMONEST} -t UTF-8 FILE > NEW"
     guess = f"convert the file from its encoding; if that is {COMMONEST}: {command}"
-    remedy = f"the file is {found}, so convert it: {command}" if found else guess
-    return UserError(problem, remedy, where=name)
+    remedy = f"the file is {encoding}, so convert it: {command}" if encoding else guess
+    return UserError(f"{where} is not UTF-8".lstrip(), remedy, where=name)

@@ -1,29 +1,32 @@
-"""Names of files in, the files of a text and their formats out.
+"""Names of files -> the files of a text and their formats.
 
-The format of a file comes from its name where that says it (.jsonl, .csv, ...), and otherwise from
-its first lines; all files whose names say nothing have one format.
+The name of a file decides its format where it can (.jsonl, .csv, ...); otherwise its first lines
+do. All files whose names do not decide it get one format.
 """
 
 import dataclasses
 import json
 import os
 import re
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.text import corpus
-from bert_gpu.text.config import AUTO, FILE_NAMES
+from bert_gpu.text.config import AUTO, FILE_NAMES, TextFormat
 from bert_gpu.text.formats import archives
 from bert_gpu.text.formats.table import FORMATS
 from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.sentences import split_sentences
 
-HEAD_BYTES = 1 << 16  # of a file, from which its format is decided
-MULTI_SENTENCE_SHARE = 0.5  # the share of lines from which several sentences are the rule
-NUM_HEADS, HEAD_LINES = 16, 200  # files that are looked at, and lines of each
+HEAD_BYTES = 1 << 16  # bytes of a file from which its format is decided
+MULTI_SENTENCE_SHARE = 0.5  # several sentences in more than this share of lines are the rule
+NUM_HEADS = 16  # files from which a format is decided
+HEAD_LINES = 200  # lines of each of them
 JSON_BEGINS = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:[^"\\]|\\.)*"\s*:')
 
 
@@ -32,88 +35,97 @@ class Inputs:
     """The files of a text.
 
     Attributes:
-      paths: list of str. names: list of str, for messages.
-      formats: list of TextFormat, decided.
-      lines: list of str: what was decided and why, to print.
-      warnings: list of str: what was left out of folders, and what to do.
+      names: names of the files for messages.
+      formats: formats of the files, decided.
+      lines: what was decided and why, to print.
+      warnings: what was left out of folders, and what to do.
     """
 
-    paths: list
-    names: list
-    formats: list
-    lines: list
-    warnings: list
+    paths: list[str]
+    names: list[str]
+    formats: list[TextFormat]
+    lines: list[str]
+    warnings: list[str]
 
-    def without_effect(self):
-        """What has no effect on these files: list of str."""
+    def without_effect(self) -> list[str]:
+        """Return warnings of settings that have no effect on these files."""
         field = self.formats[0].text_field
         if field == AUTO.text_field or any(each.row.text_in for each in self.formats):
             return []
         return [
             f"--text_column={field[:50]} (or --text_field) has no effect: no input is a table or "
-            "JSON; --input_format says of which kind a file is"
+            "JSON; give --input_format if one is"
         ]
 
     @property
-    def needs_spool(self):
+    def needs_spool(self) -> bool:
         return any(map(archives.needs_spool, self.paths, self.formats))
 
 
-def find_inputs(patterns, text_format, standard_input=None, is_own=lambda path: False):
-    """The Inputs of the files of `corpus.find_files`.
+def find_inputs(
+    patterns: str | Sequence[str],
+    text_format: TextFormat,
+    standard_input: str | None = None,
+    is_own: Callable[[str], bool] = lambda path: False,
+) -> Inputs:
+    """Return the Inputs of the files that `corpus.find_files` finds.
 
     Args:
-      standard_input: the file that holds what was read from it, if a pattern is "-".
-      is_own: function of a path: whether bert-gpu wrote the file, so that it is no text.
+      standard_input: the file to which it was copied, if a pattern is "-".
+      is_own: whether bert-gpu wrote the file of a path, so that it is no text.
 
     Raises UserError.
     """
-    found, others = corpus.find_files(patterns)
-    names, left_out = without_own(found, patterns, is_own)
-    paths = [standard_input if name == STANDARD_INPUT else name for name in names]
+    matches, others = corpus.find_files(patterns)
+    names, left_out = without_own(matches, patterns, is_own)
+    paths = [standard_input or name if name == STANDARD_INPUT else name for name in names]
     names = ["standard input" if name == STANDARD_INPUT else name for name in names]
     decisions = decide(paths, names, text_format)
     lines = []
     for decision in dict.fromkeys(decisions):
         kind, reason = decision
-        chosen = [index for index, other in enumerate(decisions) if other == decision]
-        size = sum(file_bytes(paths[index], names[index]) for index in chosen)
+        indices = [index for index, other in enumerate(decisions) if other == decision]
+        size = sum(file_bytes(paths[index], names[index]) for index in indices)
         row = FORMATS[kind]
         place = f", its text in the {row.text_in} {text_format.text_field!r}" if row.text_in else ""
-        files = "1 file" if len(chosen) == 1 else f"{len(chosen):,} files"
+        files = "1 file" if len(indices) == 1 else f"{len(indices):,} files"
         lines.append(f"input: {files}, {format_bytes(size)}, {row.description}{place} ({reason})")
     if left_out:
-        shown = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
-        lines.append(f"input: left out, because bert-gpu wrote them: {shown}")
+        examples = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
+        lines.append(f"input: left out, because bert-gpu wrote them: {examples}")
     formats = [text_format.replaced(kind) for kind, _ in decisions]
-    vocabularies = FILE_NAMES.values()  # the format of their text is no text's
+    vocabularies = FILE_NAMES.values()  # these are not text, whatever their endings are
     others = [
         path for path in others if os.path.basename(path) not in vocabularies and not is_own(path)
     ]
     return Inputs(paths, names, formats, lines, other_warnings(others))
 
 
-def other_warnings(others):
-    """Warns of the files (paths) in folders that are left out because of their endings."""
+def other_warnings(others: Sequence[str]) -> list[str]:
+    """Warn of the files (paths) in folders that are left out because of their endings."""
     if not others:
         return []
     files = f"{len(others):,} files of other kinds" if len(others) > 1 else "1 file of another kind"
     return [f"left out: {files} ({corpus.endings_of(others)}); {corpus.TO_TEXT}"]
 
 
-def file_bytes(path, name):
-    """The size of a file, as it is stored. UserError when it is missing, such as a broken link."""
+def file_bytes(path: str, name: str) -> int:
+    """Return the size of a file as it is stored. UserError when it is missing, such as a broken
+    link.
+    """
     with corpus.readable(name):
         return tf.io.gfile.stat(path).length
 
 
-def without_own(names, patterns, is_own):
-    """(names of inputs, names left out): files of our own jobs that a folder or a glob gives are
-    left out. UserError for one that is named itself, and when nothing else is there.
+def without_own(
+    names: list[str], patterns: str | Sequence[str], is_own: Callable[[str], bool]
+) -> tuple[list[str], list[str]]:
+    """Split files into (inputs, files that are left out because bert-gpu wrote them). UserError for
+    such a file that a pattern names itself, and when there is no other file.
     """
     left_out = [name for name in names if is_own(name)]
-    named = patterns.split(",") if isinstance(patterns, str) else patterns
-    for name in sorted({part.strip() for part in named}.intersection(left_out)):
+    patterns = patterns.split(",") if isinstance(patterns, str) else patterns
+    for name in sorted({part.strip() for part in patterns}.intersection(left_out)):
         raise UserError("was written by bert-gpu and is not text", setting="input_file", value=name)
     if left_out and len(left_out) == len(names):
         raise UserError(
@@ -125,8 +137,8 @@ def without_own(names, patterns, is_own):
     return [name for name in names if name not in set(left_out)], left_out
 
 
-def decide(paths, names, text_format):
-    """[(input_format, reason)] of each file. Raises UserError."""
+def decide(paths: list[str], names: list[str], text_format: TextFormat) -> list[tuple[str, str]]:
+    """Return (input_format, reason) of each file. Raises UserError."""
     if text_format.input_format != "auto":
         kind = text_format.input_format
         return [(kind, f"--input_format={kind}")] * len(paths)
@@ -138,13 +150,13 @@ def decide(paths, names, text_format):
 
 
 def spread(items: list) -> list:
-    """At most NUM_HEADS of a list, from all over it."""
+    """Return at most NUM_HEADS items of a list, from all over it."""
     indices = np.linspace(0, len(items) - 1, min(NUM_HEADS, len(items))).astype(int)
     return [items[index] for index in dict.fromkeys(indices.tolist())]
 
 
-def kind_by_name(path, name):
-    """(input_format, reason) of a file whose name says it; None otherwise."""
+def kind_by_name(path: str, name: str) -> tuple[str, str] | None:
+    """Return (input_format, reason) of a file whose name decides it; None otherwise."""
     plain = archives.plain_name(path)
     ending = os.path.splitext(plain)[1].lower()
     rows = [row for row in FORMATS.values() if ending in row.endings]
@@ -154,13 +166,13 @@ def kind_by_name(path, name):
         raise UserError("unpack it first", f"{ending} is compressed inside", where=name)
     if len(rows) > 1:
         text = read_head(path, name).decode("utf-8", "ignore").lstrip("\ufeff \t\r\n")
-        # an object a line, under this name too; an array, or objects over several lines
+        # .json may also be JSON Lines: one object a line
         return rows[0 if is_object(text.split("\n", 1)[0]) else 1].name, "by its name"
     return rows[0].name, "by its name"
 
 
-def kind_of_lines(heads, language):
-    """(input_format, reason) of files, from the first lines (lists of str) of some of them."""
+def kind_of_lines(heads: list[list[str]], language: str) -> tuple[str, str]:
+    """Return (input_format, reason) of files, from the first lines of some of them."""
     lines = [line for head in heads for line in head if line]
     if lines and all(is_object(line) for head in heads for line in [*filter(None, head)][:10]):
         return "jsonl", "every line is a JSON object"
@@ -181,15 +193,15 @@ def kind_of_lines(heads, language):
     return "lines", "as its first lines show" if has_blanks else "no blank line is seen"
 
 
-def is_object(line):
+def is_object(line: str) -> bool:
     try:
         return line.lstrip().startswith("{") and isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
 
 
-def head_lines(path, name):
-    """The first lines of a file, without space at the ends."""
+def head_lines(path: str, name: str) -> list[str]:
+    """Return the first lines of a file, without space at the ends."""
     head = read_head(path, name)
     if len(head) == HEAD_BYTES:
         head = head[: head.rfind(b"\n") + 1] or head
@@ -197,9 +209,9 @@ def head_lines(path, name):
     return [line.strip() for line in text.split("\n")][:HEAD_LINES]
 
 
-def read_head(path, name):
-    """The first HEAD_BYTES of a file, unpacked. A broken archive, which is refused later, has
-    none. Raises UserError.
+def read_head(path: str, name: str) -> bytes:
+    """Return the first HEAD_BYTES of a file, unpacked; nothing of a broken archive, which is
+    refused later. Raises UserError.
     """
     head = b""
     try:
@@ -213,8 +225,8 @@ def read_head(path, name):
     return head[:HEAD_BYTES]
 
 
-def unpack(inputs, spool, console):
-    """(paths, formats) of plain text for Inputs. Compressed files and tables are unpacked
+def unpack(inputs: Inputs, spool: str, console: Console) -> tuple[list[str], list[TextFormat]]:
+    """Return (paths, formats) of plain text for Inputs. Compressed files and tables are unpacked
     into the folder `spool`; see `archives.unpack`.
     """
     if not inputs.needs_spool:
@@ -224,11 +236,15 @@ def unpack(inputs, spool, console):
         return archives.unpack(inputs.paths, inputs.formats, spool, progress.add, inputs.names)
 
 
-def read_standard_input(input_file, spool):
-    """Copies standard input, if it is an input, to a file in the folder `spool`: (path or None,
-    whether it is new). Raises UserError.
+def read_standard_input(input_file: str, spool: str) -> tuple[str | None, bool]:
+    """Copy standard input, if it is an input, to a file in the folder `spool`. Returns (path or
+    None, whether the file is new). Raises UserError.
     """
     if STANDARD_INPUT not in map(str.strip, input_file.split(",")):
         return None, False
-    problem = "--input_file=-: nothing is piped to standard input; give a file, or pipe"
-    return archives.spool_standard_input(open_standard_input(problem), spool)
+    return archives.spool_standard_input(
+        open_standard_input(
+            "--input_file=-: nothing is piped to standard input; give a file, or pipe one"
+        ),
+        spool,
+    )

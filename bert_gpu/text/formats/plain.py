@@ -1,24 +1,30 @@
-"""The formats of text files: finds where documents begin and reads their sentences.
+"""The formats of text files with one text on a line: finds where documents begin and reads their
+sentences.
 
 lines is Google's format: one sentence a line, a blank line (or several) between documents.
 documents has one document a line, jsonl one JSON object a line with the text in one of its fields;
-there a splitter finds the sentences. The functions here take whole lines in UTF-8 from corpus.py.
+in both a splitter finds the sentences. The functions take whole lines in UTF-8 from corpus.py.
 
 Text is measured in bytes of the text alone, with one byte between sentences and one after each
 document, so that the same text measures the same in every format.
+
+Legend: D documents.
 """
 
 import dataclasses
 import itertools
 import json
 import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
 from bert_gpu.base.errors import shortened
+from bert_gpu.text.config import TextFormat
 from bert_gpu.text.sentences import split_sentences
 
-LINE_BREAK = "\v"  # in a text that is written as a line; alone, a row without text
+LINE_BREAK = "\v"  # for line breaks in a text that is written as a line; alone, a row without text
 ASCII_SPACES = b" \t\r\x0b\x0c\x1c\x1d\x1e\x1f"
 # The characters that str.strip removes, in UTF-8: a line of these is blank.
 SPACE = (
@@ -32,19 +38,20 @@ class BadLine(Exception):
     """A line that is not in the format.
 
     Attributes:
-      index: of the line, from 0, among the lines given.
-      problem: what is wrong, as the end of a sentence that begins with "line 3". remedy: what to
-      do.
+      index: of the line, from 0, among the lines that were read.
+      problem: the end of a sentence that begins with "line 3". remedy: what to do.
     """
 
-    def __init__(self, index, problem, remedy):
+    def __init__(self, index: int, problem: str, remedy: str) -> None:
         super().__init__(index, problem, remedy)
-        self.index, self.problem, self.remedy = index, problem, remedy
+        self.index = index
+        self.problem = problem
+        self.remedy = remedy
 
 
-def cut_at_lines(pieces):
-    """Yields bytes that come in pieces, cut after line breaks; the last piece may lack one."""
-    pending = []
+def cut_at_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield bytes that come in pieces, cut after line breaks; the last piece may lack one."""
+    pending: list[bytes] = []
     for piece in pieces:
         end = piece.rfind(b"\n") + 1
         if end:
@@ -56,15 +63,15 @@ def cut_at_lines(pieces):
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class ParsedLines:
     """The documents in consecutive whole lines.
 
     Attributes:
       begins: int64 (D,), the offset in the lines of each document that begins here.
       text_before: int64 (D,), bytes of text before each of them.
-      num_bytes: of text in all of the lines.
-      count_sentences: function of a first and an end offset of lines: the number of sentences
-        between them; 0 for formats that need the splitter.
+      num_bytes: bytes of text in all of the lines.
+      count_sentences: function of a first and an end offset of lines that returns the number of
+        sentences between them; 0 for formats that need the splitter.
       in_document: whether the last line belongs to a document that may continue.
       num_empty: number of rows and objects without text, which are no documents.
     """
@@ -72,16 +79,16 @@ class Found:
     begins: np.ndarray
     text_before: np.ndarray
     num_bytes: int
-    count_sentences: object
+    count_sentences: Callable[[int, int], int]
     in_document: bool
     num_empty: int = 0
 
 
-def find_documents(lines, in_document, text_format):
-    """The Found of consecutive whole lines.
+def find_documents(lines: bytes, in_document: bool, text_format: TextFormat) -> ParsedLines:
+    """Find the documents in consecutive whole lines.
 
     Args:
-      lines: bytes in UTF-8.
+      lines: UTF-8.
       in_document: whether the line before them belongs to a document that may continue.
 
     Raises:
@@ -89,7 +96,9 @@ def find_documents(lines, in_document, text_format):
     """
     if text_format.has_sentence_lines:
         return find_paragraphs(lines, in_document)
-    begins, sizes, num_empty = [], [0], 0
+    begins = []
+    sizes = [0]
+    num_empty = 0
     for offset, text in texts_of_lines(lines, text_format):
         if text:
             begins.append(offset)
@@ -97,13 +106,19 @@ def find_documents(lines, in_document, text_format):
         else:
             num_empty += lines.startswith((b"{", LINE_BREAK.encode()), offset)
     ends = np.cumsum(sizes)
-    counts = ends[:-1], int(ends[-1]), lambda first, end: 0, False, num_empty
-    return Found(np.array(begins, np.int64), *counts)
+    return ParsedLines(
+        np.array(begins, np.int64),
+        text_before=ends[:-1],
+        num_bytes=int(ends[-1]),
+        count_sentences=lambda first, end: 0,
+        in_document=False,
+        num_empty=num_empty,
+    )
 
 
-def parse_documents(content, text_format):
-    """The documents of whole lines (bytes): list of documents, each a list of sentences (bytes, not
-    empty, no space at the ends).
+def parse_documents(content: bytes, text_format: TextFormat) -> list[list[bytes]]:
+    """Return the documents of whole lines, each a list of sentences (not empty, no space at the
+    ends).
 
     Raises:
       BadLine, UnicodeDecodeError.
@@ -120,14 +135,14 @@ def parse_documents(content, text_format):
     return [list(sentences) for has_text, sentences in itertools.groupby(lines, bool) if has_text]
 
 
-def find_paragraphs(lines, in_document):
-    """`find_documents` for one sentence per line."""
-    # so that every line has a line break before it, at its own offset in `lines`, and one after it
+def find_paragraphs(lines: bytes, in_document: bool) -> ParsedLines:
+    """Find documents, as `find_documents` does, where each line is a sentence."""
+    # Every line gets a line break before it, at its own offset in `lines`, and one after it.
     text = b"\n" + lines
     if not text.endswith(b"\n"):
         text += b"\n"
     size = len(text) - 1
-    # start and end offsets in `lines`
+    # start and end offsets in `lines` of the blank lines
     blanks = np.array([match.span() for match in BLANK_LINE.finditer(text)], np.int64).reshape(
         -1, 2
     )
@@ -138,24 +153,25 @@ def find_paragraphs(lines, in_document):
     begins = paragraphs[has_text, 0]
     ends = np.cumsum(sizes)
 
-    def count_sentences(first, end):
+    def count_sentences(first: int, end: int) -> int:
         end = size if end == len(lines) else end
         num_blanks = np.searchsorted(blanks[:, 0], end) - np.searchsorted(blanks[:, 0], first)
         return text.count(b"\n", first + 1, end + 1) - int(num_blanks)
 
-    first = int(in_document and has_text[0])  # a document that continues does not begin here
+    first = int(in_document and has_text[0])  # skips a document that began earlier
     text_before = (ends - sizes)[has_text]
-    return Found(
+    return ParsedLines(
         begins[first:], text_before[first:], int(ends[-1]), count_sentences, bool(has_text[-1])
     )
 
 
-def texts_of_lines(lines, text_format):
-    """Yields (offset in `lines`, text without space at the ends) of every line; the text of a blank
+def texts_of_lines(lines: bytes, text_format: TextFormat) -> Iterator[tuple[int, str]]:
+    """Yield (offset in `lines`, text without space at the ends) of every line; the text of a blank
     line is empty. Raises BadLine.
     """
-    offset, row = 0, text_format.row
-    text_of_line = row.reader and row.load_reader()
+    offset = 0
+    row = text_format.row
+    text_of_line = row.load_reader() if row.reader else None
     for index, line in enumerate(lines.split(b"\n")):
         text = line.decode().strip()
         if text and text_of_line:
@@ -164,7 +180,8 @@ def texts_of_lines(lines, text_format):
         offset += len(line) + 1
 
 
-def text_of_json(line, field, index):
+def text_of_json(line: str, field: str, index: int) -> str:
+    """Return the text in a field of a line of JSON. Raises BadLine, with the index of the line."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -174,8 +191,8 @@ def text_of_json(line, field, index):
     return text_of_record(record, field, index)
 
 
-def text_of_record(record, field, index):
-    """The text in a field of a JSON value (str, possibly empty). Raises BadLine."""
+def text_of_record(record: Any, field: str, index: int) -> str:
+    """Return the text, possibly empty, in a field of a JSON value. Raises BadLine."""
     if not isinstance(record, dict):
         raise BadLine(
             index, "is JSON but not an object", 'objects such as {"text": "..."} are needed'

@@ -5,6 +5,7 @@ of splits is a folder of these with a dataset_dict.json. The library itself is n
 """
 
 import os
+from collections.abc import Sequence
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
@@ -12,14 +13,14 @@ from bert_gpu.base.files import read_json
 STATE = "state.json"
 
 
-def is_saved(names):
+def is_saved(names: Sequence[str]) -> bool:
     """Whether a folder with these files is a saved data set, or a dictionary of them."""
     return "dataset_dict.json" in names or {STATE, "dataset_info.json"} <= set(names)
 
 
-def tables(folder, names):
-    """Paths of the tables that state.json names; none of a dictionary of splits, whose splits have
-    folders of their own. Raises UserError.
+def tables(folder: str, names: Sequence[str]) -> list[str]:
+    """Return the paths of the tables that state.json names; none for a dictionary of splits, whose
+    splits have folders of their own. Raises UserError.
     """
     if STATE not in names:
         return []
@@ -28,16 +29,16 @@ def tables(folder, names):
         path, "the description of a data set that `datasets` saved", keys=["_data_files"]
     )
     try:
-        found = [file["filename"] for file in state["_data_files"]]
+        files: list[str] | None = [file["filename"] for file in state["_data_files"]]
     except (TypeError, KeyError):
-        found = None
-    if found is None or state.get("_indices_data_files"):
+        files = None
+    if files is None or state.get("_indices_data_files"):
         raise UserError(
             "is not as datasets 2 or later writes it", "save the data set again", where=path
         )
-    missing = [name for name in found if name not in names]
+    missing = [name for name in files if name not in names]
     if missing:
         raise UserError(
             "is missing", "copy the folder again", where=os.path.join(folder, missing[0])
         )
-    return [os.path.join(folder, name) for name in found]
+    return [os.path.join(folder, name) for name in files]

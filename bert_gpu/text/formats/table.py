@@ -1,4 +1,4 @@
-"""The formats of text files: a row each, from which come names, detection, --help, messages and
+"""The formats of text files: a row for each, from which come names, detection, --help, messages and
 readers.
 
 A new format is a module with its reader and a row of FORMATS. Readers are imported when they are
@@ -7,6 +7,8 @@ used, because the settings, which need the names, must be quick to import.
 
 import pkgutil
 import typing
+from collections.abc import Callable
+from typing import Any
 
 
 class Format(typing.NamedTuple):
@@ -14,20 +16,20 @@ class Format(typing.NamedTuple):
 
     Attributes:
       name: a value of --input_format.
-      help: of its name and its content, for --help; empty if an earlier row's help has both.
+      help: name and content, for --help; empty if an earlier row's help has both.
       description: of its documents, for the log.
-      endings: of names of files in it. The first line says which format a .json has.
+      endings: endings of names of files in it. The first line of a .json file decides its format.
       magic: first bytes, by which standard input is recognised.
-      text_in: what --text_field names, "field" or "column"; None where texts have no name.
+      text_in: "field" or "column", which --text_field names; None where texts have no name.
       is_streamed: whether any worker can read any part of a file, because each text is on a line.
         The texts of others are first written to such a file (archives.py).
       reads_path: whether the reader takes the path of a local file in place of its bytes. Such a
         file has its own compression.
-      reader: path of the function that reads it; None where lines are the texts. If streamed, its
-        arguments are a line, the field and the index of the line, and it returns the text. Others
-        take the bytes in pieces (or the path), the TextFormat and the name of the file for
-        messages, yield texts, empty where a row has none, and raise UserError for a file that is
-        not in the format.
+      reader: path of the function that reads it; empty where lines are the texts. If streamed, it
+        returns the text for a line, the field and the index of the line. Other readers take the
+        bytes in pieces (or the path), the TextFormat and the name of the file for messages, and
+        yield texts, empty where a row has none. They raise UserError for a file that is not in the
+        format.
     """
 
     name: str
@@ -38,10 +40,10 @@ class Format(typing.NamedTuple):
     text_in: str | None = None
     is_streamed: bool = True
     reads_path: bool = False
-    reader: str | None = None
+    reader: str = ""
 
-    def load_reader(self) -> typing.Callable:
-        """The function of the reader's path."""
+    def load_reader(self) -> Callable[..., Any]:
+        """Return the function of the reader's path."""
         return pkgutil.resolve_name(self.reader)
 
 

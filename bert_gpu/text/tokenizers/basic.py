@@ -1,4 +1,4 @@
-"""Google's BasicTokenizer over many lines at once: text in, words out (the step before WordPiece).
+"""Google's BasicTokenizer over many lines at once: text -> words (the step before WordPiece).
 
 The rules are those of `BasicTokenizer` in google-research/bert, tokenization.py. There they run
 character by character in Python; here each rule is a table for str.translate, so that a whole batch
@@ -7,6 +7,7 @@ the running Python, which Google's code uses too.
 """
 
 import unicodedata
+from collections.abc import Callable, Sequence
 
 CJK_RANGES = (
     (0x4E00, 0x9FFF),
@@ -23,20 +24,20 @@ ASCII_PUNCTUATION = "".join(
 )
 
 
-def is_cjk(code):
+def is_cjk(code: int) -> bool:
     return any(low <= code <= high for low, high in CJK_RANGES)
 
 
-def is_punctuation(character):
-    """Every ASCII character that is not a letter, digit, space or control character is punctuation,
-    also those that Unicode calls symbols ("$", "^").
+def is_punctuation(character: str) -> bool:
+    """Whether a character is punctuation: of ASCII every one that is not a letter, digit, space or
+    control character, also those that Unicode calls symbols ("$", "^").
     """
     return character in ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
 
 
-def clean(code):
-    """The replacement of a character before lower-casing: nothing, a space, itself, or itself
-    between spaces (CJK).
+def clean(code: int) -> int | str | None:
+    """Return the replacement of a character before lower-casing: nothing, a space, itself, or
+    itself between spaces (CJK).
     """
     character = chr(code)
     # str.split, which Google uses, also splits at the line and paragraph separators (Zl, Zp).
@@ -47,54 +48,56 @@ def clean(code):
     return f" {character} " if is_cjk(code) else code
 
 
-def strip_accent(code):
-    """The replacement of a character after canonical decomposition: nothing for a combining mark,
-    spaces around punctuation.
+def strip_accent(code: int) -> int | str | None:
+    """Return the replacement of a character after canonical decomposition: nothing for a combining
+    mark, spaces around punctuation.
     """
     return None if unicodedata.category(chr(code)) == "Mn" else split_punctuation(code)
 
 
-def split_punctuation(code):
+def split_punctuation(code: int) -> int | str:
     return f" {chr(code)} " if is_punctuation(chr(code)) else code
 
 
-class Table(dict):
-    """A table for str.translate that asks a rule once for each character it meets."""
+class Table(dict[int, int | str | None]):
+    """A table for str.translate that calls a rule once for each character that occurs."""
 
-    def __init__(self, rule):
+    def __init__(self, rule: Callable[[int], int | str | None]) -> None:
         super().__init__()
         self._rule = rule
 
-    def __missing__(self, code):
+    def __missing__(self, code: int) -> int | str | None:
         self[code] = result = self._rule(code)
         return result
 
 
-CLEAN, STRIP_ACCENT, SPLIT_PUNCTUATION = Table(clean), Table(strip_accent), Table(split_punctuation)
+CLEAN = Table(clean)
+STRIP_ACCENT = Table(strip_accent)
+SPLIT_PUNCTUATION = Table(split_punctuation)
 
 
 def uncase(text: str) -> str:
-    """Lower-cases and decomposes cleaned text (NFD), drops combining marks, and puts spaces around
+    """Lower-case and decompose cleaned text (NFD), drop combining marks, and put spaces around
     punctuation, as for uncased models.
     """
     return unicodedata.normalize("NFD", text.lower()).translate(STRIP_ACCENT)
 
 
 def spaced(text: str, do_lower_case: bool) -> str:
-    """Cleaned text with spaces between its words and around punctuation."""
+    """Return cleaned text with spaces between its words and around punctuation."""
     return uncase(text) if do_lower_case else text.translate(SPLIT_PUNCTUATION)
 
 
-def split_words(lines, do_lower_case):
-    """The words of each line, by Google's rules.
+def split_words(lines: Sequence[str], do_lower_case: bool) -> list[list[str]]:
+    """Return the words of each line, by Google's rules.
 
     Args:
-      lines: list of str; a line break inside one counts as a space.
+      lines: a line break inside one counts as a space.
       do_lower_case: lower-case, decompose (NFD) and drop combining marks, as for uncased models.
 
     Returns:
-      One list of words (str, never empty) for each line. A punctuation mark or CJK character is a
-        word by itself.
+      One list of words, never empty strings, for each line. A punctuation mark or CJK character is
+        a word by itself.
     """
     if not lines:
         return []

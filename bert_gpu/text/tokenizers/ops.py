@@ -1,8 +1,7 @@
-"""Tokenizers as TensorFlow ops, for models that are served from a graph: strings in, ids out.
+"""Tokenizers as TensorFlow ops, for models that are served from a graph: strings -> ids.
 
-They give the ids of wordpiece.py and sentence_piece.py. There, tensorflow-text's FastBertTokenizer
-takes most lines, and Python those that it treats otherwise than Google. A graph has no Python, so
-here every line goes Google's way: one table says what each character becomes (cleaned, in lower
+They give the ids of wordpiece.py and sentence_piece.py. Those use Python for some lines, but a
+graph has no Python. Here one table replaces each character (by Google's rules: cleaned, in lower
 case, decomposed, without accents, spaces around punctuation), and FastWordpieceTokenizer splits the
 words. Only marks that are no accents and whose order Unicode's decomposition changes (in musical
 symbols) may come out in another order.
@@ -12,6 +11,7 @@ Legend: N texts, C characters of all of them, W words.
 
 import sys
 import unicodedata
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -19,23 +19,32 @@ import tensorflow_text as tf_text
 
 from bert_gpu.text.tokenizers import basic
 from bert_gpu.text.tokenizers.sentence_piece import SentencePieceTokenizer
-from bert_gpu.text.tokenizers.wordpiece import MAX_WORD_BYTES, MAX_WORD_CHARACTERS, matchable
+from bert_gpu.text.tokenizers.wordpiece import (
+    MAX_WORD_BYTES,
+    MAX_WORD_CHARACTERS,
+    Tokenizer,
+    matchable,
+)
 
-SIGMA, FINAL_SIGMA = 0x3A3, 0x3C2  # capital; small at the end of a word
+SIGMA = 0x3A3  # capital
+FINAL_SIGMA = 0x3C2  # small, at the end of a word
 
 
-def open_ops(tokenizer):
-    """A tf.Module with tokenize(strings (N,)) -> RaggedTensor int32 (N, ids of each), equal to a
-    tokenizers.wordpiece.Tokenizer.
+def open_ops(tokenizer: Tokenizer) -> tf.Module:
+    """Return a tf.Module with tokenize(strings (N,)) -> RaggedTensor int32 (N, ids of each), equal
+    to the tokenizer's.
     """
-    kind = SentencePieceOps if isinstance(tokenizer, SentencePieceTokenizer) else WordPieceOps
-    return kind(tokenizer)
+    return (
+        SentencePieceOps(tokenizer)
+        if isinstance(tokenizer, SentencePieceTokenizer)
+        else WordPieceOps(tokenizer)
+    )
 
 
 class WordPieceOps(tf.Module):
     """A WordPieceTokenizer as ops."""
 
-    def __init__(self, tokenizer):
+    def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__()
         lowers = tokenizer.do_lower_case
         self.characters = CharacterMap(  # basic.split_words does the same to whole lines
@@ -49,9 +58,10 @@ class WordPieceOps(tf.Module):
             no_pretokenization=True,
         )
 
-    def tokenize(self, texts):
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         words = tf.strings.split(self.characters(texts))  # (N, W of each)
-        # Google's limit is in characters: a longer word gets too many bytes for the op.
+        # Google's limit is in characters, the op's in bytes: a word that is too long for Google is
+        # replaced by one that is too long for the op.
         is_long = tf.strings.length(words.values, unit="UTF8_CHAR") > MAX_WORD_CHARACTERS
         flat = tf.where(is_long, "x" * (MAX_WORD_BYTES + 1), words.values)
         ids = self.words.tokenize(flat)  # (W, ids of each)
@@ -63,14 +73,15 @@ class WordPieceOps(tf.Module):
 class SentencePieceOps(tf.Module):
     """A SentencePieceTokenizer as ops."""
 
-    def __init__(self, tokenizer):
+    def __init__(self, tokenizer: SentencePieceTokenizer) -> None:
         super().__init__()
         content = tokenizer.files()["sentencepiece.model"]
         self.pieces = tf_text.SentencepieceTokenizer(content, out_type=tf.int32)
         self.lowers = CharacterMap(str.lower, has_sigma=True) if tokenizer.lowers_first else None
-        self.is_special, self.unk_id = tf.constant(tokenizer.is_special), tokenizer.unk_id
+        self.is_special = tf.constant(tokenizer.is_special)
+        self.unk_id = tokenizer.unk_id
 
-    def tokenize(self, texts):
+    def tokenize(self, texts: tf.Tensor) -> tf.RaggedTensor:
         ids = self.pieces.tokenize(texts if self.lowers is None else self.lowers(texts))
         known = tf.where(tf.gather(self.is_special, ids.values), self.unk_id, ids.values)
         return ids.with_values(known)
@@ -80,24 +91,26 @@ class CharacterMap(tf.Module):
     """Replaces each character of texts: strings (N,) -> strings (N,). Bytes that are not UTF-8 are
     dropped.
 
-    rule: function of a character -> str; it is asked for every character of Unicode, once.
-    has_sigma: whether it lower-cases, and so a capital sigma depends on its neighbours.
+    rule: returns what replaces a character; called once for every character of Unicode.
+    has_sigma: whether it lower-cases, so that a capital sigma depends on its neighbours.
     """
 
-    def __init__(self, rule, has_sigma):
+    def __init__(self, rule: Callable[[str], str], has_sigma: bool) -> None:
         super().__init__()
-        codes, becomes = [], []
+        codes = []
+        replacements = []
         for character in assigned_characters():
             if (result := rule(character)) != character:
                 codes.append(ord(character))
-                becomes.append(result)
-        lengths = list(map(len, becomes))
-        self.codes = variable(codes)  # sorted; others stay as they are
-        self.lengths, self.starts = variable(lengths), variable(np.cumsum(lengths) - lengths)
-        self.pool = variable(np.frombuffer("".join(becomes).encode("utf-32-le"), np.int32))
+                replacements.append(result)
+        lengths = list(map(len, replacements))
+        self.codes = variable(codes)  # sorted; other characters stay as they are
+        self.lengths = variable(lengths)
+        self.starts = variable(np.cumsum(lengths) - lengths)
+        self.pool = variable(np.frombuffer("".join(replacements).encode("utf-32-le"), np.int32))
         self.sigma = FinalSigma(rule) if has_sigma else None
 
-    def __call__(self, texts):
+    def __call__(self, texts: tf.Tensor) -> tf.Tensor:
         codes = tf.strings.unicode_decode(texts, "UTF-8", errors="ignore")  # (N, C of each)
         flat = codes.values if self.sigma is None else self.sigma(codes)
         entries = tf.minimum(tf.searchsorted(self.codes, flat), tf.size(self.codes) - 1)
@@ -114,14 +127,15 @@ class CharacterMap(tf.Module):
 
 
 class FinalSigma(tf.Module):
-    """Makes a capital sigma a small final one where str.lower does (Unicode 3.13, Final_Sigma): a
-    cased letter before it and none behind it, not counting characters that are ignorable or that
-    the rule deletes.
+    """Replaces a capital sigma by a small final one where str.lower does (Unicode 3.13,
+    Final_Sigma): after a cased letter and not before one. Characters that are ignorable, or that
+    the rule deletes, do not count.
     """
 
-    def __init__(self, rule):
+    def __init__(self, rule: Callable[[str], str]) -> None:
         super().__init__()
-        is_cased, is_ignored = [], []
+        is_cased = []
+        is_ignored = []
         for character in assigned_characters():
             stops = f"AΣ{character}".lower()[1] == "σ"  # cased, and not ignorable
             passes = not stops and f"AΣ{character}A".lower()[1] == "σ"
@@ -129,12 +143,14 @@ class FinalSigma(tf.Module):
                 is_ignored.append(ord(character))
             elif stops:
                 is_cased.append(ord(character))
-        self.is_cased, self.is_ignored = variable(is_cased), variable(is_ignored)
+        self.is_cased = variable(is_cased)
+        self.is_ignored = variable(is_ignored)
 
-    def __call__(self, codes):
-        """RaggedTensor int32 (N, C of each) -> its values, (C,)."""
+    def __call__(self, codes: tf.RaggedTensor) -> tf.Tensor:
+        """Return the values (C,) of int32 (N, C of each), in which capital sigmas are replaced."""
         places = tf.where(~contains(self.is_ignored, codes.values))[:, 0]
-        flat, rows = tf.gather(codes.values, places), tf.gather(codes.value_rowids(), places)
+        flat = tf.gather(codes.values, places)
+        rows = tf.gather(codes.value_rowids(), places)
         cased = contains(self.is_cased, flat)
         same = rows[1:] == rows[:-1]
         nothing = tf.zeros([tf.minimum(tf.size(flat), 1)], tf.bool)
@@ -144,19 +160,21 @@ class FinalSigma(tf.Module):
         return tf.tensor_scatter_nd_update(codes.values, places[:, None], new)
 
 
-def assigned_characters():
-    """The characters that a rule may change: those that Unicode assigns, and the CJK ranges."""
+def assigned_characters() -> Iterator[str]:
+    """Yield the characters that a rule may change: those that Unicode assigns, and the CJK
+    ranges.
+    """
     for code in range(sys.maxunicode + 1):
         if unicodedata.category(chr(code)) not in ("Cn", "Co", "Cs") or basic.is_cjk(code):
             yield chr(code)
 
 
-def contains(table, values):
-    """Whether each of the values is in a sorted table."""
+def contains(table: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Return which of the values are in a sorted table, bool."""
     entries = tf.minimum(tf.searchsorted(table, values), tf.size(table) - 1)
     return tf.gather(table, entries) == values
 
 
-def variable(values):
-    """A table as a variable, which a SavedModel keeps outside of its graph."""
+def variable(values: Sequence[int] | np.ndarray) -> tf.Variable:
+    """Return a table as a variable, which a SavedModel keeps outside of its graph."""
     return tf.Variable(np.asarray(values, np.int32), trainable=False)

@@ -1,12 +1,14 @@
-"""SentencePiece: the second tokenizer, with the same protocol as WordPiece, and the learner of its
+"""SentencePiece: the second tokenizer, with the same interface as WordPiece, and the learner of its
 models.
 
 A model learnt here is a unigram model (Kudo 2018, "Subword regularization") whose pieces 0 to 4 are
-[PAD] [UNK] [CLS] [SEP] [MASK]; as control symbols they never come from text. The model normalises
-text itself: NFKC with SentencePiece's rules for spaces (nmt_nfkc), plus case folding (nmt_nfkc_cf)
-for an uncased model; unlike WordPiece it keeps accents. The learner gets words and their counts,
-to which it would reduce sentences anyway: that takes half the time, and the order of the text does
-not matter. It needs about 1.4 GB for a text of any size.
+[PAD] [UNK] [CLS] [SEP] [MASK]; they are control symbols, which never come from text. The model
+normalises text itself: NFKC with SentencePiece's rules for spaces (nmt_nfkc), plus case folding
+(nmt_nfkc_cf) for an uncased model; unlike WordPiece it keeps accents. The learner gets words and
+their counts, to which it would reduce sentences anyway: that takes half the time, and the order of
+the text does not matter. It needs about 1.4 GB for a text of any size.
+
+Legend: T tokens.
 """
 
 import collections
@@ -14,6 +16,7 @@ import hashlib
 import io
 import itertools
 import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import sentencepiece
@@ -26,34 +29,34 @@ from bert_gpu.text.vocabulary.file import read_file
 from bert_gpu.text.vocabulary.wordpiece_learner import CHARACTER_COVERAGE, MIN_PIECE_COUNT
 
 SPACE = "▁"  # U+2581, marks a space in a piece
-OTHER_NAMES = {"[PAD]": "<pad>", "[UNK]": "<unk>"}  # their names in ALBERT's models
+OTHER_NAMES = {"[PAD]": "<pad>", "[UNK]": "<unk>"}  # names of these pieces in ALBERT's models
 LINES_PER_CALL = 2048
 LINES_PER_BATCH = 4096
 MAX_WORDS = 1_000_000  # the most frequent ones are learnt from
-# SentencePiece's own limit; longer strings are not words (Chinese and Japanese words here are
-# whole clauses)
+# SentencePiece's own limit. Longer strings are not words; in Chinese and Japanese a "word" is a
+# whole clause.
 MAX_WORD_BYTES = 4192
-# constant for any number of cores, because sums of floats, and so the model, depend on it
+# the same for any number of cores, because sums of floats, and so the model, depend on it
 TRAINER_THREADS = 8
 
 
 class SentencePieceTokenizer(Tokenizer):
-    """Pieces of a SentencePiece model, in arrays.
+    """A tokenizer with the pieces of a SentencePiece model.
 
     A piece begins a word if it begins with a space, or with punctuation or a CJK character, which
     are separate words in WordPiece too.
     """
 
-    def __init__(self, model_file, do_lower_case=None):
-        """Loads a model.
+    def __init__(self, model_file: str, do_lower_case: bool | None = None) -> None:
+        """Load a model.
 
-        Args:
-          do_lower_case: None = whatever the model does. True lower-cases the text first if the
-            model does not (ALBERT's uncased ones need that).
+        Args: do_lower_case: None = whatever the model does. True lower-cases the text first if the
+          model
+            does not (ALBERT's uncased ones need that).
 
-        Raises:
-          UserError: the file is missing or not such a model, lacks a special piece, [PAD] is not
-            its first, or it folds case although do_lower_case is False.
+        Raises: UserError: the file is missing or not such a model, lacks a special piece, [PAD] is
+          not its
+            first, or it folds case although do_lower_case is False.
         """
         content = read_model(model_file)
         self._model = sentencepiece.SentencePieceProcessor(model_proto=content)
@@ -95,8 +98,8 @@ class SentencePieceTokenizer(Tokenizer):
         self.is_special[[self.pad_id, self.cls_id, self.sep_id, self.mask_id]] = True
         self._starts_word = np.array([begins_word(piece) for piece in self.vocab]) | self.is_special
 
-    def tokenize(self, sentences):
-        rows = []
+    def tokenize(self, sentences: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray]:
+        rows: list[np.ndarray] = []
         for first in range(0, len(sentences), LINES_PER_CALL):
             batch = as_bytes(sentences[first : first + LINES_PER_CALL])
             if self.lowers_first:
@@ -114,12 +117,12 @@ class SentencePieceTokenizer(Tokenizer):
         # Models from other tools may find "[MASK]" in the text.
         return np.where(self.is_special[ids], np.int32(self.unk_id), ids), row_splits
 
-    def locate(self, text):
-        """The characters that the pieces of a text (str) stand for: (begins, ends), int32 (T,).
-        None where lower-casing changes the text's length, or it is not valid Unicode.
+    def locate(self, text: str) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the characters that the pieces of a text stand for: (begins, ends), int32 (T,).
+        None where lower-casing changes the text's length, or the text is not valid Unicode.
 
-        A piece has at least one character, also where several stand for one (of a ligature), and
-        does not begin with the space before it.
+        A piece has at least one character, also where several pieces stand for one (of a ligature),
+        and does not begin with the space before it.
         """
         lowered = text.lower() if self.lowers_first else text
         if len(lowered) != len(text) or any("\ud800" <= letter <= "\udfff" for letter in text):
@@ -135,9 +138,9 @@ class SentencePieceTokenizer(Tokenizer):
         begins, ends = (np.maximum.accumulate(side).astype(np.int32) for side in (begins, ends))
         return begins, ends
 
-    def decode(self, ids):
-        """Joins pieces to words, and words by spaces: the text as the model normalises it, unless
-        it has unknown characters.
+    def decode(self, ids: Iterable[int]) -> str:
+        """Join pieces to words, and words by spaces: the text as the model normalises it, unless it
+        has unknown characters.
         """
         spaced = (
             f" {self.vocab[index]} "
@@ -147,12 +150,12 @@ class SentencePieceTokenizer(Tokenizer):
         )
         return re.sub(" +", " ", "".join(spaced)).strip(" ")
 
-    def files(self):
+    def files(self) -> dict[str, bytes]:
         return {"sentencepiece.model": self._model.serialized_model_proto()}
 
 
-def begins_word(piece):
-    # an unknown piece continues the word that the space before it began
+def begins_word(piece: str) -> bool:
+    # an unknown piece follows a space, with which its word begins
     is_unknown = piece in ("[UNK]", OTHER_NAMES["[UNK]"])
     return (
         piece.startswith(SPACE)
@@ -161,16 +164,20 @@ def begins_word(piece):
     )
 
 
-def read_model(model_file):
-    """The bytes of a model that can be loaded. Raises UserError."""
+def read_model(model_file: str) -> bytes:
+    """Return the bytes of a model that can be loaded. Raises UserError."""
     if tf.io.gfile.isdir(model_file):
         raise UserError(
             "is a folder",
             "name the SentencePiece model in it, such as sentencepiece.model",
             where=model_file,
         )
-    command = "python -m bert_gpu vocab --tokenization=SentencePiece"
-    content = read_file(model_file, "SentencePiece model", "file", command)
+    content = read_file(
+        model_file,
+        "SentencePiece model",
+        "file",
+        command="python -m bert_gpu vocab --tokenization=SentencePiece",
+    )
     try:
         if sentencepiece.SentencePieceProcessor(model_proto=content).get_piece_size():
             return content
@@ -183,17 +190,16 @@ def read_model(model_file):
     )
 
 
-def count_words(documents):
-    """Counts the words between spaces, unchanged; the learner normalises them later.
+def count_words(documents: Iterable[Iterable[str | bytes]]) -> collections.Counter[str]:
+    """Count the words between spaces, unchanged; the learner normalises them later.
 
     Args:
-      documents: iterable of documents, each an iterable of sentences (bytes in UTF-8, or str). It
-        is read once.
+      documents: each an iterable of sentences (bytes in UTF-8, or str); read once.
 
     Returns:
-      collections.Counter of str. It grows with the number of distinct words, not with the text.
+      Counts whose number grows with the number of distinct words, not with the text.
     """
-    counts = collections.Counter()
+    counts: collections.Counter[bytes] = collections.Counter()
     sentences = itertools.chain.from_iterable(documents)
     while batch := list(itertools.islice(sentences, LINES_PER_BATCH)):
         counts.update(b"\n".join(as_bytes(batch)).split())
@@ -202,11 +208,13 @@ def count_words(documents):
     )
 
 
-def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
-    """Learns a unigram model.
+def learn_sentencepiece(
+    word_counts: Mapping[str, int], vocab_size: int, do_lower_case: bool = True
+) -> bytes:
+    """Learn a unigram model.
 
     Args:
-      word_counts: mapping of word (str) to count, from `count_words`.
+      word_counts: from `count_words`.
       vocab_size: largest number of pieces, with special ones; a small text gives fewer.
       do_lower_case: fold case.
 
@@ -216,10 +224,12 @@ def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
     Raises:
       UserError: there are no words, or vocab_size leaves no room for characters.
     """
-    nothing = UserError("the text has no words to learn a vocabulary from", "check the input files")
+    no_words = UserError(
+        "the text has no words to learn a vocabulary from", "check the input files"
+    )
     words = most_frequent_words(word_counts)
     if not words:
-        raise nothing
+        raise no_words
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -252,15 +262,15 @@ def learn_sentencepiece(word_counts, vocab_size, do_lower_case=True):
                 value=vocab_size,
             ) from None
         if "sentences_.empty" in str(error) or "all_chars_count" in str(error):
-            raise nothing from None
+            raise no_words from None
         raise UserError(
             f"SentencePiece cannot learn from this text: {' '.join(str(error).split())}"
         ) from None
     return model.getvalue()
 
 
-def most_frequent_words(word_counts):
-    """List of (word, count), at most MAX_WORDS, by count and then by text.
+def most_frequent_words(word_counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return (word, count) of at most MAX_WORDS words, by count and then by text.
 
     Ties at the cut are broken by a hash, not by the text: where a "word" is a line (Chinese, Thai)
     nearly all occur once, and the first ones by text have only the characters of the lowest codes.
@@ -276,15 +286,15 @@ def most_frequent_words(word_counts):
     return sorted(words[:MAX_WORDS], key=lambda item: (-item[1], item[0]))
 
 
-def pieces_of(content):
-    """The pieces (list of str, by id) of the bytes of a model file."""
+def pieces_of(content: bytes) -> list[str]:
+    """Return the pieces, by id, of the bytes of a model file."""
     model = sentencepiece.SentencePieceProcessor(model_proto=content)
     return [model.id_to_piece(index) for index in range(model.get_piece_size())]
 
 
-def ascii_characters(words, do_lower_case):
-    """str: the ASCII characters that occur more than once; they get pieces even when rare."""
-    counts = collections.Counter()
+def ascii_characters(words: list[tuple[str, int]], do_lower_case: bool) -> str:
+    """Return the ASCII characters that occur more than once; they get pieces even when rare."""
+    counts: collections.Counter[str] = collections.Counter()
     for word, count in words:
         for character in word.lower() if do_lower_case else word:
             counts[character] += count

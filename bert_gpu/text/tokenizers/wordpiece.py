@@ -1,18 +1,23 @@
-"""Sentences in, piece ids out: flat arrays, no Python object per token.
+"""Sentences -> piece ids, in flat arrays without a Python object per token.
 
 `Tokenizer` is the interface that the rest of the pipeline uses; `WordPieceTokenizer` is BERT's
 own. It gives exactly the pieces of Google's published rules (google-research/bert,
 tokenization.py) at the speed of tensorflow-text's FastBertTokenizer. That op differs from Google's
 rules on several thousand characters (control characters, ß, ellipsis, ligatures, ... ) and in how
 it measures long words. So each line is checked first: plain ASCII, nearly all of an English text,
-goes straight to the op; a line with a character that the op treats differently, or with a word too
-long to judge, is split into words by basic_tokenizer.py and only then into pieces.
+goes straight to the op; a line with a character that the op treats differently, or with a word that
+may be too long, is split into words by basic.py and only then into pieces.
+
+Legend: T tokens, R rows.
 """
 
+import abc
 import functools
 import hashlib
 import re
 import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +27,7 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.text.tokenizers import basic
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES, read_vocab
 
-MAX_WORD_CHARACTERS = 200  # Google: a longer word is [UNK]
+MAX_WORD_CHARACTERS = 200  # Google's limit: a longer word is [UNK]
 MAX_WORD_BYTES = 4 * MAX_WORD_CHARACTERS
 # measured: the op slows down by a third when its outputs no longer fit the cache
 LINES_PER_CALL = 2048
@@ -30,7 +35,7 @@ LINES_PER_CALL = 2048
 PROBED_CODES = 0x1FB00
 
 
-class Tokenizer:
+class Tokenizer(abc.ABC):
     """The interface of a tokenizer. Ids are int32, 0 <= id < vocab_size, and
     pad_id is 0.
     """
@@ -46,39 +51,41 @@ class Tokenizer:
     identity: str  # equal if and only if two tokenizers give the same ids for every text
     _starts_word: np.ndarray  # bool (vocab_size,)
 
-    def tokenize(self, sentences: list) -> tuple[np.ndarray, np.ndarray]:
-        """Sentences (list of bytes in UTF-8, or str) -> (ids int32 (T,), row_splits int64
-        (len(sentences) + 1,)).
+    @abc.abstractmethod
+    def tokenize(self, sentences: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray]:
+        """Return (ids int32 (T,), row_splits int64 (len(sentences) + 1,)) of sentences, which are
+        UTF-8 if they are bytes.
 
         Sentence i has the ids[row_splits[i] : row_splits[i + 1]], possibly none.
         """
 
-    def decode(self, ids) -> str:
-        """Joins pieces to words, and words by spaces."""
+    @abc.abstractmethod
+    def decode(self, ids: Iterable[int]) -> str:
+        """Join pieces to words, and words by spaces."""
 
+    @abc.abstractmethod
     def files(self) -> dict[str, bytes]:
-        """{name: bytes} of the files that the tokenizer can be opened from."""
+        """Return {name: content} of the files that the tokenizer can be opened from."""
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
-        """Bool, of the shape of ids: True where a piece begins a word."""
+        """Return where a piece begins a word: bool, of the shape of ids."""
         return self._starts_word[ids]
 
-    def pieces(self, ids) -> list[str]:
-        """The text of each piece."""
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Return the text of each piece."""
         return [self.vocab[index] for index in ids]
 
 
 class WordPieceTokenizer(Tokenizer):
     """BERT's tokenizer, piece for piece as Google's `FullTokenizer`, in arrays.
 
-    It equals Google's rules for all text of a checked corpus. In other text, bytes that are not
-    UTF-8 are dropped (as in Google's code), and a lone surrogate in a str, which no vocabulary file
-    can hold, makes its word [UNK]. As in Google's code, the literal text "[MASK]" is three words,
-    not the special piece.
+    Bytes that are not UTF-8 are dropped, as in Google's code. A lone surrogate in a str, which no
+    vocabulary file can hold, makes its word [UNK]; any other text gets the pieces of Google's
+    rules. As in Google's code, the literal text "[MASK]" is three words, not the special piece.
     """
 
-    def __init__(self, vocab_file, do_lower_case=True):
-        """Loads the vocabulary, one piece a line, in order of ids.
+    def __init__(self, vocab_file: str, do_lower_case: bool | None = True) -> None:
+        """Load the vocabulary, one piece a line, in order of ids. do_lower_case: None = no.
 
         Raises:
           UserError: the file is missing, empty, not UTF-8, lacks a special piece, or [PAD] is not
@@ -102,8 +109,9 @@ class WordPieceTokenizer(Tokenizer):
                 f"tensorflow-text cannot use this vocabulary: {problem}", where=vocab_file
             ) from None
 
-    def tokenize(self, sentences):
-        ids, lengths = [], [np.zeros(1, np.int64)]
+    def tokenize(self, sentences: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray]:
+        ids = []
+        lengths = [np.zeros(1, np.int64)]
         for first in range(0, len(sentences), LINES_PER_CALL):
             batch_ids, batch_lengths = self._tokenize_batch(
                 as_bytes(sentences[first : first + LINES_PER_CALL])
@@ -113,17 +121,19 @@ class WordPieceTokenizer(Tokenizer):
         flat = np.concatenate(ids) if ids else np.zeros(0, np.int32)
         return flat, np.cumsum(np.concatenate(lengths))
 
-    def decode(self, ids):
-        """Joins pieces to words, and words by spaces. Case, accents and spacing that tokenizing
+    def decode(self, ids: Iterable[int]) -> str:
+        """Join pieces to words, and words by spaces. Case, accents and spacing that tokenizing
         removed are lost.
         """
         return " ".join(self.pieces(ids)).replace(" ##", "")
 
-    def files(self):
+    def files(self) -> dict[str, bytes]:
         return {"vocab.txt": "".join(f"{piece}\n" for piece in self.vocab).encode()}
 
-    def _tokenize_batch(self, lines):
-        """list of bytes -> (ids int32 (T,), number of ids of each line int64 (len(lines),))."""
+    def _tokenize_batch(self, lines: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        """Return (ids int32 (T,), number of ids of each line int64 (len(lines),)). Overwrites lines
+        that the op would treat differently.
+        """
         rows, texts = odd_lines(lines, self.do_lower_case)
         for row in rows:
             lines[row] = b""
@@ -138,12 +148,10 @@ class WordPieceTokenizer(Tokenizer):
             lengths[rows] = odd_lengths
         return ids, lengths
 
-    def _tokenize_words(self, rows):
-        """list of lists of words (str) -> (ids int32 (T,), number of ids of each list int64
-        (len(rows),)).
-        """
-        # The op measures words in bytes. A word with too many characters is replaced by one with
-        # too many bytes.
+    def _tokenize_words(self, rows: list[list[str]]) -> tuple[np.ndarray, np.ndarray]:
+        """Return (ids int32 (T,), number of ids of each list of words int64 (len(rows),))."""
+        # The op's limit is in bytes: a word with too many characters is replaced by one with too
+        # many bytes.
         too_long = b"x" * (MAX_WORD_BYTES + 1)
         words = [
             word.encode() if len(word) <= MAX_WORD_CHARACTERS else too_long
@@ -155,7 +163,7 @@ class WordPieceTokenizer(Tokenizer):
         return ids, np.diff(word_splits[row_splits])
 
     @functools.cached_property
-    def _word_op(self):
+    def _word_op(self) -> Any:
         return tf_text.FastWordpieceTokenizer(
             matchable(self.vocab),
             max_bytes_per_word=MAX_WORD_BYTES,
@@ -164,15 +172,15 @@ class WordPieceTokenizer(Tokenizer):
         )
 
 
-def matchable(vocab):
-    """The vocabulary for the op. Placeholders stand for rows without a piece and for pieces with a
-    control character, which the op cannot load and no cleaned text contains.
+def matchable(vocab: list[str]) -> list[str]:
+    """Return the vocabulary for the op. Placeholders stand for rows without a piece and for pieces
+    with a control character, which the op cannot load and no cleaned text contains.
     """
     idle = re.compile("[\x00-\x1f\x7f-\x9f]|^$")
     return [f"[idle {index}]" if idle.search(piece) else piece for index, piece in enumerate(vocab)]
 
 
-def fast_bert_op(vocab, do_lower_case):
+def fast_bert_op(vocab: list[str], do_lower_case: bool) -> Any:
     # A limit of 200 bytes is Google's 200 characters for ASCII; `odd_lines` handles the rest.
     return tf_text.FastBertTokenizer(
         vocab,
@@ -182,19 +190,19 @@ def fast_bert_op(vocab, do_lower_case):
     )
 
 
-def run_op(op, lines):
-    """list of bytes -> (ids int32 (T,), row_splits int64 (len(lines) + 1,))."""
+def run_op(op: Any, lines: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray]:
+    """Return (ids int32 (T,), row_splits int64 (len(lines) + 1,))."""
     with tf.device("CPU:0"):
         tokens = op.tokenize(tf.constant(lines, tf.string, shape=(len(lines),)))
     return tokens.values.numpy(), tokens.row_splits.numpy()
 
 
-def as_bytes(sentences):
-    """A new list, every sentence as bytes."""
+def as_bytes(sentences: Iterable[str | bytes]) -> list[bytes]:
+    """Return a new list, every sentence as bytes."""
     return [encode(sentence) if isinstance(sentence, str) else sentence for sentence in sentences]
 
 
-def encode(sentence):
+def encode(sentence: str) -> bytes:
     try:
         return sentence.encode()
     except UnicodeEncodeError:
@@ -204,12 +212,9 @@ def encode(sentence):
         ).encode()
 
 
-def odd_lines(lines, do_lower_case):
-    """Finds lines that FastBertTokenizer may treat differently from Google: (rows int64 (R,), list
-    of their R texts as str).
-
-    Args:
-      lines: list of bytes.
+def odd_lines(lines: list[bytes], do_lower_case: bool) -> tuple[np.ndarray, list[str]]:
+    """Find lines that FastBertTokenizer may treat differently from Google: (their indices int64
+    (R,), their R texts).
     """
     codes = np.frombuffer(b"".join(lines), np.uint8)
     # printable ASCII; smaller and greater bytes both wrap above
@@ -221,25 +226,25 @@ def odd_lines(lines, do_lower_case):
     candidates = [lines[row] for row in rows]
     try:
         texts = [line.decode() for line in candidates]
-        keep = differs(texts, do_lower_case)
+        is_odd = differs(texts, do_lower_case)
     except UnicodeDecodeError:
         texts = [line.decode("utf-8", "ignore") for line in candidates]
         is_broken = [
             len(text.encode()) != len(line) for text, line in zip(texts, candidates, strict=True)
         ]
-        keep = differs(texts, do_lower_case) | np.array(is_broken)
-    return rows[keep], [text for text, kept in zip(texts, keep, strict=True) if kept]
+        is_odd = differs(texts, do_lower_case) | np.array(is_broken)
+    return rows[is_odd], [text for text, odd in zip(texts, is_odd, strict=True) if odd]
 
 
-def differs(texts, do_lower_case):
-    """bool (len(texts),): which texts (list of str) have a character or a word that the op may
-    treat differently.
+def differs(texts: list[str], do_lower_case: bool) -> np.ndarray:
+    """Return which texts have a character or a word that the op may treat differently: bool
+    (len(texts),).
     """
     codes = np.frombuffer("".join(text + "\n" for text in texts).encode("utf-32-le"), np.uint32)
     text_ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
     kinds = character_kinds(codes, do_lower_case)
     odd = kinds == DIFFERENT
-    # The bytes of each word after normalisation: the op's limit is 200 of them, Google's
+    # The bytes of each word after normalisation: the op's limit is 200 bytes, Google's is
     # 200 characters.
     is_separator = kinds == SEPARATOR
     bytes_before = np.cumsum(np.where(is_separator | odd, 0, kinds), dtype=np.int64)
@@ -251,17 +256,20 @@ def differs(texts, do_lower_case):
     return result
 
 
-UNKNOWN, DIFFERENT, SEPARATOR = 253, 254, 255
+# kinds of characters beside numbers of bytes
+UNKNOWN = 253
+DIFFERENT = 254
+SEPARATOR = 255
 PAGE_CODES = 256  # characters that are probed together
 
 
-def character_kinds(codes, do_lower_case):
-    """uint8 of the shape of codes (uint32): how the op treats each character, found by running it.
+def character_kinds(codes: np.ndarray, do_lower_case: bool) -> np.ndarray:
+    """Return how the op treats each character, by running it: uint8 of the shape of codes (uint32).
 
-    DIFFERENT where it may differ from Google; SEPARATOR where both end a word (space, punctuation,
-    CJK); else the number of bytes that the character has after normalisation. Probing the op,
-    rather than a fixed list, is right for every version of Unicode that tensorflow-text and Python
-    have. Only pages of characters that occur are probed, once each.
+    The kind is DIFFERENT where the op may differ from Google; SEPARATOR where both end a word
+    (space, punctuation, CJK); else the number of bytes that the character has after normalisation.
+    Probing the op, rather than a fixed list, is right for every version of Unicode that
+    tensorflow-text and Python have. Only pages of characters that occur are probed, once each.
     """
     table = character_table(do_lower_case)
     codes = np.minimum(codes, PROBED_CODES)
@@ -278,25 +286,28 @@ def character_kinds(codes, do_lower_case):
 
 
 @functools.lru_cache(2)
-def character_table(do_lower_case):
-    """The kinds probed so far; the last entry stands for all characters from PROBED_CODES on."""
+def character_table(do_lower_case: bool) -> np.ndarray:
+    """Return the kinds probed so far, a table that is filled in place; the last entry stands for
+    all characters from PROBED_CODES on.
+    """
     table = np.full(PROBED_CODES + 1, UNKNOWN, np.uint8)
     table[PROBED_CODES] = DIFFERENT
     return table
 
 
 @functools.lru_cache(2)
-def probing_op(do_lower_case):
+def probing_op(do_lower_case: bool) -> Any:
     return fast_bert_op(["[UNK]", "a", "b", "ab"], do_lower_case)
 
 
-def probe_kinds(codes, do_lower_case):
-    """uint8 (len(codes),): the kinds of characters, see `character_kinds`."""
+def probe_kinds(codes: range, do_lower_case: bool) -> np.ndarray:
+    """Return the kinds of characters, see `character_kinds`: uint8 (len(codes),)."""
     kinds = np.full(len(codes), DIFFERENT, np.uint8)
     probed = [index for index, code in enumerate(codes) if context_free(chr(code))]
     if not probed:
         return kinds
-    probes, op = [f"a{chr(codes[index])}b" for index in probed], probing_op(do_lower_case)
+    probes = [f"a{chr(codes[index])}b" for index in probed]
+    op = probing_op(do_lower_case)
     with tf.device("CPU:0"):
         normal = op._fast_bert_normalizer.normalize(tf.constant(probes)).numpy()
     ids, splits = (values.tolist() for values in run_op(op, probes))
@@ -311,7 +322,7 @@ def probe_kinds(codes, do_lower_case):
     return kinds
 
 
-def context_free(character):
+def context_free(character: str) -> bool:
     """Whether the treatment of a character does not depend on its neighbours, so that one probe is
     enough.
     """

@@ -8,19 +8,21 @@ the plan and the seed alone. The counts do not depend on the number of processes
 import collections
 import functools
 import hashlib
+from collections.abc import Sequence
 
 from bert_gpu.text import clean, corpus
-from bert_gpu.text.parallel import LOCAL, map_blocks
+from bert_gpu.text.corpus import Block
+from bert_gpu.text.parallel import LOCAL, Report, Workers, map_blocks
 from bert_gpu.text.tokenizers import sentence_piece
 from bert_gpu.text.vocabulary import wordpiece_learner
 
-# of text; a larger corpus is sampled. Words that a gigabyte lacks would get no piece anyway
+# of text; a larger corpus is sampled. Words that do not occur in a gigabyte would get no piece.
 SAMPLE_BYTES = 1 << 30
 
 
-def sample_blocks(blocks, max_bytes, seed):
-    """All blocks if they have at most max_bytes; else a sample of about max_bytes, at least one
-    block, in their order.
+def sample_blocks(blocks: Sequence[Block], max_bytes: int, seed: int) -> list[Block]:
+    """Return all blocks if they have at most max_bytes; else a sample of about max_bytes, at least
+    one block, in their order.
     """
     if sum(block.num_bytes for block in blocks) <= max_bytes:
         return list(blocks)
@@ -28,36 +30,35 @@ def sample_blocks(blocks, max_bytes, seed):
         hashlib.blake2b(f"{seed} {index}".encode(), digest_size=8).digest()
         for index in range(len(blocks))
     ]
-    chosen, num_bytes = [], 0
+    indices: list[int] = []
+    num_bytes = 0
     for index in sorted(range(len(blocks)), key=digests.__getitem__):
         num_bytes += blocks[index].num_bytes
-        if chosen and num_bytes > max_bytes:
+        if indices and num_bytes > max_bytes:
             break
-        chosen.append(index)
-    return [blocks[index] for index in sorted(chosen)]
+        indices.append(index)
+    return [blocks[index] for index in sorted(indices)]
 
 
 def count_words_of_blocks(
-    blocks,
-    do_lower_case,
-    workers=LOCAL,
+    blocks: Sequence[Block],
+    do_lower_case: bool,
+    workers: Workers = LOCAL,
     *,
-    tokenization="WordPiece",
-    normalization="none",
-    report=None,
-):
-    """Counts words for `vocab.learn_wordpiece` or `sentence_piece.learn_sentencepiece`.
+    tokenization: str = "WordPiece",
+    normalization: str = "none",
+    report: Report | None = None,
+) -> collections.Counter[str]:
+    """Count words for `wordpiece_learner.learn_wordpiece` or `sentence_piece.learn_sentencepiece`.
 
     Args:
-      blocks: list of Block.
       do_lower_case: as in the tokenizer; ignored for SentencePiece.
-      workers: parallel.Workers.
       tokenization: WordPiece or SentencePiece, which define words differently.
       normalization: form for `clean.normalize`.
-      report: called with (bytes of text, tokens = 0) done since the last call.
+      report: called with tokens = 0.
 
     Returns:
-      collections.Counter of str; it does not depend on the workers.
+      Counts that do not depend on the workers.
     """
     function = functools.partial(
         count_group,
@@ -65,13 +66,15 @@ def count_words_of_blocks(
         tokenization=tokenization,
         normalization=normalization,
     )
-    counts = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for part in map_blocks(function, blocks, workers, report):
         counts.update(part)
     return counts
 
 
-def count_group(blocks, do_lower_case, tokenization, normalization):
+def count_group(
+    blocks: Sequence[Block], do_lower_case: bool, tokenization: str, normalization: str
+) -> collections.Counter[str]:
     documents = (
         clean.normalize(document, normalization)
         for block in blocks

@@ -1,9 +1,11 @@
 """Reads the file of a WordPiece vocabulary: pieces in order of ids, one a line, or Hugging Face's
-tokenizer.json. Refuses what BERT cannot use.
+tokenizer.json. Refuses files that BERT cannot use.
 
 A row without a piece is "" in the list of pieces: a blank line, and a line that a later one
 repeats. The last one counts, as in the `load_vocab` of Google and of transformers.
 """
+
+from collections.abc import Collection
 
 import numpy as np
 import tensorflow as tf
@@ -15,9 +17,10 @@ from bert_gpu.base.files import check_regular, parse_json
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
 
-def read_vocab(path):
-    """The pieces of a vocabulary file, in order of ids: one a line (LF and CRLF line ends are the
-    same), or in a tokenizer.json of Hugging Face's; "" for a row without a piece. Raises UserError.
+def read_vocab(path: str) -> list[str]:
+    """Return the pieces of a vocabulary file, in order of ids: one a line (LF and CRLF line ends
+    are the same), or in a tokenizer.json of Hugging Face's; "" for a row without a piece. Raises
+    UserError.
     """
     if tf.io.gfile.isdir(path):
         names = [name for name in tf.io.gfile.listdir(path) if name.endswith(".txt")]
@@ -25,8 +28,7 @@ def read_vocab(path):
         raise UserError(
             "is a folder", f"name the vocabulary file in it, such as {shortened(name)}", where=path
         )
-    command = "python -m bert_gpu vocab"
-    content = read_file(path, "vocabulary file", "text file", command)
+    content = read_file(path, "vocabulary file", "text file", command="python -m bert_gpu vocab")
     read = pieces_of_json if str(path).endswith(".json") else pieces_of_lines
     vocab = read(content, path)
     missing = [piece for piece in SPECIAL_PIECES if piece not in vocab]
@@ -45,11 +47,11 @@ def read_vocab(path):
     return vocab
 
 
-def read_file(path, what: str, kind: str, command: str) -> bytes:
+def read_file(path: str, what: str, kind: str, command: str) -> bytes:
     """Return the content of a vocabulary or model.
 
     Args:
-      what: the file should be. kind: of file to name. command: makes such a file.
+      what: name of the expected content. kind: kind of file to name. command: makes such a file.
 
     Raises UserError.
     """
@@ -69,9 +71,9 @@ def read_file(path, what: str, kind: str, command: str) -> bytes:
         ) from None
 
 
-def pieces_of_lines(content, path):
-    """The pieces of the bytes of a vocabulary with one piece a line, blank lines at its end left
-    out. path: of its file. Raises UserError.
+def pieces_of_lines(content: bytes, path: str) -> list[str]:
+    """Return the pieces of a vocabulary with one piece a line; blank lines at its end are left out.
+    path: of its file. Raises UserError.
     """
     try:
         lines = content.decode("utf-8-sig").rstrip("\r\n").split("\n")
@@ -89,15 +91,15 @@ def pieces_of_lines(content, path):
     return [piece if last[piece] == index else "" for index, piece in enumerate(pieces)]
 
 
-def pieces_of_json(content, path):
-    """The pieces of the bytes of a tokenizer.json, in order of ids. path: of its file.
-    Raises UserError.
+def pieces_of_json(content: bytes, path: str) -> list[str]:
+    """Return the pieces of a tokenizer.json, in order of ids. path: of its file. Raises
+    UserError.
     """
     try:
-        stored = parse_json(content.decode())
-        model = stored["model"]
+        tokenizer = parse_json(content.decode())
+        model = tokenizer["model"]
         ids = dict(model["vocab"]) | {
-            token["content"]: token["id"] for token in stored.get("added_tokens") or []
+            token["content"]: token["id"] for token in tokenizer.get("added_tokens") or []
         }
         kind = model.get("type") or ("BPE" if "merges" in model else "WordPiece")
         pieces = {index: piece for piece, index in ids.items() if piece}
@@ -130,28 +132,28 @@ def pieces_of_json(content, path):
     return vocab
 
 
-def is_a_line(piece):
-    """Whether a piece reads back the same from a line of a vocabulary file."""
+def is_a_line(piece: str) -> bool:
+    """Whether a piece is read back unchanged from a line of a vocabulary file."""
     try:
         return piece.strip() == piece and piece.encode().count(b"\n") == 0
     except UnicodeEncodeError:  # a lone surrogate
         return False
 
 
-def num_pieces(vocab):
-    """The number of rows of a vocabulary that have a piece."""
+def num_pieces(vocab: Collection[str]) -> int:
+    """Return the number of rows of a vocabulary that have a piece."""
     return sum(map(bool, vocab))
 
 
-def has_piece(vocab, num_rows):
-    """Bool (num_rows,): which rows of a table have a piece of the vocabulary."""
+def has_piece(vocab: list[str], num_rows: int) -> np.ndarray:
+    """Return which rows of a table have a piece of the vocabulary: bool (num_rows,)."""
     return np.pad(np.array([*map(bool, vocab)]), (0, num_rows - len(vocab)))
 
 
-def warn_of_blanks(vocab_file, vocab):
-    """Warns, once, of rows of a vocabulary file that have no piece."""
+def warn_of_blanks(vocab_file: str, vocab: list[str]) -> None:
+    """Warn, once, of rows of a vocabulary file that have no piece."""
     if blank := len(vocab) - num_pieces(vocab):
         console.warn_once(
             f"{vocab_file}: {blank:,} of {len(vocab):,} lines are blank or are repeated further "
-            "down; they keep their ids, and no text gets them; a new model is better without them"
+            "down; they keep their ids, which no text gets; remove them before training a new model"
         )

@@ -1,5 +1,4 @@
-"""Text in, a vocabulary out: for `python -m bert_gpu vocab`, and for a data job without a given
-one.
+"""Text -> a vocabulary: for `python -m bert_gpu vocab`, and for a data job that is given none.
 
 Words are counted block by block, on all cores, in a sample of a large corpus; a learner makes
 pieces from the counts. The result is the content of a file, so that a job can learn before it
@@ -9,38 +8,46 @@ writes to its folder.
 import dataclasses
 import os
 import shutil
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError, shortened_path
 from bert_gpu.base.files import exists
 from bert_gpu.text import corpus, parallel, quality
-from bert_gpu.text.formats.inputs import find_inputs, read_standard_input, unpack
+from bert_gpu.text.config import TextFormat, VocabConfig
+from bert_gpu.text.formats.inputs import Inputs, find_inputs, read_standard_input, unpack
 from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.tokenizers import sentence_piece
 from bert_gpu.text.vocabulary import counting, letters, wordpiece_learner
 
-BLOCK_BYTES = 8 << 20  # that a process holds at once; a sample consists of such blocks
+BLOCK_BYTES = 8 << 20  # text that a process holds at once; a sample consists of such blocks
 
 
 @dataclasses.dataclass(frozen=True)
 class Learnt:
-    """content: bytes of vocab.txt or of a SentencePiece model. pieces: list of str, by id.
-    num_bytes: of the text that was counted.
+    """A vocabulary. content: vocab.txt or a SentencePiece model. pieces: by id. num_bytes: of the
+    text that was counted.
     """
 
     content: bytes
-    pieces: list
+    pieces: list[str]
     num_bytes: int
 
 
-def learn(blocks, config, console, workers=parallel.LOCAL):
-    """Learns a vocabulary from blocks of text.
+def learn(
+    blocks: Sequence[corpus.Block],
+    config: Any,
+    console: Console,
+    workers: parallel.Workers = parallel.LOCAL,
+) -> Learnt:
+    """Learn a vocabulary from blocks of text.
 
     Args:
-      blocks: list of corpus.Block. config: VocabConfig, or other settings with the same fields for
-        learning. console: shows progress. workers: parallel.Workers, which count words.
+      config: VocabConfig, or other settings with the same fields for learning.
+      console: shows progress. workers: count words.
 
-    Returns: Learnt. Raises UserError: the text has no words, or --vocab_size leaves no room
-      for characters.
+    Raises UserError: the text has no words, or --vocab_size leaves no room for characters.
     """
     blocks = counting.sample_blocks(blocks, counting.SAMPLE_BYTES, config.random_seed)
     num_bytes = sum(block.num_bytes for block in blocks)
@@ -66,7 +73,7 @@ def learn(blocks, config, console, workers=parallel.LOCAL):
     return Learnt(content, sentence_piece.pieces_of(content), num_bytes)
 
 
-def no_words(input_file):
+def no_words(input_file: str) -> UserError:
     return UserError(
         "has no word, so there is nothing to write",
         "name files with text",
@@ -75,18 +82,24 @@ def no_words(input_file):
     )
 
 
-def learn_files(config, text_format, console, is_own=lambda path: False):
-    """Learns a vocabulary and writes it to the output files of the settings.
+def learn_files(
+    config: VocabConfig,
+    text_format: TextFormat,
+    console: Console,
+    is_own: Callable[[str], bool] = lambda path: False,
+) -> str:
+    """Learn a vocabulary, write it to the output files of the settings, and return a summary in one
+    line.
 
     Args:
-      config: VocabConfig. text_format: TextFormat. console: shows progress. is_own: as for
-        `find_inputs`.
+      console: shows progress. is_own: as for `find_inputs`.
 
-    Returns: a summary in one line. Raises UserError when the text or a file name is wrong.
+    Raises UserError when the text or a file name is wrong.
     """
     check_targets(config)
     spool = f"{config.targets[0]}.unpacked"  # stays when this process is killed, for the next call
-    inputs = standard_input = None
+    inputs: Inputs | None = None
+    standard_input: str | None = None
     try:
         with parallel.open_workers(config, console) as workers:
             standard_input, _ = read_standard_input(config.input_file, spool)
@@ -117,7 +130,7 @@ def learn_files(config, text_format, console, is_own=lambda path: False):
     return f"{' and '.join(config.targets)}: {len(learnt.pieces):,} pieces from {of_text}"
 
 
-def check_targets(config):
+def check_targets(config: VocabConfig) -> None:
     """UserError for a file that cannot be written, before hours are spent on learning."""
     for path in config.targets:
         folder = os.path.dirname(path) or "."

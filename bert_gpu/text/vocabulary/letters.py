@@ -1,28 +1,29 @@
-"""The letters that an uncased WordPiece vocabulary loses: a sample of a text in, warnings out.
+"""The letters that an uncased WordPiece vocabulary loses: a sample of a text -> warnings.
 
 Google's rules for uncased models do more than lower-case: they decompose each character (NFD) and
-drop non-spacing marks. That removes accents, but also the vowels of Hindi and Thai, the voice of
-kana, and what makes й of и, and it cuts Korean syllables into jamo. The rules of the tokenizer
+drop non-spacing marks. That removes accents, but also the vowels of Hindi and Thai and the voicing
+marks of kana; it turns й into и and cuts Korean syllables into jamo. The rules of the tokenizer
 itself decide which letters change; SentencePiece has other rules, which change none.
 """
 
 import collections
 import re
 import unicodedata
+from typing import Any
 
 from bert_gpu.text.tokenizers.basic import uncase
 
 # the greatest shares of letters that may change without a warning
 ACCENTS_SHARE = 0.15  # French has 9 %, Czech and Greek 14 %, Vietnamese 27 %
 LETTERS_SHARE = 0.003  # of all other scripts
-# Scripts, by the names of their characters, whose marks are accents. COMBINING begins the names of
-# marks that belong to no script; after composition they are rare.
+# Beginnings of the names of characters of scripts whose marks are accents. Names of marks that
+# belong to no script begin with COMBINING; after composition they are rare.
 ACCENTED = ("LATIN ", "GREEK ", "COMBINING ")
 WORD = re.compile(r"\S{1,12}")  # a longer word is shown in part
 
 
-def lower_case_warnings(documents: list[list[bytes]], config) -> list[str]:
-    """Warns when lower-casing changes many letters beyond their case.
+def lower_case_warnings(documents: list[list[bytes]], config: Any) -> list[str]:
+    """Warn when lower-casing changes many letters beyond their case.
 
     Args:
       documents: from `quality.sample`.
@@ -30,8 +31,8 @@ def lower_case_warnings(documents: list[list[bytes]], config) -> list[str]:
     """
     if not config.do_lower_case or config.tokenization != "WordPiece":
         return []
-    text = b"\n".join(sentence for document in documents for sentence in document)
-    text = unicodedata.normalize("NFC", text.decode("utf-8", "ignore").lower())
+    content = b"\n".join(sentence for document in documents for sentence in document)
+    text = unicodedata.normalize("NFC", content.decode("utf-8", "ignore").lower())
     counts = collections.Counter(text)
     num_letters = sum(count for letter, count in counts.items() if is_letter(letter))
     changed = {letter for letter in counts if is_letter(letter) and uncase(letter) != letter}
@@ -40,12 +41,12 @@ def lower_case_warnings(documents: list[list[bytes]], config) -> list[str]:
     }
     accented = {letter for letter, name in names.items() if name.startswith(ACCENTED)}
     warnings = []
-    for letters, most, what in (
+    for letters, limit, what in (
         (changed - accented, LETTERS_SHARE, "deletes or cuts up"),
         (accented, ACCENTS_SHARE, "strips the accents of"),
     ):
         share = sum(counts[letter] for letter in letters) / max(1, num_letters)
-        if share > most:
+        if share > limit:
             warnings.append(
                 f"lower-casing {what} {share:.1%} of the letters, such as "
                 f"{describe_change(text, letters)}; give --nodo_lower_case, with a cased "
@@ -56,17 +57,18 @@ def lower_case_warnings(documents: list[list[bytes]], config) -> list[str]:
 
 def is_letter(character: str) -> bool:
     """Whether a character is a letter or a mark of one, such as a vowel sign. A variation selector,
-    as behind emoji, is neither.
+    such as follows an emoji, is neither.
     """
     is_selector = "VARIATION SELECTOR" in unicodedata.name(character, "")
     return unicodedata.category(character)[0] in "LM" and not is_selector
 
 
 def describe_change(text: str, letters: set[str]) -> str:
-    """The commonest word with one of the letters, before and after lower-casing."""
-    words = (word for word in WORD.findall(text) if not letters.isdisjoint(word))
-    ((word, _),) = collections.Counter(words).most_common(1)
+    """Return the commonest word with one of the letters, before and after lower-casing."""
+    ((word, _),) = collections.Counter(
+        word for word in WORD.findall(text) if not letters.isdisjoint(word)
+    ).most_common(1)
     after = "".join(uncase(word).split())
     if unicodedata.normalize("NFC", after) == word:
-        after = " ".join(after)  # jamo side by side look like the syllable that they came from
+        after = " ".join(after)  # without spaces, jamo look like the syllable that they came from
     return f"{word!r} -> {after!r}"

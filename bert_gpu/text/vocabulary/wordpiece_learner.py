@@ -2,12 +2,13 @@
 
 The learner is that of tensorflow-text (the algorithm of BERT's own vocabularies). It takes a
 threshold and gives every piece that occurs at least that often, so a search for the threshold
-reaches the wanted size. Everything is sorted, by count and then by text: the same text gives the
+reaches the requested size. Everything is sorted, by count and then by text: the same text gives the
 same vocabulary, however it was divided. Counters of parts of a text can be added.
 """
 
 import collections
 import itertools
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -22,50 +23,49 @@ LINES_PER_BATCH = 4096
 # rounds, so it gets the most frequent words only. 71 MB of English has 100,000 (32,768 pieces in 13
 # seconds); the further words of a larger text are rare names and typing errors.
 MAX_WORDS = 100_000
-WORDS_PER_PIECE = 3  # ... but a large vocabulary needs more of them
-# the learner's time grows with the square; longer "words" are mostly addresses and tables
+WORDS_PER_PIECE = 3  # a large vocabulary needs more than MAX_WORDS words
+# the learner's time grows with the square of it; longer "words" are mostly addresses and tables
 MAX_WORD_CHARACTERS = 30
 MIN_PIECE_COUNT = 2  # a piece that occurs once teaches nothing
 # of all characters of the text; words with a rarer one become [UNK], unless it is ASCII
 CHARACTER_COVERAGE = 0.9999
 ROUNDS = 4  # of the learner; its default
-SIZE_SLACK = (
-    0.05  # the search ends at most this far above the size; the rarest pieces beyond it are dropped
-)
+# The search ends at most this share above the size; the rarest pieces beyond the size are dropped.
+SIZE_SLACK = 0.05
 
 PUNCTUATION_CODES = [ord(mark) for mark in basic.ASCII_PUNCTUATION]
 CONTROLS = bytes(code for code in (*range(32), 127) if code not in b"\t\n\r")
 SPACED = bytes(32 if code in PUNCTUATION_CODES else code for code in range(256))
 
 
-def count_words(documents, do_lower_case):
-    """Counts the words of a text, split and normalised as by the tokenizer.
+def count_words(
+    documents: Iterable[Iterable[str | bytes]], do_lower_case: bool
+) -> collections.Counter[str]:
+    """Count the words of a text, split and normalised as by the tokenizer.
 
     Args:
-      documents: iterable of documents, each an iterable of sentences (bytes in UTF-8, or str). It
-        is read once.
+      documents: each an iterable of sentences (bytes in UTF-8, or str); read once.
       do_lower_case: as in the tokenizer.
 
     Returns:
-      collections.Counter of str. It grows with the number of distinct words, not with the text.
+      Counts whose number grows with the number of distinct words, not with the text.
     """
-    plain_counts, counts = collections.Counter(), collections.Counter()
+    plain_counts: collections.Counter[bytes] = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     mark_counts = np.zeros(256, np.int64)
     sentences = itertools.chain.from_iterable(documents)
     while batch := list(itertools.islice(sentences, LINES_PER_BATCH)):
-        batch = [
+        lines = [
             sentence.encode("utf-8", "ignore") if isinstance(sentence, str) else sentence
             for sentence in batch
         ]
         # In plain ASCII every rule is a map of bytes: marks end words and are counted separately,
         # control characters are removed.
-        plain = b"\n".join(sentence for sentence in batch if sentence.isascii())
+        plain = b"\n".join(line for line in lines if line.isascii())
         mark_counts += np.bincount(np.frombuffer(plain, np.uint8), minlength=256)
         plain = plain.lower() if do_lower_case else plain
         plain_counts.update(plain.translate(SPACED, CONTROLS).split())
-        others = [
-            sentence.decode("utf-8", "ignore") for sentence in batch if not sentence.isascii()
-        ]
+        others = [line.decode("utf-8", "ignore") for line in lines if not line.isascii()]
         counts.update(itertools.chain.from_iterable(basic.split_words(others, do_lower_case)))
     for word, count in plain_counts.items():
         counts[word.decode()] += count
@@ -75,17 +75,16 @@ def count_words(documents, do_lower_case):
     return counts
 
 
-def learn_wordpiece(word_counts, vocab_size):
-    """Learns a vocabulary from words with these counts.
+def learn_wordpiece(word_counts: Mapping[str, int], vocab_size: int) -> list[str]:
+    """Learn a vocabulary from words with these counts.
 
     Args:
-      word_counts: mapping of word (str) to count, from `count_words`.
+      word_counts: from `count_words`.
       vocab_size: largest number of pieces; a text with too few pieces of at least MIN_PIECE_COUNT
         gives fewer.
 
     Returns:
-      list of str: special pieces, characters, "##" characters, then the other pieces, most
-        frequent first.
+      Special pieces, characters, "##" characters, then the other pieces, most frequent first.
 
     Raises:
       UserError: there are no words, or vocab_size leaves no room for characters.
@@ -125,39 +124,42 @@ def learn_wordpiece(word_counts, vocab_size):
     return list(vocab)[:vocab_size]
 
 
-def frequent_characters(words, limit):
-    """The most frequent characters, which together are CHARACTER_COVERAGE of the text, and ASCII;
-    at most `limit`, as a set.
+def frequent_characters(words: list[tuple[str, int]], limit: int) -> set[str]:
+    """Return the most frequent characters, which together are CHARACTER_COVERAGE of the text, and
+    ASCII; at most `limit`.
     """
-    counts = collections.Counter()
+    counts: collections.Counter[str] = collections.Counter()
     for word, count in words:
         for character in word:
             counts[character] += count
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     before = itertools.accumulate((count for _, count in ranked), initial=0)
-    wanted = CHARACTER_COVERAGE * counts.total()
-    kept = [
+    covered = CHARACTER_COVERAGE * counts.total()
+    characters = [
         character
-        for (character, count), seen in zip(ranked, before, strict=False)
-        if seen < wanted or (character.isascii() and count >= MIN_PIECE_COUNT)
+        for (character, count), num_before in zip(ranked, before, strict=False)
+        if num_before < covered or (character.isascii() and count >= MIN_PIECE_COUNT)
     ]
-    return set(kept[:limit])
+    return set(characters[:limit])
 
 
-def pieces_for_size(words, size):
-    """The learner's pieces for the largest threshold that gives `size` of them, or all pieces.
+def pieces_for_size(words: list[tuple[str, int]], size: int) -> list[str]:
+    """Return the learner's pieces for the largest threshold that gives `size` of them, or all
+    pieces.
 
     Args:
-      words: list of (word, count), most frequent first.
-      size: int; up to SIZE_SLACK more is close enough.
+      words: (word, count), most frequent first.
+      size: up to SIZE_SLACK more is close enough.
 
     Returns:
-      list of str, in the learner's order: special pieces, characters, then the most frequent first.
+      Pieces in the learner's order: special pieces, characters, then the most frequent first.
     """
-    low, high = MIN_PIECE_COUNT, max(MIN_PIECE_COUNT, words[0][1])
-    # there are about as many pieces as words of that count
+    low = MIN_PIECE_COUNT
+    high = max(MIN_PIECE_COUNT, words[0][1])
+    # first guess: the number of pieces is about the number of words that occur so often
     threshold = words[min(size, len(words)) - 1][1]
-    enough = fewer = None
+    enough: list[str] = []
+    fewer: list[str] = []
     params = learner.Params(
         upper_thresh=None,
         lower_thresh=None,
@@ -175,12 +177,13 @@ def pieces_for_size(words, size):
         threshold = min(max(threshold, low), high)
         pieces = learner.learn_with_thresh(words, threshold, params)
         if len(pieces) >= size:
-            enough, low = pieces, threshold + 1
+            enough = pieces
+            low = threshold + 1
         else:
             high = threshold - 1
-            fewer = pieces if fewer is None or len(pieces) > len(fewer) else fewer
+            fewer = pieces if len(pieces) > len(fewer) else fewer
         if low > high or size <= len(pieces) <= (1 + SIZE_SLACK) * size:
-            return enough or fewer
+            break
         # The number of pieces is about proportional to 1 / sqrt(threshold); after five attempts,
         # bisection.
         aim = (1 + SIZE_SLACK / 2) * size
@@ -189,20 +192,21 @@ def pieces_for_size(words, size):
             if attempt < 5
             else round((low * high) ** 0.5)
         )
+    return enough or fewer
 
 
-def write_vocab(path, vocab):
-    """Writes one piece a line. The file gets its name when it is complete."""
+def write_vocab(path: str, vocab: Iterable[str]) -> None:
+    """Write one piece a line. The file gets its name when it is complete."""
     write_whole_file(path, file_content(vocab), "the vocabulary")
 
 
-def file_content(vocab):
-    """The bytes of vocab.txt for a list of pieces."""
+def file_content(vocab: Iterable[str]) -> bytes:
+    """Return the bytes of vocab.txt."""
     return "".join(f"{piece}\n" for piece in vocab).encode()
 
 
-def write_whole_file(path, content, what):
-    """Writes bytes as a whole or not at all. Raises UserError, in which `what` names the
+def write_whole_file(path: str, content: bytes, what: str) -> None:
+    """Write a file as a whole or not at all. Raises UserError, in which `what` names the
     content.
     """
     try:

@@ -15,7 +15,6 @@ import sys
 import pytest
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.text.formats.containers import decoded_lines
 from bert_gpu.text.formats.table import FORMATS, Format
 from tests.test_architecture import ROOT
 
@@ -32,6 +31,9 @@ ROW = Format(
 
 def message_texts(pieces, text_format, name):
     """The plain text of the messages in a mailbox."""
+    # Imports the settings, which list the formats, so it must follow the row of this one.
+    from bert_gpu.text.formats.containers import decoded_lines
+
     message = None
     for number, line in enumerate(decoded_lines(pieces, name), 1):
         if line.startswith("From "):

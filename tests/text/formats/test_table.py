@@ -28,8 +28,8 @@ def test_the_documents_name_the_files_of_a_folder():
 
 @pytest.mark.parametrize("row", FORMATS.values(), ids=FORMATS)
 def test_the_reader_of_a_row_is_there(row):
-    assert row.reader is None or callable(row.load_reader())
-    assert row.is_streamed or row.reader is not None
+    assert not row.reader or callable(row.load_reader())
+    assert row.is_streamed or row.reader
     assert not (row.reads_path and row.is_streamed)
 
 
