@@ -13,6 +13,7 @@ import json
 import os
 import pathlib
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from helpers.command import (
     benchmark_parser,
     load_json,
     names_among,
+    numbers,
     script_command,
     work_folder,
 )
@@ -29,10 +31,21 @@ from helpers.measure import folder_bytes, run
 from helpers.process import HERE, tensorflow_environment
 from helpers.report import origin, print_origin, print_table
 
+NOT_MEASURABLE = "within its start-up: more --megabytes"
+GARDEN = "Model Garden nsp, dupe {}"
+OURS = "bert-gpu nsp static, dupe {}"
+PACKED = "bert-gpu packed dynamic"
+HUGGING_FACE = {
+    "Hugging Face run_mlm.py's way": "transformers",
+    "Hugging Face tokenizers, ids only": "tokenizers",
+}
+PACKED_FLAGS = dict(objective="packed", masking="dynamic")
+TARGETS = {1: 20, 10: 12}  # tokens/s divided by Model Garden's, by dupe_factor
+
 
 def first_bytes(source, target, num_bytes):
-    """Copies the first whole documents of a text, about `num_bytes` bytes; repeats a shorter text
-    with a number added to each line.
+    """Copy the first whole documents of a text, about `num_bytes` bytes; repeat a shorter text with
+    a number added to each line.
     """
     size, copy = 0, 0
     with open(target, "wb") as out:
@@ -51,187 +64,142 @@ def first_bytes(source, target, num_bytes):
     return target
 
 
-def ours(text, vocab, folder, *flags):
+def ours(text, vocab, folder, **flags):
+    """Return the command of our data script."""
     files = dict(input_file=text, vocab_file=vocab, output_file=f"{folder}/x.tfrecord")
-    return script_command("create_pretraining_data.py", *flags, **files)
+    return script_command("create_pretraining_data.py", **files, **flags)
 
 
-def garden(text, vocab, folder, *flags):
+def garden(text, vocab, folder, **flags):
+    """Return the command of Model Garden's data script."""
+    files = dict(input_file=text, vocab_file=vocab, output_file=f"{folder}/x.tfrecord")
+    flags = [f"--{flag}={value}" for flag, value in (files | flags).items()]
     module = [sys.executable, "-m", "official.nlp.data.create_pretraining_data"]
-    return [
-        *module,
-        f"--input_file={text}",
-        f"--vocab_file={vocab}",
-        f"--output_file={folder}/x.tfrecord",
-        "--do_lower_case",
-        *flags,
-    ]
-
-
-def hugging_face(python, text, vocab, folder, kind):
-    return [python, HERE / "data_hugging_face.py", text, vocab, folder, "128", kind]
+    return [*module, "--do_lower_case", *flags]
 
 
 def count_records(folder):
-    """Number of records that a job wrote; None when it wrote no TFRecord files."""
+    """Return the number of records that a job wrote; None when it wrote no TFRecord files."""
     from bert_gpu.data.records import RecordSet
 
     shards = [str(path) for path in pathlib.Path(folder).glob("*.tfrecord")]
     return len(RecordSet(shards)) if shards else None
 
 
+def in_words(value, form):
+    return NOT_MEASURABLE if value is None else format(value, form)
+
+
 class Bench:
-    def __init__(self, args, work):
-        self.args, self.work = args, pathlib.Path(work)
-        self.vocab = self.work / "vocab" / "vocab.txt"
-        self.tiny = first_bytes(args.text, self.work / "tiny.txt", 2000)
-        self.text = first_bytes(args.text, self.work / "text.txt", args.megabytes * 10**6)
+    """A text, its vocabulary and the tables of jobs on them. work: folder for both."""
+
+    def __init__(self, options, work):
+        self.options, self.work = options, work
+        self.vocab = work / "vocab" / "vocab.txt"
+        self.tiny = first_bytes(options.text, work / "tiny.txt", 2000)
+        self.text = first_bytes(options.text, work / "text.txt", options.megabytes * 10**6)
         files = dict(input_file=self.text, output_file=f"{self.vocab.parent}/x.tfrecord")
-        kind = dict(dupe_factor=1, objective="packed", masking="dynamic")
-        run(script_command("create_pretraining_data.py", **files, **kind), watch=False)
+        flags = dict(dupe_factor=1, **PACKED_FLAGS)
+        run(script_command("create_pretraining_data.py", **files, **flags), watch=False)
         self.num_tokens = load_json(self.vocab.parent / "dataset.json")["num_tokens"]
 
-    def measure(self, make, repeats=1, text=None):
-        """(seconds without start-up, Run, folder) of a command made by make(text, folder): the
-        median of `repeats` pairs of a start-up and a whole run, one right after the other; None
-        where a run took no longer than its start-up.
-        """
-        runs = []
-        for _ in range(repeats):
-            idle = run(make(self.tiny, self.fresh("tiny")), watch=False).seconds
-            folder = self.fresh("out")
-            whole = run(make(text or self.text, folder))
-            runs.append((whole.seconds - idle, whole))
-        seconds, whole = sorted(runs, key=lambda pair: pair[0])[len(runs) // 2]
-        return (seconds if seconds > 0 else None), whole, folder
-
-    def fresh(self, name):
+    def fresh(self, name="out"):
+        """Return the path of an empty folder."""
         folder = self.work / name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         return str(folder)
 
-    def speed(self):
-        """Compares the jobs; every job reads the same text once per pass."""
-        jobs = []
-        for dupe in (1, 10):
-            flags = [
-                f"--dupe_factor={dupe}",
-                "--max_seq_length=128",
-                "--max_predictions_per_seq=20",
-            ]
-            peer, mine = f"Model Garden nsp, dupe {dupe}", f"bert-gpu nsp static, dupe {dupe}"
-            jobs.append((peer, lambda t, f, flags=flags: garden(t, self.vocab, f, *flags), dupe, 1))
-            jobs.append(
-                (
-                    mine,
-                    lambda t, f, flags=flags: ours(
-                        t, self.vocab, f, *flags, "--validation_share=0"
-                    ),
-                    dupe,
-                    self.args.runs,
-                )
-            )
-        if self.args.hf_python:
-            for name, kind in HUGGING_FACE_JOBS.items():
-                jobs.append(
-                    (
-                        name,
-                        lambda t, f, kind=kind: hugging_face(
-                            self.args.hf_python, t, self.vocab, f, kind
-                        ),
-                        1,
-                        1,
-                    )
-                )
-        packed = ["--objective=packed", "--masking=dynamic", "--validation_share=0"]
-        jobs.append(
-            (
-                "bert-gpu packed dynamic",
-                lambda t, f: ours(t, self.vocab, f, *packed),
+    def jobs(self):
+        """Yield (name, function (text, folder) -> command, passes over the text, runs)."""
+        for dupe in self.options.dupes:
+            flags = dict(dupe_factor=dupe, max_seq_length=128, max_predictions_per_seq=20)
+            yield (
+                GARDEN.format(dupe),
+                lambda t, f, flags=flags: garden(t, self.vocab, f, **flags),
+                dupe,
                 1,
-                self.args.runs,
             )
-        )
-        results, rows = {}, []
-        for name, make, passes, repeats in jobs:
-            seconds, one, folder = self.measure(make, repeats)
-            num_records = count_records(folder)
-            speed = passes * self.num_tokens / seconds if seconds else None
-            results[name] = dict(tokens_per_second=speed, instances=num_records)
-            rows.append(
-                [
-                    name,
-                    shown(seconds, ".2f"),
-                    shown(speed and speed / 1e6, ".2f"),
-                    "" if num_records is None else f"{num_records:,}",
-                    "" if num_records is None else shown(seconds and num_records / seconds, ",.0f"),
-                    f"{one.peak_bytes / 1e6:,.0f}",
-                    f"{folder_bytes(folder) / 1e6:,.1f}",
-                ]
+            yield (
+                OURS.format(dupe),
+                lambda t, f, flags=flags: ours(t, self.vocab, f, validation_share=0, **flags),
+                dupe,
+                self.options.runs,
             )
-            print(f"... {name}: {shown(seconds, '.2f')} s", flush=True)
+        python = self.options.hf_python
+        script = [python, HERE / "data_hugging_face.py"]
+        for name, kind in HUGGING_FACE.items() if python else ():
+            yield name, lambda t, f, kind=kind: [*script, t, self.vocab, f, "128", kind], 1, 1
+        flags = PACKED_FLAGS | dict(validation_share=0)
+        yield PACKED, lambda t, f: ours(t, self.vocab, f, **flags), 1, self.options.runs
+
+    def measure(self, make, repeats):
+        """Return (seconds without start-up, peak bytes, folder) of a command: the median of
+        `repeats` pairs of a start-up and a whole run, one right after the other; None as seconds
+        where a run took no longer than its start-up.
+        """
+        seconds = []
+        for _ in range(repeats):
+            idle = run(make(self.tiny, self.fresh("tiny")), watch=False).seconds
+            folder = self.fresh()
+            whole = run(make(self.text, folder))
+            seconds.append(whole.seconds - idle)
+        median = statistics.median_low(seconds)
+        return (median if median > 0 else None), whole.peak_bytes, folder
+
+    def speed(self):
+        """Compare the jobs; every job reads the same text once per pass."""
+        speeds, counts, rows = {}, {}, []
+        for name, make, passes, repeats in self.jobs():
+            seconds, peak, folder = self.measure(make, repeats)
+            count = counts[name] = count_records(folder)
+            speed = speeds[name] = passes * self.num_tokens / seconds if seconds else None
+            cells = [in_words(seconds, ".2f"), in_words(speed and speed / 1e6, ".2f")]
+            cells.append("" if count is None else f"{count:,}")
+            cells.append("" if count is None else in_words(seconds and count / seconds, ",.0f"))
+            rows.append([name, *cells, f"{peak / 1e6:,.0f}", f"{folder_bytes(folder) / 1e6:,.1f}"])
+            print(f"... {name}: {cells[0]} s", flush=True)
         size = os.path.getsize(self.text) / 1e6
         print(
-            f"\n{size:.1f} MB of text, {self.num_tokens:,} "
-            "tokens a pass; two cores; start-up taken off\n"
+            f"\n{size:.1f} MB of text, {self.num_tokens:,} tokens a pass; two cores; "
+            "start-up taken off\n"
         )
-        print_table(
-            ["job", "seconds", "M tokens/s", "instances", "instances/s", "peak MB", "written MB"],
-            rows,
-        )
-        self.compare(results)
+        header = ["job", "seconds", "M tokens/s", "records", "records/s", "peak MB", "written MB"]
+        print_table(header, rows)
 
-    def compare(self, results):
-        def ratio(ours, theirs, what="tokens_per_second"):
-            mine, peers = results[ours][what], results[theirs][what]
-            return mine / peers if mine and peers else None
+        def times(mine, theirs):
+            values = speeds[mine], speeds[theirs]
+            return in_words(values[0] / values[1] if all(values) else None, ".1f")
 
         print()
-        for dupe, target in ((1, 20), (10, 12)):
-            mine, peer = f"bert-gpu nsp static, dupe {dupe}", f"Model Garden nsp, dupe {dupe}"
-            instances = ratio(mine, peer, "instances")
+        for dupe in self.options.dupes:
+            mine, theirs = OURS.format(dupe), GARDEN.format(dupe)
             print(
-                f"nsp, dupe {dupe}: {shown(ratio(mine, peer), '.1f')} x Model Garden "
-                f"(target {target}); {instances:.3f} of their instances (0.98-1.02)"
+                f"nsp, dupe {dupe}: {times(mine, theirs)} x Model Garden (target {TARGETS[dupe]}); "
+                f"{counts[mine] / counts[theirs]:.3f} of their records (0.98-1.02)"
             )
-        packed = "bert-gpu packed dynamic"
-        print(
-            f"packed dynamic: {shown(ratio(packed, 'Model Garden nsp, dupe 1'), '.1f')} "
-            "x Model Garden's nsp (target 40)"
-        )
-        for name in HUGGING_FACE_JOBS:
-            if name in results:
-                print(f"packed dynamic: {shown(ratio(packed, name), '.1f')} x {name} (target 25)")
+        first = GARDEN.format(self.options.dupes[0])
+        print(f"packed dynamic: {times(PACKED, first)} x Model Garden's nsp (target 40)")
+        for name in HUGGING_FACE:
+            if name in speeds:
+                print(f"packed dynamic: {times(PACKED, name)} x {name} (target 25)")
 
     def memory(self):
-        """Peak memory as the text grows, with two workers."""
+        """Print the peak memory as the text grows, with two workers."""
         rows = []
-        for megabytes in self.args.memory_megabytes:
-            text = first_bytes(self.args.text, self.work / "grown.txt", megabytes * 10**6)
-            one = run(
-                ours(text, self.vocab, self.fresh("out"), "--dupe_factor=1", "--num_workers=2")
-            )
-            rows.append(
-                [
-                    f"{os.path.getsize(text) / 1e6:.0f}",
-                    f"{one.peak_bytes / 1e6:,.0f}",
-                    f"{one.seconds:.1f}",
-                ]
-            )
+        for megabytes in self.options.memory_megabytes:
+            text = first_bytes(self.options.text, self.work / "grown.txt", megabytes * 10**6)
+            one = run(ours(text, self.vocab, self.fresh(), dupe_factor=1, num_workers=2))
+            size = os.path.getsize(text) / 1e6
+            rows.append([f"{size:.0f}", f"{one.peak_bytes / 1e6:,.0f}", f"{one.seconds:.1f}"])
         print(
-            "\npeak memory, nsp static, dupe 1, two workers (target: "
-            "within 10 % of each other, at most 2,000 MB)\n"
+            "\npeak memory, nsp static, dupe 1, two workers (target: within 10 % of each other, "
+            "at most 2,000 MB)\n"
         )
         print_table(["MB of text", "peak MB", "seconds"], rows)
 
     def tokenizer_share(self):
-        """Speed of one worker's whole job as a share of the bare tokenizer's, and where the rest
-        goes.
-        """
-        import cProfile
-        import pstats
-
+        """Print the speed of one worker's whole job as a share of the bare tokenizer's."""
         import tensorflow as tf
 
         from bert_gpu.data.build import open_job
@@ -253,71 +221,47 @@ class Bench:
         tokenizer.tokenize(lines[:1000])
         bare = timed(lambda: tokenizer.tokenize(lines))
         rows = [["tokenizer alone", f"{bare:.2f}", f"{size / bare / 1e6:.1f}", "1.00"]]
-        profiles = {}
-        for name, settings in (
-            ("packed dynamic", dict(objective="packed", masking="dynamic")),
-            ("nsp static, dupe 1", dict(dupe_factor=1)),
-        ):
-            folder = self.fresh("out")
+        jobs = {"packed dynamic": PACKED_FLAGS, "nsp static, dupe 1": dict(dupe_factor=1)}
+        for name, settings in jobs.items():
             config = DataConfig(
                 input_file=str(self.text),
-                output_file=f"{folder}/x.tfrecord",
+                output_file=f"{self.fresh()}/x.tfrecord",
                 vocab_file=str(self.vocab),
                 validation_share=0.0,
                 **settings,
             )
             plan = open_job(config).plan
             worker = ShardBuilder(config, str(self.vocab), plan.split)
-            worker.write_shard(plan.shards()[0], lambda *done: None)  # compiles
 
-            def whole(plan=plan, worker=worker):
-                for shard in plan.shards():
-                    worker.write_shard(shard, lambda *done: None)
+            def write(shards, worker=worker):
+                for shard in shards:
+                    worker.write_shard(shard, lambda *progress: None)
 
-            seconds = timed(whole)
-            rows.append(
-                [
-                    f"whole job, {name}",
-                    f"{seconds:.2f}",
-                    f"{size / seconds / 1e6:.1f}",
-                    f"{bare / seconds:.2f}",
-                ]
-            )
-            profiler = cProfile.Profile()
-            profiler.runcall(whole)
-            profiles[name] = pstats.Stats(profiler)
+            write(plan.shards()[:1])  # compiles
+            seconds = timed(lambda plan=plan, write=write: write(plan.shards()))
+            cells = [f"{seconds:.2f}", f"{size / seconds / 1e6:.1f}", f"{bare / seconds:.2f}"]
+            rows.append([f"whole job, {name}", *cells])
         print("\none worker, one thread: share of the bare tokenizer's speed\n")
         print_table(["work", "seconds", "MB/s", "share"], rows)
-        for name, stats in profiles.items():
-            print(f"\nprofile of {name}: seconds in each part, with what it calls")
-            for part, seconds in sorted(part_seconds(stats).items(), key=lambda item: -item[1]):
-                print(f"  {part:<28}{seconds:6.2f}")
 
     def reading(self):
-        """Tokens per second of the input pipeline on one core, and the time to the first batch
-        after a million records.
+        """Print tokens per second of the input pipeline on one core, and the time to the first
+        batch after a million records.
         """
+        kinds = {
+            "static nsp": dict(dupe_factor=3),
+            "compact packed, masked when read": PACKED_FLAGS,
+        }
         rows = []
-        for name, flags in (
-            ("static nsp", ["--dupe_factor=3"]),
-            ("compact packed, masked when read", ["--objective=packed", "--masking=dynamic"]),
-        ):
-            folder = self.fresh("out")
-            run(ours(self.text, self.vocab, folder, *flags), watch=False)
+        for name, flags in kinds.items():
+            folder = self.fresh()
+            run(ours(self.text, self.vocab, folder, **flags), watch=False)
             result = run_reader(folder)
-            rows.append(
-                [
-                    name,
-                    f"{result['tokens_per_second'] / 1e6:.2f}",
-                    f"{result['seek_seconds'] * 1e3:.0f}",
-                    f"{result['num_records']:,}",
-                ]
-            )
+            speed, seek = result["tokens_per_second"] / 1e6, 1e3 * result["seek_seconds"]
+            rows.append([name, f"{speed:.2f}", f"{seek:.0f}", f"{result['num_records']:,}"])
         print("\ninput pipeline, one core, batches of 256 rows (target: at least 1 M tokens/s)\n")
-        print_table(
-            ["records", "M tokens/s", "ms to first batch after 1 M records", "records in the set"],
-            rows,
-        )
+        header = ["M tokens/s", "ms to first batch after 1 M records", "records in the set"]
+        print_table(["records", *header], rows)
 
 
 TABLES = {
@@ -326,43 +270,6 @@ TABLES = {
     "share": Bench.tokenizer_share,
     "reading": Bench.reading,
 }
-NOT_MEASURABLE = "within its start-up: more --megabytes"
-HUGGING_FACE_JOBS = {
-    "Hugging Face run_mlm.py's way": "transformers",
-    "Hugging Face tokenizers, ids only": "tokenizers",
-}
-PARTS = {
-    "read_block": "reading text",
-    "tokenize": "tokenizer",
-    "pair_instances": "instances",
-    "packed_rows": "packing",
-    "tokens": "rows of tokens",
-    "_static_features": "masking and features",
-    "compact_features": "features",
-    "encode_examples": "encoding records",
-    "write": "checksums and writing",
-}
-
-
-def shown(value, form):
-    return NOT_MEASURABLE if value is None else format(value, form)
-
-
-def part_of(function):
-    """The part of a function of a profile, (path, line, name); None = of no part."""
-    path, _, name = function
-    return PARTS.get(name) if "bert_gpu" in path else None
-
-
-def part_seconds(stats):
-    """{part: seconds with what it calls} of a pstats.Stats; calls within a part count once."""
-    parts = {}
-    for function, (_, _, _, cumulative, callers) in stats.stats.items():
-        part = part_of(function)
-        if part:
-            inner = sum(call[3] for caller, call in callers.items() if part_of(caller) == part)
-            parts[part] = parts.get(part, 0.0) + cumulative - inner
-    return parts
 
 
 def timed(function):
@@ -372,10 +279,10 @@ def timed(function):
 
 
 def run_reader(folder):
-    command = [sys.executable, HERE / "data_reader.py", folder]
+    """Return what data_reader.py prints, on one core."""
     one_core = {min(os.sched_getaffinity(0))}
     result = subprocess.run(
-        command,
+        [sys.executable, HERE / "data_reader.py", folder],
         env=tensorflow_environment(),
         stdout=subprocess.PIPE,
         text=True,
@@ -388,25 +295,16 @@ def run_reader(folder):
 def make_parser():
     parser = benchmark_parser(__doc__, "text")
     parser.add_argument(
-        "--megabytes",
-        type=float,
-        default=20.0,
-        help="size of the text to use, from its beginning, MB",
+        "--megabytes", type=float, default=20.0, help="MB of the text, from its beginning"
     )
-    parser.add_argument(
-        "--memory_megabytes",
-        type=lambda text: [float(part) for part in text.split(",")],
-        default=[20.0, 71.0, 300.0],
-    )
+    parser.add_argument("--dupes", type=numbers(int), default=list(TARGETS), help="some of 1,10")
+    parser.add_argument("--memory_megabytes", type=numbers(float), default=[20.0, 71.0, 300.0])
     parser.add_argument(
         "--runs", type=int, default=5, help="runs of each of our jobs; the median is printed"
     )
     add_python(parser, "--hf_python", "Hugging Face's datasets")
     parser.add_argument(
-        "--part",
-        type=names_among(TABLES),
-        default=list(TABLES),
-        help="comma-separated names of tables",
+        "--part", type=names_among(TABLES), default=list(TABLES), help="names of tables"
     )
     return parser
 

@@ -19,9 +19,9 @@ import statistics
 import sys
 
 import numpy as np
-from helpers.command import Failed, add_python, benchmark_parser, work_folder
+from helpers.command import add_python, benchmark_parser, work_folder
 from helpers.models import make_model
-from helpers.process import Peer
+from helpers.process import Race
 from helpers.report import origin, print_origin, print_table, read_results, write_results
 from helpers.shapes import SHAPES
 
@@ -34,78 +34,71 @@ TASKS = ("embed", "fill_mask")
 
 
 def read_texts(path, count):
-    """(lines, the same with one word masked) of a text: sentences of at least two words."""
+    """Return sentences of at least two words of a text, and the same with one word masked."""
     with open(path, encoding="utf-8") as file:
         lines = [line.strip() for line in file if len(line.split()) > 1][:count]
-    generator, masked = np.random.default_rng(0), []
+    generator = np.random.default_rng(0)
+    masked = []
     for line in lines:
         words = line.split()
         words[generator.integers(len(words))] = "[MASK]"
         masked.append(" ".join(words))
-    return lines, masked
+    return dict(embed=lines, fill_mask=masked)
 
 
-def best_batch(peer, task, batches, count):
-    """The batch of most lines/s on the first `count` texts."""
+def open_best(peer, task, batches, count):
+    """Open a task with the batch of most lines/s on the first `count` texts; return its result."""
     seconds = {}
     for batch in batches:
         peer.ask("open", task=task, batch=batch)
         seconds[batch] = peer.ask("run", task=task, count=count)
-    return min(seconds, key=seconds.get)
+    best = min(seconds, key=seconds.get)
+    peer.ask("open", task=task, batch=best)
+    return dict(batch=best, seconds=[])
 
 
-def race(options, folder, task, num_lines):
-    """{system: dict of batch, seconds of each turn, largest difference from ours}."""
-    results, peers, python = {}, {}, options.oracle_python
-    try:
-        for name, (script, settings, batches) in SYSTEMS.items():
-            theirs = name != "ours"
-            if theirs and python is None:
-                results[name] = dict(error="no environment with torch: give --oracle_python")
-                continue
-            try:
-                given = dict(model=str(folder / "model"), texts=str(folder / "texts.json"))
-                peers[name] = Peer(script, given | settings, python if theirs else None)
-                batch = best_batch(peers[name], task, batches, min(num_lines, options.tuning))
-                peers[name].ask("open", task=task, batch=batch)
-                results[name] = dict(batch=batch, seconds=[])
-            except Failed as problem:
-                results[name] = dict(error=str(problem))
-                if name in peers:
-                    peers.pop(name).close()
-        for turn in range(options.turns):
-            for name, peer in peers.items():
-                output = str(folder / f"{task}-{name}.npy") if turn == 0 else None
-                seconds = peer.ask("run", patience=3600, task=task, count=num_lines, output=output)
-                results[name]["seconds"].append(seconds)
-                print(f"  {task}, {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
-    finally:
-        for peer in peers.values():
-            peer.close()
-    ours = np.load(folder / f"{task}-ours.npy")
-    for name in peers:
-        found = np.load(folder / f"{task}-{name}.npy")
-        results[name]["difference"] = float(np.abs(found - ours).max())
-    return results
+def compare(options, folder, num_lines):
+    """Return {task: {system: {"batch", "seconds" of each turn, "difference" from ours}}}."""
+
+    def open_task(name, peer, result):
+        result[task] = open_best(peer, task, SYSTEMS[name][2], count)
+
+    def turn(name, peer, result):
+        output = None if result[task]["seconds"] else str(folder / f"{task}-{name}.npy")
+        seconds = peer.ask("run", patience=3600, task=task, count=num_lines, output=output)
+        result[task]["seconds"].append(seconds)
+        print(f"  {task}, {name}: {seconds:.1f} s", file=sys.stderr, flush=True)
+
+    count = min(num_lines, options.tuning)
+    files = dict(model=str(folder / "model"), texts=str(folder / "texts.json"))
+    with Race(options.oracle_python) as race:
+        for name, (system, settings, _) in SYSTEMS.items():
+            race.start(name, system, files | settings, lambda peer: {})
+        for task in TASKS:
+            race.turn(open_task)
+            for _ in range(options.turns):
+                race.turn(turn)
+            ours = np.load(folder / f"{task}-ours.npy")
+            for name in race.peers:
+                difference = np.abs(np.load(folder / f"{task}-{name}.npy") - ours).max()
+                race.results[name][task]["difference"] = float(difference)
+    return {
+        task: {name: result.get(task, result) for name, result in race.results.items()}
+        for task in TASKS
+    }
 
 
 def rows_of(task, results, num_lines):
-    """Rows of the table."""
+    """Yield the rows of the table of a task."""
     ours = statistics.median(results["ours"]["seconds"])
     for name, result in results.items():
         if "error" in result:
             yield [task, name, "", "", "", result["error"]]
             continue
         seconds = statistics.median(result["seconds"])
-        unit = "tokens" if name == "ours" else "lines"
-        yield [
-            task,
-            name,
-            f"{result['batch']} {unit}",
-            f"{num_lines / seconds:,.0f}",
-            f"{seconds / ours:.2f}",
-            f"{result['difference']:.0e}",
-        ]
+        batch = f"{result['batch']} {'tokens' if name == 'ours' else 'lines'}"
+        speeds = [f"{num_lines / seconds:,.0f}", f"{seconds / ours:.2f}"]
+        yield [task, name, batch, *speeds, f"{result['difference']:.0e}"]
 
 
 def make_parser():
@@ -124,22 +117,20 @@ def main():
     if options.threads:
         names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
         os.environ |= dict.fromkeys(names, str(options.threads))
-    found = origin()
-    print_origin(found)
-    lines, masked = read_texts(options.text, options.lines)
+    source = origin()
+    print_origin(source)
+    texts = read_texts(options.text, options.lines)
+    count = len(texts["embed"])
     with work_folder() as folder:
         make_model(folder, options.text, options.model)
-        texts = dict(embed=lines, fill_mask=masked)
         (folder / "texts.json").write_text(json.dumps(texts))
-        results = {task: race(options, folder, task, len(lines)) for task in TASKS}
-    print(f"{options.model}, {len(lines):,} lines, float32\n")
-    print_table(
-        ("task", "system", "batch", "lines/s", "time to ours", "largest difference"),
-        [row for task in TASKS for row in rows_of(task, results[task], len(lines))],
-    )
+        results = compare(options, folder, count)
+    print(f"{options.model}, {count:,} lines, float32\n")
+    header = ("task", "system", "batch", "lines/s", "time to ours", "largest difference")
+    print_table(header, [row for task in TASKS for row in rows_of(task, results[task], count)])
+    key = f"{options.model}, {count} lines"
     stored = read_results(options.json)
-    key = f"{options.model}, {len(lines)} lines"
-    write_results(options.json, stored | {key: found | dict(results=results)})
+    write_results(options.json, stored | {key: source | dict(results=results)})
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import statistics
 import sys
 
 import numpy as np
+from helpers import measure
 from helpers.command import (
     Failed,
     add_python,
@@ -31,15 +32,15 @@ from helpers.command import (
     work_folder,
 )
 from helpers.models import make_model
-from helpers.process import Peer
-from helpers.report import origin, print_origin, print_table, read_results, write_results
+from helpers.process import Race
+from helpers.report import origin, print_origin, print_table, read_results, spread, write_results
 from helpers.shapes import SHAPES
 
 PARTS = ("padding", "freezing")
 PRECISIONS = ("float32", "bfloat16")
 PADDINGS = ("fixed", "dynamic", "uniform")
-TARGETS = dict(float32=1.25, bfloat16=1.5)  # tokens/s of our best to their best
-PHASES = ("train", "predict")
+TARGETS = dict(float32=1.25, bfloat16=1.5)  # our best tokens/s divided by their best
+PHASES = dict(train="training", predict="prediction")
 FROZEN = {  # {name: --freeze}
     "nothing": "",
     "embeddings": "embeddings",
@@ -49,72 +50,55 @@ FROZEN = {  # {name: --freeze}
 
 
 def variants(paddings):
-    """{name: (system, settings)}."""
-    ours = {f"ours, {name}": ("finetuning_ours", dict(padding=name)) for name in paddings}
-    theirs = {
-        f"Trainer, {name}": ("finetuning_hugging_face", dict(padding=name)) for name in paddings
-    }
+    """Return {name: (system, settings)}."""
+    entries = {f"ours, {name}": ("finetuning_ours", dict(padding=name)) for name in paddings}
+    for name in paddings:
+        entries[f"Trainer, {name}"] = ("finetuning_hugging_face", dict(padding=name))
     if "fixed" in paddings:
-        compiled = dict(padding="fixed", compiled=True)
-        theirs["Trainer, fixed, compiled"] = ("finetuning_hugging_face", compiled)
-    return ours | theirs
+        settings = dict(padding="fixed", compiled=True)
+        entries["Trainer, fixed, compiled"] = ("finetuning_hugging_face", settings)
+    return entries
 
 
-def race(options, folder, precision):
-    """{variant: {"train", "predict": tokens/s of each turn, "difference": of probabilities} or
-    {"error"}}.
+def compare(options, folder, precision):
+    """Return {variant: {"train", "predict": tokens/s of each turn, "loss", "difference": of
+    probabilities} or {"error"}}.
     """
-    results, peers = {}, {}
-    try:
+
+    def turn(name, peer, result):
+        output = None if result["predict"] else str(folder / f"{name}.npy")
+        training = peer.ask("train", patience=3600, num_steps=options.steps)
+        prediction = peer.ask("predict", patience=3600, output=output)
+        result["train"].append(training["tokens_per_second"])
+        result["predict"].append(prediction["tokens_per_second"])
+        result["loss"] = training["loss"]
+        print(f"  {precision}, {name}: {result}", file=sys.stderr, flush=True)
+
+    common = dict(model=str(folder / "model"), pairs=options.pairs, batch=options.batch)
+    common |= dict(precision=precision)
+    with Race(options.oracle_python) as race:
         for name, (system, settings) in variants(options.paddings).items():
-            python = None if system == "finetuning_ours" else options.oracle_python
-            if system != "finetuning_ours" and python is None:
-                results[name] = dict(error="no environment with torch: give --oracle_python")
-                continue
-            given = dict(model=str(folder / "model"), pairs=str(options.pairs), batch=options.batch)
-            try:
-                peers[name] = Peer(system, given | settings | dict(precision=precision), python)
-                results[name] = {phase: [] for phase in PHASES}
-            except Failed as problem:
-                results[name] = dict(error=str(problem))
-        for turn in range(options.turns):
-            for name in list(peers):
-                try:
-                    take_turn(options, folder, name, peers[name], results[name], turn)
-                except Failed as problem:
-                    results[name] = dict(error=str(problem))
-                    peers.pop(name).close()
-                print(f"  {precision}, {name}: {results[name]}", file=sys.stderr, flush=True)
-    finally:
-        for peer in peers.values():
-            peer.close()
-    ours = np.load(folder / f"ours, {options.paddings[0]}.npy")
-    for name in peers:
-        results[name]["difference"] = float(np.abs(np.load(folder / f"{name}.npy") - ours).max())
-    return results
-
-
-def take_turn(options, folder, name, peer, result, turn):
-    """Adds tokens/s of one training and one prediction to a result."""
-    output = str(folder / f"{name}.npy") if turn == 0 else None
-    trained = peer.ask("train", patience=3600, num_steps=options.steps)
-    predicted = peer.ask("predict", patience=3600, output=output)
-    result["train"].append(trained["tokens_per_second"])
-    result["predict"].append(predicted["tokens_per_second"])
-    result["loss"] = trained["loss"]
+            race.start(name, system, common | settings, lambda peer: dict(train=[], predict=[]))
+        for _ in range(options.turns):
+            race.turn(turn)
+        ours = np.load(folder / f"ours, {options.paddings[0]}.npy")
+        for name in race.peers:
+            difference = np.abs(np.load(folder / f"{name}.npy") - ours).max()
+            race.results[name]["difference"] = float(difference)
+    return race.results
 
 
 def best_of(results, system, phase):
-    """(median tokens/s, name) of a system's fastest variant; None when none was measured."""
-    found = [
+    """Return (median tokens/s, name) of a system's fastest variant; None when none was measured."""
+    speeds = [
         (statistics.median(result[phase]), name)
         for name, result in results.items()
         if name.startswith(system) and "error" not in result
     ]
-    return max(found, default=None)
+    return max(speeds, default=None)
 
 
-def print_race(precision, results):
+def print_comparison(precision, results):
     rows = []
     for name, result in results.items():
         if "error" in result:
@@ -123,27 +107,24 @@ def print_race(precision, results):
         speeds = [f"{statistics.median(result[phase]):,.0f}" for phase in PHASES]
         rows.append([name, *speeds, f"{result['loss']:.3f}", f"{result['difference']:.0e}"])
     print(f"\n{precision}: real tokens a second\n")
-    print_table(("variant", "training", "prediction", "loss", "largest difference"), rows)
+    print_table(("variant", *PHASES.values(), "loss", "largest difference"), rows)
     print()
-    for phase, called in zip(PHASES, ("training", "prediction"), strict=True):
+    for phase, label in PHASES.items():
         ours, theirs = (best_of(results, system, phase) for system in ("ours", "Trainer"))
         if ours is None or theirs is None:
-            print(f"{called}: no comparison")
+            print(f"{label}: no comparison")
             continue
-        ratio, goal = ours[0] / theirs[0], TARGETS[precision]
-        verdict = "reached" if ratio >= goal else "missed"
+        times, goal = ours[0] / theirs[0], TARGETS[precision]
         print(
-            f"{called}: {ours[1]} is {ratio:.2f} x {theirs[1]}, each its best "
-            f"(goal {goal}: {verdict})"
+            f"{label}: {ours[1]} is {times:.2f} x {theirs[1]}, each its best "
+            f"(goal {goal}: {'reached' if times >= goal else 'missed'})"
         )
 
 
 def freeze(options, folder, name, seed):
-    """Fine-tunes once with parts frozen. {"seconds": of a step, "peak_bytes", "accuracy"}."""
-    from helpers import measure
-
+    """Fine-tune once, parts frozen. Returns {"seconds": of a step, "peak_bytes", "accuracy"}."""
     layers = load_json(f"{options.init_checkpoint}/config.json")["num_hidden_layers"]
-    frozen = FROZEN[name].replace("HALF", str(layers // 2)).replace("ALL", str(layers))
+    parts = FROZEN[name].replace("HALF", str(layers // 2)).replace("ALL", str(layers))
     output = folder / f"{name}-{seed}"
     command = script_command(
         "run_classifier.py",
@@ -157,44 +138,36 @@ def freeze(options, folder, name, seed):
         train_batch_size=options.batch,
         num_train_epochs=options.epochs,
         learning_rate=options.learning_rate,
-        **(dict(freeze=frozen) if frozen else {}),
+        **(dict(freeze=parts) if parts else {}),
     )
     try:
-        found = measure.run(command)
+        run = measure.run(command)
     except RuntimeError as error:
         raise Failed(str(error)[-300:]) from None
     lines, _ = read_metrics(output)
     speeds = [line["steps_per_second"] for line in lines if line["steps_per_second"]]
     if not speeds:
         raise Failed("too few steps to time: more --epochs, or a smaller --batch")
-    return dict(
-        seconds=1 / statistics.median(speeds),
-        peak_bytes=found.peak_bytes,
-        accuracy=load_json(output / "eval_results.json")["accuracy"],
-    )
+    accuracy = load_json(output / "eval_results.json")["accuracy"]
+    seconds = 1 / statistics.median(speeds)
+    return dict(seconds=seconds, peak_bytes=run.peak_bytes, accuracy=accuracy)
 
 
-def print_freezing(rows):
-    """rows: {name: list of results of `freeze`}."""
-    first = statistics.median(row["seconds"] for row in next(iter(rows.values())))
-    table = []
-    for name, found in rows.items():
-        seconds = statistics.median(row["seconds"] for row in found)
-        scores = [row["accuracy"] for row in found]
-        table.append(
-            [
-                name,
-                f"{seconds:.3f}",
-                f"{seconds / first:.2f}",
-                f"{statistics.median(row['peak_bytes'] for row in found) / 2**20:,.0f}",
-                f"{statistics.mean(scores):.3f} ({min(scores):.3f} to {max(scores):.3f})",
-            ]
+def print_freezing(results):
+    """Print the table of {name: list of results of `freeze`}."""
+    table, first = [], None
+    for name, rows in results.items():
+        seconds, peak = (
+            statistics.median(row[field] for row in rows) for field in ("seconds", "peak_bytes")
         )
+        first = first or seconds
+        cells = [f"{seconds:.3f}", f"{seconds / first:.2f}", f"{peak / 2**20:,.0f}"]
+        table.append([name, *cells, spread([row["accuracy"] for row in rows])])
     print_table(("frozen", "seconds a step", "share", "peak memory, MB", "accuracy"), table)
 
 
 def even(text):
-    """A type for argparse: a positive even number."""
+    """Read a positive even number, for argparse."""
     value = int(text)
     if value < 2 or value % 2:
         raise argparse.ArgumentTypeError(f"{text}: must be an even number from 2 on")
@@ -224,26 +197,29 @@ def main():
     options = parser.parse_args()
     if "freezing" in options.part and not options.init_checkpoint:
         parser.error("--part=freezing: needs a pretrained model, --init_checkpoint")
-    found, stored = origin(), read_results(options.json)
-    print_origin(found)
+    source, stored = origin(), read_results(options.json)
+    print_origin(source)
+
+    def store(key, results):
+        stored[key] = source | dict(results=results)
+        write_results(options.json, stored)
+
     try:
         with work_folder() as folder:
             if "padding" in options.part:
                 make_model(folder, options.text, options.model, classifies=True)
                 print(f"{options.model}, {options.batch} pairs a step, at most 128 tokens each")
                 for precision in options.precision:
-                    results = race(options, folder, precision)
-                    print_race(precision, results)
-                    stored[f"padding, {options.model}, {precision}"] = found | dict(results=results)
-                    write_results(options.json, stored)
+                    results = compare(options, folder, precision)
+                    print_comparison(precision, results)
+                    store(f"padding, {options.model}, {precision}", results)
             if "freezing" in options.part:
-                rows = {
+                results = {
                     name: [freeze(options, folder, name, seed) for seed in range(options.seeds)]
                     for name in options.frozen
                 }
-                print_freezing(rows)
-                stored["freezing"] = found | dict(results=rows)
-                write_results(options.json, stored)
+                print_freezing(results)
+                store("freezing", results)
     except Failed as failed:
         sys.exit(f"error: {failed}")
 

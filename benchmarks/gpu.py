@@ -8,15 +8,16 @@ in parts of at most eight minutes.
                                                      # CPU where there is no GPU
 
 Each item is measured in its own processes and written to the JSON file as soon as it is done. A
-part that runs again measures only what is missing (--again measures everything). The tables name
-missing and failed items. --plots draws curves as PNG; with --table, from the JSON file alone.
+part that runs again measures only what is missing or failed. The tables name missing and failed
+items.
 """
 
+import functools
+import re
 import subprocess
 import sys
 import time
 
-from helpers import gpu_plots
 from helpers.command import Failed, add_python, benchmark_parser, names_among, work_folder
 from helpers.gpu_runs import (
     attention_items,
@@ -31,85 +32,84 @@ from helpers.report import hardware, print_table, read_results, write_results
 
 PART_SECONDS = 480
 LEAST_SECONDS = 20  # no item starts with less time left
-# left out by --small
-LIKE_OTHERS = (
-    "base512",
-    "large128",
-    "large512",
-    "memory-large128",
-    "memory-base512",
-    "memory-large512",
-)
-TARGETS = {128: 1.15, 512: 1.0}  # tokens/s of our best to PyTorch's best
-
-
-PARTS = {
-    **{
-        f"{model}{length}": lambda setup, model=model, length=length: speed_items(
-            setup, model, length
-        )
-        for model in ("base", "large")
-        for length in (128, 512)
-    },
+MODELS = {
+    f"{model}{length}": (model, length) for model in ("base", "large") for length in (128, 512)
+}
+TARGETS = {128: 1.15, 512: 1.0}  # our best tokens/s divided by PyTorch's best
+SPEED = {
+    name: functools.partial(speed_items, model=model, length=length)
+    for name, (model, length) in MODELS.items()
+}
+MEMORY = {
+    f"memory-{name}": functools.partial(memory_items, model=model, length=length)
+    for name, (model, length) in MODELS.items()
+}
+PARTS = SPEED | {  # {name: function of a Setup -> items}
     "input": input_items,
     "attention": attention_items,
-    "memory-base128": lambda setup: memory_items(setup, "base", 128),
+    "memory-base128": MEMORY["memory-base128"],
     "replicas": replica_items,
     "precision": precision_items,
-    **{
-        f"memory-{model}{length}": lambda setup, model=model, length=length: memory_items(
-            setup, model, length
-        )
-        for model, length in (("large", 128), ("base", 512), ("large", 512))
-    },
-    "crammed": lambda setup: record_items(setup, "crammed"),
-    "bert": lambda setup: record_items(setup, "bert"),
+    **MEMORY,
+    "crammed": functools.partial(record_items, recipe="crammed"),
+    "bert": functools.partial(record_items, recipe="bert"),
+}
+SMALL = [name for name in PARTS if name == "memory-base128" or name not in MEMORY]
+SMALL = [name for name in SMALL if name == "base128" or name not in SPEED]
+FIELDS = {  # of the parts whose items have only a few values
+    "attention": ("plain", "cudnn", "agrees", "speedup"),
+    "input": ("rows", "steps", "tokens_per_second", "padded_tokens_per_second", "input_wait"),
+    "replicas": ("rows", "steps", "largest_difference", "stopped_at", "seconds"),
+    "precision": ("rows", "skipped_steps", "loss_scale", "tokens_per_second"),
+    "crammed": ("steps", "validation", "pairs"),
+    "bert": ("steps", "validation", "pairs"),
 }
 
 
 def find_torch(python):
-    """A Python that has torch and transformers: the given one, or this one without TensorFlow's
-    environment; None if neither has them.
+    """Return a Python that has torch and transformers: the given one, or this one without
+    TensorFlow's environment; None if neither has them.
     """
     for candidate in [python] if python else [sys.executable, "python3"]:
+        command = [candidate, "-c", "import torch, transformers"]
+        environment = clean_environment()
         try:
-            command = [candidate, "-c", "import torch, transformers"]
-            found = subprocess.run(
-                command, env=clean_environment(), capture_output=True, timeout=120
-            )
-        except (OSError, subprocess.TimeoutExpired):
+            subprocess.run(command, env=environment, capture_output=True, timeout=120, check=True)
+        except (OSError, subprocess.SubprocessError):
             continue
-        if found.returncode == 0:
-            return candidate
+        return candidate
     return None
 
 
-def measure(name, setup, results, options, keep):
-    """Measures the items of a part that have no result yet, until its time is up."""
+def items_of(name, setup, options):
+    """Return the items of a part whose name matches --only."""
+    items = PARTS[name](setup)
+    return {item: items[item] for item in items if re.search(options.only, item)}
+
+
+def measure(name, setup, results, options):
+    """Measure the items of a part that have no result yet, until its time is up."""
     part = results.setdefault("parts", {}).setdefault(name, dict(items={}))
-    setup.found, clock = part["items"], Clock(options.part_seconds)
-    for item, function in PARTS[name](setup):
-        before = setup.found.get(item)
-        if before and not options.again and not {"error", "not_reached"} & before.keys():
+    setup.items, clock = part["items"], Clock(options.part_seconds)
+    for item, function in items_of(name, setup, options).items():
+        before = setup.items.get(item)
+        if before and not {"error", "not_reached"} & before.keys():
             continue
-        if clock.left() < LEAST_SECONDS:
-            found = dict(not_reached="the time of the part was over")
-        else:
+        result = dict(not_reached="the time of the part was over")
+        if clock.left() >= LEAST_SECONDS:
             print(f"{name}: {item} ({clock.left():.0f} s left)", file=sys.stderr, flush=True)
             started = time.monotonic()
             try:
-                found = function(clock) | dict(measured_seconds=time.monotonic() - started)
+                result = function(clock) | dict(measured_seconds=time.monotonic() - started)
             except Failed as problem:
-                found = (
-                    dict(error=str(problem))
-                    if clock.left()
-                    else dict(not_reached=f"the time of the part was over ({problem})")
-                )
-        if before is None or "not_reached" not in found:
-            setup.found[item] = found
-        results["rates"] = setup.rates
-        results["versions"] = setup.versions
-        keep()
+                if clock.left():
+                    result = dict(error=str(problem))
+                else:
+                    result["not_reached"] += f" ({problem})"
+        if before is None or "not_reached" not in result:
+            setup.items[item] = result
+        results |= dict(rates=setup.rates, versions=setup.versions)
+        write_results(options.json, results)
 
 
 # -- tables
@@ -120,38 +120,28 @@ def note(item):
 
 
 def cells(item, columns):
-    """The cells of an item, or dashes and the reason; a column is a function of the item."""
+    """Return the cells of an item, or dashes and the reason. columns: functions of the item."""
     if {"error", "not_reached"} & item.keys():
         return ["-"] * len(columns) + [note(item)[:90]]
-    return [*(column(item) for column in columns), ""]
+    return [*(column(item) for column in columns.values()), ""]
 
 
 def outside(item):
     profile = item.get("profile") or {}
-    return (
-        f"{100 * profile['outside_products']:.0f} % ({100 * profile['idle']:.0f} % idle)"
-        if "idle" in profile
-        else "not measured"
-    )
+    if "idle" not in profile:
+        return "not measured"
+    return f"{100 * profile['outside_products']:.0f} % ({100 * profile['idle']:.0f} % idle)"
 
 
 def print_speed(results):
-    names = [
-        part
-        for part in results["parts"]
-        if part.removeprefix("base").removeprefix("large").isdigit()
-    ]
-    if not names:
+    parts = {name: part for name, part in results["parts"].items() if name in SPEED}
+    if not parts:
         return
     rates = results.get("rates", {})
+    products = ", ".join(f"{name} {rate / 1e12:,.1f} TFLOP/s" for name, rate in rates.items())
     print(
-        "\nSpeed, pretraining step (masked words and next "
-        "sentence), 15 % masked. Measured matrix products:",
-        end=" ",
-    )
-    print(
-        ", ".join(f"{name} {rate / 1e12:,.1f} TFLOP/s" for name, rate in rates.items()) or "none",
-        end="; MFU is against them.\n\n",
+        "\nSpeed, pretraining step (masked words and next sentence), 15 % masked. Measured matrix "
+        f"products: {products or 'none'}; MFU is against them.\n"
     )
     columns = {
         "rows": lambda item: item["rows"],
@@ -162,91 +152,77 @@ def print_speed(results):
         "compile s": lambda item: f"{item['compile_seconds']:.0f}",
         "outside products": outside,
     }
-    rows, ratios = [], []
-    for part in names:
-        items = results["parts"][part]["items"]
-        rows += [[part, name, *cells(item, list(columns.values()))] for name, item in items.items()]
-        target = TARGETS[128 if part.endswith("128") else 512]
+    rows, comparisons = [], []
+    for part, found in parts.items():
+        items = found["items"]
+        rows += [[part, name, *cells(item, columns)] for name, item in items.items()]
         for dropout in (0.1, 0.0):
-            rate = {}
+            best = dict(ours=0.0, hugging_face=0.0)
             for item in items.values():
                 if item.get("attention_dropout") == dropout and not item["packed"]:
-                    rate[item["system"]] = max(
-                        item["tokens_per_second"], rate.get(item["system"], 0.0)
-                    )
-            ratio = (
-                f"{rate['ours'] / rate['hugging_face']:.2f}" if len(rate) == 2 else "not measured"
-            )
-            ratios.append([part, f"{dropout:g}", ratio, f"{target:g}"])
+                    best[item["system"]] = max(item["tokens_per_second"], best[item["system"]])
+            times = "not measured"
+            if all(best.values()):
+                times = f"{best['ours'] / best['hugging_face']:.2f}"
+            target = TARGETS[MODELS[part][1]]
+            comparisons.append([part, f"{dropout:g}", times, f"{target:g}"])
     print_table(["part", "variant", *columns, "note"], rows)
     print()
-    print_table(
-        ["part", "attention dropout", "ours to PyTorch, best of each, padded rows", "target"],
-        ratios,
-    )
+    best = "ours to PyTorch, best of each, padded rows"
+    print_table(["part", "attention dropout", best, "target"], comparisons)
 
 
 def print_memory(results):
-    names = [part for part in results["parts"] if part.startswith("memory-")]
-    if not names:
+    parts = {name: part for name, part in results["parts"].items() if name in MEMORY}
+    if not parts:
         return
     print(
         f"\nMemory: TensorFlow has {results['memory_limit']:,} MB; "
-        "the micro-batch is what --train_batch_size=auto found.\n"
+        "the micro-batch is that of --train_batch_size=auto.\n"
     )
+
+    def or_dash(field, form, scale=1):
+        return lambda item: form.format(item[field] / scale) if field in item else "-"
+
     columns = {
         "micro-batch": lambda item: item["micro_batch"] or "none fits",
-        "accumulation": lambda item: item.get("accumulation", "-"),
-        "tokens/s": lambda item: (
-            f"{item['tokens_per_second']:,.0f}" if "tokens_per_second" in item else "-"
-        ),
-        "peak GB": lambda item: (
-            f"{item['peak_bytes'] / 2**30:.2f}" if "peak_bytes" in item else "-"
-        ),
-        "search s": lambda item: f"{item['search_seconds']:.0f}",
+        "accumulation": or_dash("accumulation", "{:.0f}"),
+        "tokens/s": or_dash("tokens_per_second", "{:,.0f}"),
+        "peak GB": or_dash("peak_bytes", "{:.2f}", 2**30),
+        "search s": or_dash("search_seconds", "{:.0f}"),
     }
-    rows = []
-    for part in names:
-        items = results["parts"][part]["items"]
-        rows += [
-            [part.removeprefix("memory-"), name, *cells(items[name], list(columns.values()))]
-            for name in TECHNIQUES
-            if name in items
-        ]
+    rows = [
+        [part.removeprefix("memory-"), name, *cells(found["items"][name], columns)]
+        for part, found in parts.items()
+        for name in TECHNIQUES
+        if name in found["items"]
+    ]
     print_table(["model, S", "technique", *columns, "note"], rows)
 
 
-def show(value):
+def in_words(value):
     if isinstance(value, dict):
-        return ", ".join(f"{name} {show(part)}" for name, part in value.items())
+        return ", ".join(f"{name} {in_words(part)}" for name, part in value.items())
     return f"{value:,.4g}" if isinstance(value, float) else str(value)
 
 
 def print_others(results):
-    """Prints the parts whose items have only a few values."""
-    chosen = {
-        "attention": ("plain", "cudnn", "agrees", "speedup"),
-        "input": ("rows", "steps", "tokens_per_second", "padded_tokens_per_second", "input_wait"),
-        "replicas": ("rows", "steps", "largest_difference", "stopped_at", "seconds"),
-        "precision": ("rows", "skipped_steps", "loss_scale", "tokens_per_second"),
-        "crammed": ("steps", "validation", "pairs"),
-        "bert": ("steps", "validation", "pairs"),
-    }
-    for part in (name for name in chosen if name in results["parts"]):
+    """Print the parts whose items have only a few values."""
+    for part in (name for name in FIELDS if name in results["parts"]):
         rows = []
         for name, item in results["parts"][part]["items"].items():
-            values = {field: item[field] for field in chosen[part] if field in item}
+            values = {field: item[field] for field in FIELDS[part] if field in item}
             if "losses" in item:
                 values |= dict(first_loss=item["losses"][0], last_loss=item["losses"][-1])
             if item.get("tokens"):
                 values |= dict(million_tokens=item["tokens"][-1])
-            rows.append([name, show(values) or note(item)])
+            rows.append([name, in_words(values) or note(item)])
         print(f"\n{part}\n")
         print_table(["item", "result"], rows)
 
 
 def print_results(results):
-    print(f"{show(results.get('hardware', {}))}\n{show(results.get('versions', {}))}")
+    print(f"{in_words(results.get('hardware', {}))}\n{in_words(results.get('versions', {}))}")
     if results.get("parts"):
         print_speed(results)
         print_memory(results)
@@ -257,101 +233,66 @@ def print_results(results):
 
 
 def make_parser():
-    parser = benchmark_parser(__doc__, "text", "json")
+    parser = benchmark_parser(__doc__, "text", "json", "table")
     parser.add_argument(
-        "--part",
-        type=names_among(PARTS),
-        help="comma-separated names; default: all, in the order of --list",
+        "--part", type=names_among(PARTS), help="names; default: all, in the order of --list"
     )
-    parser.add_argument(
-        "--list", action="store_true", help="list the parts and their items and exit"
-    )
-    parser.add_argument(
-        "--table", action="store_true", help="print the tables of the JSON file and exit"
-    )
+    parser.add_argument("--only", default="", help="regular expression for the names of items")
+    parser.add_argument("--list", action="store_true", help="list parts and items and exit")
     parser.add_argument("--small", action="store_true", help="toy sizes")
-    parser.add_argument("--plots", help="folder for PNGs")
-    parser.add_argument(
-        "--again", action="store_true", help="measure again items that have a result"
-    )
     parser.add_argument("--part_seconds", type=float, default=PART_SECONDS)
     add_python(parser, "--torch_python", "torch and transformers")
+    parser.add_argument("--work", help="keeps data and runs for later parts; default: temporary")
     parser.add_argument(
-        "--work", help="folder of data and runs, kept for later parts; default: a temporary one"
-    )
-    parser.add_argument(
-        "--memory_limit",
-        type=int,
-        default=7500,
-        help="MB that TensorFlow may take in the memory parts",
+        "--memory_limit", type=int, default=7500, help="MB for TensorFlow in the memory parts"
     )
     parser.add_argument(
         "--record_minutes", type=float, default=6.0, help="training time of a run of record"
     )
-    parser.add_argument(
-        "--record_flag",
-        action="append",
-        default=[],
-        help="an extra flag for the training of a run of record",
-    )
     return parser
 
 
-def main():
-    options = make_parser().parse_args()
-    names = options.part or [name for name in PARTS if not options.small or name not in LIKE_OTHERS]
-    if options.list:
-        setup = make_setup(options, gpu=False, work=None, torch_python=None)
-        print(*(f"{name}: {item}" for name in names for item, _ in PARTS[name](setup)), sep="\n")
-        return
-    results = read_results(options.json)
-    if results.get("small", options.small) != options.small and not options.table:
-        make_parser().error(
-            f"--json={options.json}: holds results of "
-            f"{'toy' if results['small'] else 'full'} sizes; name another file"
-        )
-    if not options.table:
-        run(names, options, results)
-    print_results(results)
-    if options.plots:
-        written = gpu_plots.draw(results, options.plots)
-        print(
-            "\n"
-            + (
-                "\n".join(map(str, written))
-                or "no curves drawn: none measured, or matplotlib is not installed"
-            )
-        )
-
-
-def make_setup(options, **found):
-    """found: the fields that are not flags."""
-    fields = ("small", "text", "memory_limit", "record_minutes")
-    return Setup(
-        **{name: getattr(options, name) for name in fields},
-        record_flags=options.record_flag,
-        **found,
-    )
+def make_setup(options, **fields):
+    """Return a Setup. fields: those that are not flags."""
+    names = ("small", "text", "memory_limit", "record_minutes")
+    return Setup(**{name: getattr(options, name) for name in names}, **fields)
 
 
 def run(names, options, results):
+    """Measure parts."""
     machine = hardware()
-    if machine["gpu"] is None and not options.small:
+    gpu = machine["gpu"] is not None
+    if not gpu and not options.small:
         raise SystemExit(
             "no GPU here (nvidia-smi names none): --small runs every part at a toy size on the CPU"
         )
     results |= dict(hardware=machine, small=options.small, memory_limit=options.memory_limit)
     with work_folder(options.work) as work:
-        setup = make_setup(
-            options,
-            gpu=machine["gpu"] is not None,
-            work=work,
-            torch_python=find_torch(options.torch_python),
-            rates=results.get("rates", {}),
-            versions=results.get("versions", {}),
-        )
+        torch_python = find_torch(options.torch_python)
+        setup = make_setup(options, gpu=gpu, work=work, torch_python=torch_python)
+        setup.rates, setup.versions = results.get("rates", {}), results.get("versions", {})
         for name in names:
-            measure(name, setup, results, options, lambda: write_results(options.json, results))
+            measure(name, setup, results, options)
+
+
+def main():
+    parser = make_parser()
+    options = parser.parse_args()
+    names = options.part or list(SMALL if options.small else PARTS)
+    if options.list:
+        setup = make_setup(options, gpu=False, work=None, torch_python=None)
+        print(
+            *(f"{name}: {item}" for name in names for item in items_of(name, setup, options)),
+            sep="\n",
+        )
+        return
+    results = read_results(options.json)
+    if results.get("small", options.small) != options.small and not options.table:
+        sizes = "toy" if results["small"] else "full"
+        parser.error(f"--json={options.json}: holds results of {sizes} sizes; name another file")
+    if not options.table:
+        run(names, options, results)
+    print_results(results)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,14 @@ are those that this GPU's compiler chose, beside what was predicted without one
 (benchmarks/ahead.py). Each case is in the JSON file when it is done, and is not measured again.
 """
 
+import itertools
 import json
 import pathlib
 import sys
 import tempfile
 
 from helpers import ahead_hlo
-from helpers.command import Failed, benchmark_parser, names_among
+from helpers.command import Failed, benchmark_parser, names_among, numbers
 from helpers.process import Peer
 from helpers.report import hardware, origin, print_origin, print_table, read_results, write_results
 
@@ -43,38 +44,30 @@ MANIFEST = "manifest.json"
 
 
 def write(options):
-    """Writes the programs of all cases and the manifest that --run reads."""
+    """Write the programs of all cases and the manifest that --run reads."""
     from helpers.shapes import flops_per_token, shape_of  # need what a GPU machine may lack
 
     folder, cases = pathlib.Path(options.write), {}
     folder.mkdir(parents=True, exist_ok=True)
-    for model in options.model:
-        for length in options.length:
-            for name in options.variant:
-                settings, dropout = VARIANTS[name]
-                key = f"{model} {length}: {name}"
-                print(key, file=sys.stderr, flush=True)
-                shape = shape_of(model) | dict(attention_probs_dropout_prob=dropout)
-                rows = max(1, (options.tokens or TOKENS[model]) // length)
-                packed = bool(settings.get("packed"))
-                cases[key] = dict(
-                    model=model,
-                    length=length,
-                    rows=rows,
-                    shape=shape_of(model),
-                    flops=rows * length * flops_per_token(model, length, packed),
-                    programs=write_programs(
-                        options, folder, key, dict(shape=shape, length=length) | settings, rows
-                    ),
-                )
+    for model, length, name in itertools.product(options.model, options.length, options.variant):
+        settings, dropout = VARIANTS[name]
+        key = f"{model} {length}: {name}"
+        print(key, file=sys.stderr, flush=True)
+        rows = max(1, (options.tokens or TOKENS[model]) // length)
+        shape = shape_of(model)
+        settings = settings | dict(length=length)
+        settings["shape"] = shape | dict(attention_probs_dropout_prob=dropout)
+        flops = rows * length * flops_per_token(model, length, bool(settings.get("packed")))
+        cases[key] = dict(model=model, length=length, rows=rows, shape=shape, flops=flops)
+        cases[key]["programs"] = write_programs(options, folder, key, settings, rows)
     (folder / MANIFEST).write_text(json.dumps(dict(cases=cases, **hardware()), indent=1) + "\n")
     total = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{folder}: {len(cases)} cases, {total / 2**20:.1f} MB")
 
 
 def write_programs(options, folder, key, settings, rows):
-    """{"gradients", "update": {"file", "arguments"}} of one case."""
-    found, stem = {}, key.replace(":", "").replace(",", "").replace(" ", "-")
+    """Write the files of one case; return {"gradients", "update": {"file", "arguments"}}."""
+    programs, stem = {}, key.replace(":", "").replace(",", "").replace(" ", "-")
     with (
         tempfile.TemporaryDirectory() as scratch,
         Peer("ahead_lowering", settings) as lowering,
@@ -84,12 +77,12 @@ def write_programs(options, folder, key, settings, rows):
             path, file = f"{scratch}/program.pb", f"{stem}-{name}.mlir.gz"
             lowering.ask(name, path=path, **arguments)
             converted = converter.ask("convert", path=path, output=str(folder / file))
-            found[name] = dict(file=file, arguments=converted["arguments"])
-    return found
+            programs[name] = dict(file=file, arguments=converted["arguments"])
+    return programs
 
 
 def run(options):
-    """Measures all cases of a folder that --write has written."""
+    """Measure all cases of a folder that --write has written."""
     folder, results = pathlib.Path(options.run), read_results(options.json)
     manifest = json.loads((folder / MANIFEST).read_text())
     peers = {
@@ -102,42 +95,38 @@ def run(options):
             continue
         print(key, file=sys.stderr, flush=True)
         try:
-            measured = (
-                measure_torch(options, case) if "torch" in case else measure(options, folder, case)
-            )
+            if "torch" in case:
+                result = measure_torch(options, case)
+            else:
+                result = measure(options, folder, case)
         except Failed as problem:
-            measured = dict(error=str(problem)[:200])
-        kept = {name: case[name] for name in ("model", "length", "rows", "flops")}
-        results["cases"][key] = kept | measured
+            result = dict(error=str(problem)[:200])
+        facts = {name: case[name] for name in ("model", "length", "rows", "flops")}
+        results["cases"][key] = facts | result
         results |= origin()
         write_results(options.json, results)
     return results
 
 
 def measure(options, folder, case):
-    """{"seconds" of a step, "gradients", "update": of each program}."""
-    found = {}
+    """Return {"seconds" of a step, "gradients", "update": of each program}."""
+    programs = {}
     for name, program in case["programs"].items():
+        path, arguments = str(folder / program["file"]), program["arguments"]
         with (
             tempfile.TemporaryDirectory() as scratch,
             Peer("programs_jax", dict(flags=FLAGS, folder=scratch)) as peer,
         ):
-            opened = peer.ask(
-                "open", path=str(folder / program["file"]), arguments=program["arguments"]
-            )
-            found[name] = dict(
-                seconds=peer.ask("time", seconds=options.seconds),
-                compile_seconds=opened["compile_seconds"],
-                temporaries=opened["temporaries"],
-                device=opened["device"],
-                **counted(opened["text"]),
-            )
-    return found | dict(seconds=sum(program["seconds"] for program in found.values()))
+            opened = peer.ask("open", path=path, arguments=arguments)
+            seconds = peer.ask("time", seconds=options.seconds)
+            counts = counted(opened.pop("text"))
+            programs[name] = opened | dict(seconds=seconds) | counts
+    return programs | dict(seconds=sum(program["seconds"] for program in programs.values()))
 
 
 def counted(path):
-    """{"kernels", "bytes" outside products} of a compiled module's text; {} when it has operations
-    that cannot be counted.
+    """Return {"kernels", "bytes" outside products} of a compiled module's text; {} when it has
+    operations that cannot be counted.
     """
     if path is None:
         return {}
@@ -153,7 +142,7 @@ def counted(path):
 
 
 def measure_torch(options, case):
-    """{"seconds" of a step} of Hugging Face on PyTorch."""
+    """Return {"seconds" of a step} of Hugging Face on PyTorch."""
     settings = dict(shape=case["shape"], length=case["length"], precision="bfloat16")
     with Peer("hugging_face", settings | dict(gpu=options.gpu) | case["torch"]) as peer:
         ready = peer.ask("prepare", rows=case["rows"])
@@ -174,38 +163,19 @@ def print_results(results, predictions):
         best.setdefault(part, {}).setdefault(side, []).append((tokens, name))
         step = case.get("gradients", {})
         predicted = predictions.get(f"{part}: {PREDICTED.get(name, name)}", {}).get("gradients", {})
-        gigabytes = [
-            source.get(field) for source, field in ((step, "bytes"), (predicted, "other_bytes"))
-        ]
-        rows.append(
-            [
-                part,
-                name,
-                f"{1e3 * case['seconds']:.2f}",
-                f"{1e3 * case['update']['seconds']:.2f}" if "update" in case else "-",
-                f"{tokens:,.0f}",
-                f"{case['flops'] / case['seconds'] / 1e12:.0f}",
-                *(str(source.get("kernels", "-")) for source in (step, predicted)),
-                " / ".join("-" if value is None else f"{value / 1e9:.1f}" for value in gigabytes),
-                "",
-            ]
-        )
-    print_table(
-        [
-            *("model, S", "step", "ms", "update ms", "tokens/s", "TFLOP/s", "kernels"),
-            *("predicted", "GB outside products / predicted", "note"),
-        ],
-        rows,
-    )
+        num_bytes = step.get("bytes"), predicted.get("other_bytes")
+        cells = [f"{1e3 * case['seconds']:.2f}"]
+        cells.append(f"{1e3 * case['update']['seconds']:.2f}" if "update" in case else "-")
+        cells += [f"{tokens:,.0f}", f"{case['flops'] / case['seconds'] / 1e12:.0f}"]
+        cells += [str(source.get("kernels", "-")) for source in (step, predicted)]
+        gigabytes = ("-" if value is None else f"{value / 1e9:.1f}" for value in num_bytes)
+        rows.append([part, name, *cells, " / ".join(gigabytes), ""])
+    header = ["model, S", "step", "ms", "update ms", "tokens/s", "TFLOP/s", "kernels", "predicted"]
+    print_table([*header, "GB outside products / predicted", "note"], rows)
     for part, sides in best.items():
         if len(sides) == 2:
-            (mine, called), (theirs, other) = max(sides["ours"]), max(sides["PyTorch"])
-            print(f"\n{part}: {called} is {mine / theirs:.2f} x {other}")
-
-
-def numbers(text):
-    """A type for argparse: whole numbers separated by commas."""
-    return [int(part) for part in text.split(",")]
+            (mine, name), (theirs, peer) = max(sides["ours"]), max(sides["PyTorch"])
+            print(f"\n{part}: {name} is {mine / theirs:.2f} x {peer}")
 
 
 def make_parser():
@@ -214,7 +184,7 @@ def make_parser():
     parser.add_argument("--run", help="folder of the programs")
     parser.add_argument("--jax_python", help="of --write: a Python with JAX")
     parser.add_argument("--model", type=names_among(MODELS), default=list(TOKENS))
-    parser.add_argument("--length", type=numbers, default=[128, 512], help="tokens of a row")
+    parser.add_argument("--length", type=numbers(int), default=[128, 512], help="tokens of a row")
     parser.add_argument("--variant", type=names_among(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--tokens", type=int, help="of a step; default: base 32,768, large 16,384")
     parser.add_argument("--seconds", type=float, default=4.0, help="that each program runs")

@@ -1,23 +1,23 @@
 """Compares recipes, and recipes with one thing changed, at one small size and one budget of time,
-on the same text, machine and seeds.
+on the same text, machine and seeds; and one replica with four, for as many steps.
 
     python benchmarks/recipes.py --text=corpus.txt --pairs=PAIRS_FOLDER --minutes=5 --seeds=3
         [--folder=WORK --json=docs/data/recipes.json] [--only=bert,crammed]
     python benchmarks/recipes.py --table --json=docs/data/recipes.json
 
 The same flags shrink all (shape, batch), and all follow the clock, so that each learning rate
-reaches 0 when the time is up; all else is as in the recipes, but that no document is dropped: the
-limit on tokens per character is made for a vocabulary of 32,768. All are evaluated on the same
-rows, with equal masks, in a form that few were trained on: whole sentences, 15 % masked, from
-held-out documents. All are fine-tuned on the pairs alike. Prints one table: the mean over the
-seeds, the lowest and the highest value. Each finished run is written to the JSON file, and what is
-there is not run again.
+reaches 0 when the time is up; everything else is as in the recipes, but that no document is
+dropped: the limit on tokens per character is made for a vocabulary of 32,768. The rows of replicas
+are BERT-GPU's claim in small: bert for 500 steps with one virtual replica of 16 rows and with four,
+and three ways to scale the learning rate. All are evaluated on the same rows, with equal masks, in
+a form that few were trained on: whole sentences, 15 % masked, from held-out documents. All are
+fine-tuned on the pairs alike. Prints one table: the mean over the seeds, the lowest and the highest
+value. Each finished run is written to the JSON file, and a row in the file is not measured again.
 
 Each run has one core, and its budget of minutes counts the work it does there, not the time that
-passes: what else the machine does changes no result. As many run at a time as there are cores.
+passes: other work on the machine changes no result. As many run at a time as there are cores.
 """
 
-import functools
 import pathlib
 import statistics
 import sys
@@ -30,13 +30,12 @@ from helpers.command import (
     load_json,
     names_among,
     read_metrics,
+    run_on_cores,
     run_script,
     work_folder,
 )
-from helpers.cores import Cores
 from helpers.models import learn_vocabulary
-from helpers.report import print_table, spread
-from helpers.rows import digest, opened_rows
+from helpers.report import digest, opened_rows, pairs_digest, print_table, spread
 
 # The recipes' batches (256 and up to 8,192 rows) and learning rates are for base and days of GPUs.
 # These values are for minutes of a CPU, so that all make hundreds of updates.
@@ -47,10 +46,8 @@ MASKED = {  # share of a row's tokens
     "modern": 39 / 128,
     "budget24h": 20 / 128,
 }
-BERT, CRAMMED = (
-    dict(global_batch_size=32, learning_rate=5e-4),
-    dict(global_batch_size=128, learning_rate=1e-3),
-)
+BERT = dict(global_batch_size=32, learning_rate=5e-4)
+CRAMMED = dict(global_batch_size=128, learning_rate=1e-3)
 MUON = dict(optimizer="muon", learning_rate=1e-2)
 SMALL, LARGE = (
     dict(num_hidden_layers=layers, hidden_size=width, num_attention_heads=width // 32)
@@ -58,6 +55,9 @@ SMALL, LARGE = (
     for layers, width in ((2, 128), (6, 256))
 )
 UNTRAINED = dict(learning_rate=1e-30, num_train_steps=1)  # a step that changes no weight
+BY_STEPS = dict(lr_schedule="steps", total_training_time=1000, num_train_steps=500)
+REPLICA = BY_STEPS | dict(train_batch_size=16, learning_rate=5e-4)
+REPLICAS = REPLICA | dict(virtual_replicas=4)
 VARIANTS = {  # {name: (recipe, {flag of the pretraining: value})}
     "untrained bert": ("bert", BERT | UNTRAINED),
     "untrained crammed": ("crammed", CRAMMED | UNTRAINED),
@@ -75,8 +75,13 @@ VARIANTS = {  # {name: (recipe, {flag of the pretraining: value})}
     "crammed without its pre-LN": ("crammed", CRAMMED | dict(norm_first=False)),
     "24-hour BERT small": ("budget24h", CRAMMED | SMALL),
     "24-hour BERT large": ("budget24h", CRAMMED | LARGE),
+    "one replica": ("bert", REPLICA | dict(lr_scaling="none")),
+    "four replicas": ("bert", REPLICAS | dict(lr_scaling="none")),
+    "four replicas with sqrt": ("bert", REPLICAS | dict(lr_scaling="sqrt")),
+    "four replicas with linear": ("bert", REPLICAS | dict(lr_scaling="linear")),
 }
 NOTHING_DROPPED = 2.0  # tokens per character: a token has a character at least
+SIZES = ("minutes", "steps", "batch_size", "layers", "hidden_size", "max_seq_length", "vocab_size")
 COLUMNS = {  # {name: form}
     "steps": "{:,.0f}",
     "epochs": "{:.3f}",
@@ -85,35 +90,38 @@ COLUMNS = {  # {name: form}
 }
 
 
-def measure(scratch, arguments, name, seed, core):
-    """{column: value} of one variant and seed, measured on a core."""
+def measure(scratch, options, name, seed, core):
+    """Return {column: value} of one variant and seed, measured on a core."""
     recipe, settings = VARIANTS[name]
     shape = dict(
-        num_hidden_layers=arguments.layers,
-        hidden_size=arguments.hidden_size,
-        num_attention_heads=arguments.hidden_size // 32,
-        intermediate_size=4 * arguments.hidden_size,
+        num_hidden_layers=options.layers,
+        hidden_size=options.hidden_size,
+        num_attention_heads=options.hidden_size // 32,
+        intermediate_size=4 * options.hidden_size,
     ) | {field: settings[field] for field in SMALL if field in settings}
-    length = dict(max_seq_length=arguments.max_seq_length)
+    common = dict(num_gpus=0, core=core, precision=options.precision)
+    common |= dict(max_seq_length=options.max_seq_length)
     run = scratch / f"{name}-{seed}".replace(" ", "-")
-    run_script(
-        PRETRAIN_BY_WORK,
-        recipe=recipe,
-        input_file=f"{data_folder(recipe, scratch)}/*.tfrecord",
-        output_dir=run,
-        num_gpus=0,
-        core=core,
-        seed=seed,
-        precision=arguments.precision,
-        train_batch_size=arguments.batch_size,
+    budget = dict(
+        train_batch_size=options.batch_size,
         lr_schedule="time",
-        total_training_time=arguments.minutes / 60,
+        total_training_time=options.minutes / 60,
+        num_train_steps=options.steps,
         save_checkpoints_steps=10**6,
         early_stop_time=10**6,
         validation_marks="",  # of days: in minutes, validation would take most of the time
-        max_predictions_per_seq=predictions(recipe, arguments.max_seq_length),
-        **length,
-        **(dict(num_train_steps=arguments.steps) | settings | shape),
+    )
+    settings = budget | settings | shape
+    settings["num_train_steps"] = min(options.steps, settings["num_train_steps"])
+    run_script(
+        PRETRAIN_BY_WORK,
+        recipe=recipe,
+        input_file=f"{scratch}/data/{recipe}/*.tfrecord",
+        output_dir=run,
+        seed=seed,
+        max_predictions_per_seq=predictions(recipe, options.max_seq_length),
+        **common,
+        **settings,
     )
     steps, _ = read_metrics(run)
     speeds = [line["tokens_per_second"] for line in steps if line["tokens_per_second"]]
@@ -123,84 +131,65 @@ def measure(scratch, arguments, name, seed, core):
         recipe=recipe,
         input_file=f"{scratch}/common/*.tfrecord",
         output_dir=run,
-        num_gpus=0,
-        core=core,
-        precision=arguments.precision,
         do_eval=True,
-        max_predictions_per_seq=predictions("bert", arguments.max_seq_length),
-        **length,
-        **(shape | switches),
+        max_predictions_per_seq=predictions("bert", options.max_seq_length),
+        **common,
+        **shape,
+        **switches,
     )
-    common = load_json(run / "eval_results.json")
+    held_out = load_json(run / "eval_results.json")
     tuned = pathlib.Path(f"{run}-pairs")
     run_script(
         "run_classifier.py",
         init_checkpoint=run / "model",
-        data_dir=arguments.pairs,
+        data_dir=options.pairs,
         output_dir=tuned,
-        num_gpus=0,
-        core=core,
         seed=seed,
-        precision=arguments.precision,
-        max_seq_length=arguments.max_seq_length,
         num_train_epochs=3,
         learning_rate=2e-4,
         hidden_dropout_prob=0.1,
         attention_probs_dropout_prob=0.1,
         do_train=True,
         do_eval=True,
+        **common,
     )
     pairs = load_json(tuned / "eval_results.json")
-    return dict(
-        zip(
-            COLUMNS,
-            (
-                *(steps[-1]["step"], steps[-1]["epoch"]),
-                statistics.median(speeds) if speeds else None,
-                *(common["mlm_loss"], common["mlm_accuracy"]),
-                *(pairs["accuracy"], pairs["auc"]),
-            ),
-            strict=True,
-        )
-    )
+    values = [steps[-1]["step"], steps[-1]["epoch"], statistics.median(speeds) if speeds else None]
+    values += [held_out["mlm_loss"], held_out["mlm_accuracy"], pairs["accuracy"], pairs["auc"]]
+    return dict(zip(COLUMNS, values, strict=True))
 
 
 def predictions(recipe, length):
-    """Masked tokens of a row, by the recipe's share."""
+    """Return the number of masked tokens of a row, by the recipe's share."""
     return round(MASKED[recipe] * length)
 
 
-def data_folder(recipe, scratch):
-    return scratch / "data" / recipe
-
-
-def make_data(arguments, scratch):
-    """The records of each recipe and those that all are evaluated on, with one vocabulary; made
+def make_data(options, scratch):
+    """Make the records of each recipe and those that all are evaluated on, with one vocabulary,
     once.
     """
-    wanted = list(dict.fromkeys(VARIANTS[name][0] for name in arguments.only))
-    common = dict(input_file=arguments.text, max_seq_length=arguments.max_seq_length, num_shards=1)
     vocab_file = scratch / "vocab.txt"
+    if not vocab_file.exists():
+        learn_vocabulary(options.text, vocab_file, options.vocab_size)
 
     def make(recipe, folder, **settings):
-        if (folder / "dataset.json").exists():
-            return
-        run_script(
-            "create_pretraining_data.py",
-            recipe=recipe,
-            output_file=f"{folder}/text.tfrecord",
-            vocab_file=vocab_file,
-            do_lower_case=True,
-            max_predictions_per_seq=predictions(recipe, arguments.max_seq_length),
-            **common,
-            **settings,
-        )
+        if not (folder / "dataset.json").exists():
+            run_script(
+                "create_pretraining_data.py",
+                recipe=recipe,
+                input_file=options.text,
+                output_file=f"{folder}/text.tfrecord",
+                vocab_file=vocab_file,
+                do_lower_case=True,
+                max_seq_length=options.max_seq_length,
+                max_predictions_per_seq=predictions(recipe, options.max_seq_length),
+                num_shards=1,
+                **settings,
+            )
 
-    if not vocab_file.exists():
-        learn_vocabulary(arguments.text, vocab_file, arguments.vocab_size)
-    for recipe in wanted:
-        dropped = dict(max_tokens_per_character=NOTHING_DROPPED) if recipe == "crammed" else {}
-        make(recipe, data_folder(recipe, scratch), **dropped)
+    for recipe in dict.fromkeys(VARIANTS[name][0] for name in options.only):
+        limit = dict(max_tokens_per_character=NOTHING_DROPPED) if recipe == "crammed" else {}
+        make(recipe, scratch / "data" / recipe, **limit)
     held_out = dict(objective="full_sentences", masking="static", dupe_factor=1)
     make("bert", scratch / "common", **held_out)
 
@@ -213,9 +202,7 @@ def make_parser():
     )
     parser.add_argument("--precision", default="bfloat16", choices=("float32", "bfloat16"))
     parser.add_argument("--minutes", type=float, default=5.0, help="of a core's work, for each")
-    parser.add_argument(
-        "--steps", type=int, default=10**9, help="end each training after so many steps"
-    )
+    parser.add_argument("--steps", type=int, default=10**9, help="limit on the steps of a training")
     parser.add_argument("--batch_size", type=int, default=32, help="rows of a micro-batch")
     parser.add_argument("--seeds", type=at_least_one, default=3)
     parser.add_argument("--layers", type=int, default=2)
@@ -225,23 +212,25 @@ def make_parser():
     return parser
 
 
-def settings_of(arguments):
-    """What the rows of a JSON file have in common."""
-    names = ("minutes", "steps", "batch_size", "layers", "hidden_size", "max_seq_length")
-    files = sorted(pathlib.Path(arguments.pairs).glob("*.tsv"))
-    return {name: getattr(arguments, name) for name in (*names, "vocab_size", "precision")} | dict(
-        text=digest(arguments.text), pairs=digest(*files)
-    )
+def settings_of(options):
+    """Return what the rows of a JSON file have in common."""
+    sizes = {name: getattr(options, name) for name in (*SIZES, "precision")}
+    return sizes | dict(text=digest(options.text), pairs=pairs_digest(options.pairs))
 
 
-def run_all(arguments, rows):
-    """Measures what is not in the rows yet."""
-    with work_folder(arguments.folder) as scratch:
-        make_data(arguments, scratch)
-        seeds = range(1, arguments.seeds + 1)
-        cases = [(name, seed) for seed in seeds for name in arguments.only]
-        one = functools.partial(measure, scratch, arguments)
-        Cores(arguments.cores).fill(rows, "runs", cases, one)
+def run_all(options, rows):
+    """Measure the rows that are missing."""
+    with work_folder(options.folder) as scratch:
+        make_data(options, scratch)
+
+        def row(case, core):
+            name, seed = case
+            make = lambda: measure(scratch, options, name, seed, core)  # noqa: E731
+            rows.row("runs", f"{name}, seed {seed}", make)
+
+        seeds = range(1, options.seeds + 1)
+        cases = [(name, seed) for seed in seeds for name in options.only]
+        run_on_cores(row, cases, options.cores)
 
 
 def print_rows(names, rows):
@@ -252,24 +241,24 @@ def print_rows(names, rows):
     )
     table = []
     for name in names:
-        found = rows.of("runs", name).values()
+        runs = rows.of("runs", name)
         cells = [
-            spread([row[column] for row in found if row[column] is not None], form)
+            spread([row[column] for row in runs if row[column] is not None], form)
             for column, form in COLUMNS.items()
         ]
-        table += [[name, len(found), *cells]] if found else []
+        table += [[name, len(runs), *cells]] if runs else []
     print_table(["recipe", "seeds", *COLUMNS], table)
 
 
 def main():
-    arguments = make_parser().parse_args()
+    options = make_parser().parse_args()
     try:
-        rows = opened_rows(arguments, settings_of, ("runs",))
-        if not arguments.table:
-            run_all(arguments, rows)
+        rows = opened_rows(options, settings_of, ("runs",))
+        if not options.table:
+            run_all(options, rows)
     except Failed as failed:
         sys.exit(f"error: {failed}")
-    print_rows(arguments.only, rows)
+    print_rows(options.only, rows)
 
 
 if __name__ == "__main__":

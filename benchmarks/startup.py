@@ -5,10 +5,11 @@
 Each command is a process of its own, on caches that a first run has warmed. Commands that only
 answer (--help, --show_config, a wrong flag, a wrong value) are timed to their end. Work begins when
 the data script prints what it will read, and when a fine-tuning on ten pairs prints its number of
-steps. With --against the same commands also run in another checkout, in turn, and the ratio is
-printed.
+steps. With --against the same commands also run in another checkout, in turn, and the share of its
+time is printed.
 """
 
+import functools
 import pathlib
 import statistics
 import subprocess
@@ -17,13 +18,31 @@ import time
 
 from helpers import ROOT
 from helpers.command import Failed, benchmark_parser, work_folder
+from helpers.models import make_model
 from helpers.report import origin, print_origin, print_table
 
-SCRIPTS = ("create_pretraining_data.py", "run_pretraining_gpu.py", "run_classifier.py")
+DATA, PRETRAIN, FINETUNE = (
+    "create_pretraining_data.py",
+    "run_pretraining_gpu.py",
+    "run_classifier.py",
+)
 ANSWERS = {
-    "--help": ["--help"],
-    "an unknown flag": ["--no_such_flag=1"],
-    "a wrong value": ["--max_seq_length=short"],
+    "--help": "--help",
+    "an unknown flag": "--no_such_flag=1",
+    "a wrong value": "--max_seq_length=short",
+    "--show_config": "--show_config",
+}
+WORK = {  # {name: (script, flags, what it prints)}
+    "data, 20 lines, to the first line": (
+        DATA,
+        "--input_file=small.txt --output_file=new/x.tfrecord --vocab_size=200",
+        "1 file",
+    ),
+    "fine-tuning, 10 pairs, to its first step": (
+        FINETUNE,
+        "--data_dir=pairs --init_checkpoint=model --output_dir=run --train_batch_size=4",
+        " steps = ",
+    ),
 }
 
 
@@ -34,8 +53,8 @@ def seconds_to_end(command, folder):
 
 
 def seconds_to_line(command, folder, text):
-    """Seconds until the command prints a line that contains `text`; Failed when it does not. Ends
-    the command then.
+    """Return the seconds until the command prints a line that contains `text`, and end it then.
+    Raises Failed when it prints none.
     """
     started, lines = time.perf_counter(), []
     with subprocess.Popen(
@@ -50,70 +69,34 @@ def seconds_to_line(command, folder, text):
     raise Failed(f"{' '.join(command)}\n{''.join(lines)[-2000:]}")
 
 
-def make_model(folder):
-    """Makes a pretrained tiny model, ten pairs and twenty lines of text in the folder."""
-    text = (ROOT / "sample_text.txt").read_text().splitlines(keepends=True)[:200]
-    (folder / "small.txt").write_text("".join(text))
+def make_inputs(folder):
+    """Make a tiny model, ten pairs and some lines of text in the folder."""
+    lines = (ROOT / "sample_text.txt").read_text().splitlines(keepends=True)[:200]
+    (folder / "small.txt").write_text("".join(lines))
     (folder / "pairs").mkdir()
-    for split in ("train", "dev"):
-        lines = (
-            (ROOT / "examples" / "pairs" / f"{split}.tsv")
-            .read_text()
-            .splitlines(keepends=True)[:11]
-        )
-        (folder / "pairs" / f"{split}.tsv").write_text("".join(lines))
-    commands = [
-        (
-            "create_pretraining_data.py --input_file=small.txt "
-            "--output_file=data/x.tfrecord --vocab_size=200 --max_seq_length=64"
-        ).split(),
-        (
-            "run_pretraining_gpu.py --model=tiny --num_train_steps=1 "
-            "--train_batch_size=4 --max_eval_steps=1"
-        ).split(),
-    ]
-    for script, *flags in commands:
-        subprocess.run(
-            [sys.executable, str(ROOT / script), *flags, "--quiet"],
-            cwd=folder,
-            check=True,
-            stderr=subprocess.DEVNULL,
-        )
+    for name in ("train.tsv", "dev.tsv"):
+        rows = (ROOT / "examples" / "pairs" / name).read_text().splitlines(keepends=True)
+        (folder / "pairs" / name).write_text("".join(rows[:11]))
+    make_model(folder, folder / "small.txt", "tiny")
 
 
 def measures(checkout, folder):
-    """{what: function that measures it once} for the scripts of a checkout."""
-    python = [sys.executable]
-    found = {}
-    for script in SCRIPTS:
-        for name, flags in (ANSWERS | {"--show_config": ["--show_config"]}).items():
-            command = [*python, str(checkout / script), *flags]
-            found[f"{script} {name}"] = lambda command=command: seconds_to_end(command, folder)
+    """Return {name: function that measures it once} for the scripts of a checkout."""
 
-    def begin(script, text, *flags):
-        command = [*python, str(checkout / script), *flags]
-        return lambda: seconds_to_line(command, folder, text)
+    def command(script, flags):
+        return [sys.executable, str(checkout / script), *flags.split()]
 
-    data = (
-        "--input_file=small.txt",
-        "--output_file=new/x.tfrecord",
-        "--vocab_size=200",
-        "--overwrite",
-    )
-    found["data, 20 lines, to the first line"] = begin(
-        "create_pretraining_data.py", "1 file", *data
-    )
-    pairs = (
-        "--data_dir=pairs",
-        "--init_checkpoint=runs/pretrain",
-        "--output_dir=new_run",
-        "--train_batch_size=4",
-        "--overwrite",
-    )
-    found["fine-tuning, 10 pairs, to its first step"] = begin(
-        "run_classifier.py", " steps = ", *pairs
-    )
-    return found
+    answers = {
+        f"{script} {name}": functools.partial(seconds_to_end, command(script, flags), folder)
+        for script in (DATA, PRETRAIN, FINETUNE)
+        for name, flags in ANSWERS.items()
+    }
+    return answers | {
+        name: functools.partial(
+            seconds_to_line, command(script, f"{flags} --overwrite"), folder, text
+        )
+        for name, (script, flags, text) in WORK.items()
+    }
 
 
 def make_parser():
@@ -128,27 +111,22 @@ def make_parser():
 
 
 def main():
-    arguments = make_parser().parse_args()
+    options = make_parser().parse_args()
     print_origin(origin())
+    rows = []
     with work_folder() as folder:
-        make_model(folder)
+        make_inputs(folder)
         ours = measures(ROOT, folder)
-        theirs = {} if arguments.against is None else measures(arguments.against.resolve(), folder)
-        rows = []
-        for what, measure in ours.items():
-            # the first warms the caches
+        theirs = measures(options.against.resolve(), folder) if options.against else {}
+        for name, measure in ours.items():
             pairs = [
-                (measure(), theirs[what]() if theirs else None) for _ in range(arguments.runs + 1)
-            ][1:]
-            row = [what, f"{statistics.median(pair[0] for pair in pairs):.2f}"]
-            if theirs:
-                row += [
-                    f"{statistics.median(pair[1] for pair in pairs):.2f}",
-                    f"{statistics.median(a / b for a, b in pairs):.2f}",
-                ]
-            rows.append(row)
-            print("  ".join(row), file=sys.stderr, flush=True)
-    print_table(["seconds", "this checkout", *(["the other", "ratio"] if theirs else [])], rows)
+                (measure(), theirs[name]() if theirs else 1.0) for _ in range(options.runs + 1)
+            ][1:]  # the first warms the caches
+            columns = [*zip(*pairs, strict=True), [a / b for a, b in pairs]]
+            seconds = [f"{statistics.median(column):.2f}" for column in columns]
+            rows.append([name, *(seconds if theirs else seconds[:1])])
+            print("  ".join(rows[-1]), file=sys.stderr, flush=True)
+    print_table(["seconds", "this checkout", *(["the other", "share"] if theirs else [])], rows)
 
 
 if __name__ == "__main__":

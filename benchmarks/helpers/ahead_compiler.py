@@ -40,16 +40,12 @@ class GpuCompiler:
             f"--xla_dump_to={folder} --xla_dump_hlo_as_text"
         )
         os.environ["JAX_PLATFORMS"], os.environ["XLA_FLAGS"] = "cpu", f"{needed} {flags}"
-        import jax
         import jax_plugins.xla_cuda12 as plugin
         from jax._src.lib import xla_client
         from jaxlib import _jax
 
-        self.xla_client, self.convert, self.jax_version = (
-            xla_client,
-            _jax.mlir.hlo_to_stablehlo,
-            jax.__version__,
-        )
+        self.xla_client = xla_client
+        self.convert = _jax.mlir.hlo_to_stablehlo
         interface = xla_client.load_pjrt_plugin_dynamically("cuda", str(plugin._get_library_path()))
         xla_client.initialize_pjrt_plugin("cuda")
         topology = xla_client.make_c_api_device_topology(
@@ -58,20 +54,17 @@ class GpuCompiler:
         self.device = topology._make_compile_only_devices()[0]
 
     def compile(self, path):
-        """Compiles a serialized HLO module.
+        """Compile a serialized HLO module.
 
         Returns: {"text": path of the optimized module, "arguments", "results", "temporaries":
           bytes, "seconds"}.
         """
-        program, options = (
-            self.convert(pathlib.Path(path).read_bytes()),
-            self.xla_client.CompileOptions(),
-        )
+        program = self.convert(pathlib.Path(path).read_bytes())
+        options = self.xla_client.CompileOptions()
         options.num_replicas = options.num_partitions = 1
         before, started = set(self.folder.iterdir()), time.perf_counter()
-        compiled = self.device.client.compile(
-            program, self.xla_client.DeviceList((self.device,)), options
-        )
+        devices = self.xla_client.DeviceList((self.device,))
+        compiled = self.device.client.compile(program, devices, options)
         seconds = time.perf_counter() - started
         written = set(self.folder.iterdir()) - before
         (text,) = [file for file in written if file.name.endswith("gpu_after_optimizations.txt")]
@@ -83,9 +76,6 @@ class GpuCompiler:
             temporaries=memory.temp_size_in_bytes,
             seconds=seconds,
         )
-
-    def versions(self):
-        return dict(jax=self.jax_version)
 
 
 if __name__ == "__main__":

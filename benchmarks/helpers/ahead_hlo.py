@@ -12,59 +12,18 @@ import json
 import math
 import re
 
-# bytes
-SIZES = dict(
-    token=0,
-    pred=1,
-    s8=1,
-    u8=1,
-    s16=2,
-    u16=2,
-    f16=2,
-    bf16=2,
-    s32=4,
-    u32=4,
-    f32=4,
-    s64=8,
-    u64=8,
-    f64=8,
-)
+SIZES = dict(token=0, pred=1, s8=1, u8=1, s16=2, u16=2, f16=2, bf16=2, s32=4, u32=4, f32=4)  # bytes
+SIZES |= dict(s64=8, u64=8, f64=8)
 ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\]")
 OPERAND = re.compile(r"%([\w.\-]+)")
 CALLED = re.compile(r"(?:calls|to_apply|body|branch_computations|true_computation)=\{?%([\w.\-]+)")
-# no kernel
-FREE = {
-    "parameter",
-    "constant",
-    "get-tuple-element",
-    "tuple",
-    "bitcast",
-    "after-all",
-    "opt-barrier",
-}
+FREE = set("parameter constant get-tuple-element tuple bitcast after-all opt-barrier".split())
 PARTS = {"slice", "dynamic-slice", "gather"}  # they read no more than they return
 # value by value
-LIKE = {
-    "bitcast",
-    "convert",
-    "add",
-    "subtract",
-    "multiply",
-    "divide",
-    "select",
-    "maximum",
-    "exponential",
-}
-UNCOUNTED = {
-    "conditional",
-    "async-start",
-    "all-reduce-start",
-    "copy-start",
-    "send",
-    "recv",
-    "infeed",
-    "outfeed",
-}
+LIKE = set("bitcast convert add subtract multiply divide select maximum exponential".split())
+UNCOUNTED = set(
+    "conditional async-start all-reduce-start copy-start send recv infeed outfeed".split()
+)
 
 
 @dataclasses.dataclass
@@ -86,7 +45,7 @@ class Instruction:
 
 
 def size_of(kind):
-    """Bytes of a value."""
+    """Return the bytes of a value."""
     if kind not in SIZES:
         raise ValueError(f"type {kind}: not known")
     return SIZES[kind]
@@ -100,14 +59,13 @@ class Kernel:
 
     name: str
     kind: str  # "product", "attention" or "other"
-    op_name: str  # of TensorFlow, where known
     num_bytes: float
     flops: float
     times: int
 
 
 def closing(text, start):
-    """Index of the parenthesis that closes the one at `start`."""
+    """Return the index of the parenthesis that closes the one at `start`."""
     depth = 0
     for index in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[index], 0)
@@ -136,7 +94,7 @@ def read_instruction(line):
 
 
 def read_module(text):
-    """{name of a computation: its instructions, the root last}, and the name of the entry
+    """Return {name of a computation: its instructions, the root last}, and the name of the entry
     computation.
     """
     computations, entry, current = {}, None, None
@@ -154,8 +112,8 @@ def read_module(text):
 
 
 def values_read(name, inner):
-    """How many values of an array a fused computation uses: all, unless its users read only slices
-    or update it in place.
+    """Return the number of values of an array that a fused computation uses: all, unless its users
+    read only slices or update it in place.
     """
     users = [part for part in inner.values() if name in part.operands]
     whole, used = inner[name].num_values, 0
@@ -173,13 +131,13 @@ def values_read(name, inner):
 
 
 def updates_of(instruction, scope):
-    """The operand that a dynamic-update-slice or a scatter writes."""
+    """Return the operand that a dynamic-update-slice or a scatter writes."""
     index = 1 if instruction.opcode == "dynamic-update-slice" else 2
     return scope[instruction.operands[index]]
 
 
 def bytes_read(instruction, scope, computations):
-    """Bytes that a kernel reads; of partly used operands, only the used parts."""
+    """Return the bytes that a kernel reads; of partly used operands, only the used parts."""
     if instruction.opcode in PARTS:
         return instruction.num_bytes
     operands = [scope[name] for name in instruction.operands if name in scope]
@@ -197,80 +155,67 @@ def bytes_read(instruction, scope, computations):
 
 
 def bytes_written(instruction, computations):
-    """Bytes that a kernel writes; of arrays updated in place, only the updates. An s8 result of a
-    custom call is its workspace.
+    """Return the bytes that a kernel writes; of arrays updated in place, only the updates. An s8
+    result of a custom call is its workspace.
     """
     if instruction.opcode == "custom-call":
-        return sum(
-            size_of(kind) * math.prod(dimensions)
-            for kind, dimensions in instruction.arrays
-            if kind != "s8"
-        )
+        arrays = (array for array in instruction.arrays if array[0] != "s8")
+        return sum(size_of(kind) * math.prod(dimensions) for kind, dimensions in arrays)
     if instruction.opcode != "fusion":
         return instruction.num_bytes
     inner = computations[CALLED.search(instruction.rest).group(1)]
     *_, root = inner.values()
     total = 0
     for result in [inner[name] for name in root.operands] if root.opcode == "tuple" else [root]:
-        made = result
-        while made.opcode in ("bitcast", "convert") and made.operands[0] in inner:
-            made = inner[made.operands[0]]
-        in_place = made.opcode in ("dynamic-update-slice", "scatter")
-        total += updates_of(made, inner).num_bytes if in_place else result.num_bytes
+        source = result
+        while source.opcode in ("bitcast", "convert") and source.operands[0] in inner:
+            source = inner[source.operands[0]]
+        in_place = source.opcode in ("dynamic-update-slice", "scatter")
+        total += updates_of(source, inner).num_bytes if in_place else result.num_bytes
     return total
 
 
+def configuration_of(instruction, name):
+    """Return the part of a custom call's configuration that has this name."""
+    text = re.search(r"backend_config=(\{.*\})", instruction.rest).group(1)
+    return json.loads(text)[name]
+
+
 def product_flops(instruction, scope):
-    """FLOPs of a cuBLAS call: 2 x number of values of the result x length of the sum."""
-    configuration = json.loads(re.search(r"backend_config=(\{.*\})", instruction.rest).group(1))[
-        "gemm_backend_config"
-    ]
-    axes = [
-        int(axis) for axis in configuration["dot_dimension_numbers"]["lhs_contracting_dimensions"]
-    ]
-    summed = math.prod(scope[instruction.operands[0]].arrays[0][1][axis] for axis in axes)
-    return 2.0 * math.prod(instruction.arrays[0][1]) * summed
+    """Return the FLOPs of a cuBLAS call: 2 x number of values of the result x length of the sum."""
+    configuration = configuration_of(instruction, "gemm_backend_config")
+    axes = configuration["dot_dimension_numbers"]["lhs_contracting_dimensions"]
+    (_, dimensions), *_ = scope[instruction.operands[0]].arrays
+    length = math.prod(dimensions[int(axis)] for axis in axes)
+    return 2.0 * math.prod(instruction.arrays[0][1]) * length
 
 
-def attention_flops(instruction, scope, is_backward):
-    """FLOPs of a cuDNN call: two products of the size of the scores forward, five backward; masked
-    pairs count.
+def attention_flops(instruction, scope, num_products):
+    """Return the FLOPs of a cuDNN call: products of the size of the scores, two forward and five
+    backward; masked pairs count.
     """
-    configuration = json.loads(re.search(r"backend_config=(\{.*\})", instruction.rest).group(1))[
-        "cudnn_fmha_backend_config"
-    ]
-    num_scores = math.prod(
-        int(size) for size in configuration["intermediate_tensor_shape"]["dimensions"]
-    )
-    return (
-        2.0
-        * num_scores
-        * scope[instruction.operands[0]].arrays[0][1][-1]
-        * (5 if is_backward else 2)
-    )
+    configuration = configuration_of(instruction, "cudnn_fmha_backend_config")
+    num_scores = math.prod(map(int, configuration["intermediate_tensor_shape"]["dimensions"]))
+    size = scope[instruction.operands[0]].arrays[0][1][-1]
+    return 2.0 * num_scores * size * num_products
 
 
 def read_kernel(instruction, scope, computations, times):
-    op_name = re.search(r'op_name="([^"]*)"', instruction.rest)
-    read, written, kind, flops = (
-        bytes_read(instruction, scope, computations),
-        bytes_written(instruction, computations),
-        "other",
-        0.0,
-    )
+    num_bytes = bytes_read(instruction, scope, computations)
+    num_bytes += bytes_written(instruction, computations)
+    kind, flops = "other", 0.0
     if instruction.opcode == "custom-call":
         target = re.search(r'custom_call_target="([^"]*)"', instruction.rest).group(1)
         if "gemm" in target or "matmul" in target:
             kind, flops = "product", product_flops(instruction, scope)
         elif "fmha" in target:
-            kind, flops = "attention", attention_flops(instruction, scope, "Backward" in target)
-    return Kernel(
-        instruction.name, kind, op_name.group(1) if op_name else "", read + written, flops, times
-    )
+            num_products = 5 if "Backward" in target else 2
+            kind, flops = "attention", attention_flops(instruction, scope, num_products)
+    return Kernel(instruction.name, kind, num_bytes, flops, times)
 
 
 def kernels(text):
-    """All Kernels of a module, in the order of its schedule."""
+    """Return all Kernels of a module, in the order of its schedule."""
     computations, entry = read_module(text)
 
     def walk(name, times):

@@ -35,29 +35,30 @@ class Lowering:
         from bert_gpu.train.state import TrainState, frozen_names
         from bert_gpu.train.step import TrainStep
 
-        self.tf, self.length, self.packed, self.micro_batches = tf, length, packed, micro_batches
+        self.tf = tf
+        self.length = length
+        self.packed = packed
+        self.micro_batches = micro_batches
         self.optimizer = OptimizerConfig(optimizer=optimizer)
-        self.devices = set_up(
-            DeviceConfig(num_gpus=0, precision=precision, xla="on", deterministic=False)
-        )
+        device = dict(num_gpus=0, precision=precision, xla="on", deterministic=False)
+        self.devices = set_up(DeviceConfig(**device))
         with mock.patch.object(tf.config, "list_logical_devices", lambda kind=None: ["a GPU"]):
             fused.has_gpu.cache_clear()
-            assert fused.has_gpu()  # cached here, so that code which asks is lowered for a GPU
+            assert fused.has_gpu()  # cached here, so that what depends on it is lowered for a GPU
         config = ModelConfig(vocab_size=VOCAB_SIZE, **shape)
-        encoder = BertEncoder(
-            config, recompute_every=recompute_every, attention=attention, xla=True
-        )
-        objective = open_objective(("mlm",) if packed else ("mlm", "nsp"), encoder)
+        sizes = dict(recompute_every=recompute_every, attention=attention, xla=True)
+        self.objectives = ("mlm",) if packed else ("mlm", "nsp")
+        objective = open_objective(self.objectives, BertEncoder(config, **sizes))
         specs = objective.weights()
         self.weights = {name: np.zeros(spec.shape, np.float32) for name, spec in specs.items()}
         self.column_blocks = column_blocks(specs)
         freeze = [part.replace("HALF", str(config.num_hidden_layers // 2)) for part in freeze]
-        self.state = TrainState(
-            self.devices.strategy, self.weights, None, frozen_names(self.weights, freeze)
-        )
+        frozen = frozen_names(self.weights, freeze)
+        state = TrainState(self.devices.strategy, self.weights, None, frozen)
+        self.trained = {name: self.weights[name] for name in state.trained}
         self.step = TrainStep(
             self.devices,
-            self.state,
+            state,
             objective.of_training(),
             self.optimizer,
             num_micro_batches=micro_batches,
@@ -65,43 +66,34 @@ class Lowering:
         )
 
     def gradients(self, rows, path):
-        """Writes the program of loss and gradients for micro-batches of `rows` rows."""
-        tf, shape = self.tf, lambda value: (self.micro_batches, rows, *value.shape[1:])
+        """Write the program of loss and gradients for micro-batches of `rows` rows."""
+        tf = self.tf
         batch = {
-            name: tf.zeros(shape(value), value.dtype)
+            name: tf.zeros((self.micro_batches, rows, *value.shape[1:]), value.dtype)
             for name, value in make_batch(8, self.length, self.packed).items()
         }
-        counts = {name: tf.constant(1.0) for name in (("mlm",) if self.packed else ("mlm", "nsp"))}
+        counts = {name: tf.constant(1.0) for name in self.objectives}
         weights = {name: tf.constant(value) for name, value in self.weights.items()}
-        arguments = (
-            weights,
-            batch,
-            tf.constant(self.micro_batches),
-            counts,
-            tf.constant(1.0),
-            tf.constant([1, 2]),
-        )
+        scale, key = tf.constant(1.0), tf.constant([1, 2])
+        arguments = (weights, batch, tf.constant(self.micro_batches), counts, scale, key)
         return self.write(self.step.gradients, arguments, path)
 
     def update(self, path):
-        """Writes the program of the optimizer's update, which is skipped when the gradients are not
+        """Write the program of the optimizer's update, which is skipped when the gradients are not
         finite. They have the type that `gradients` returns.
         """
         from bert_gpu.optim import optimizers
 
         tf = self.tf
-        weights = {name: tf.constant(value) for name, value in self.trained().items()}
-        kept = self.devices.dtype if self.micro_batches == 1 else tf.float32
+        weights = {name: tf.constant(value) for name, value in self.trained.items()}
+        dtype = self.devices.dtype if self.micro_batches == 1 else tf.float32
         gradients = {
-            name: tf.zeros(value.shape, kept if value.ndim > 1 else tf.float32)
-            for name, value in self.trained().items()
+            name: tf.zeros(value.shape, dtype if value.ndim > 1 else tf.float32)
+            for name, value in self.trained.items()
         }
-        slots = {
-            name: tf.constant(value)
-            for name, value in optimizers.initial_slots(self.trained(), self.optimizer).items()
-        }
-
-        parts = optimizers.joint_parts(self.trained(), self.optimizer, self.column_blocks)
+        slots = optimizers.initial_slots(self.trained, self.optimizer)
+        slots = {name: tf.constant(value) for name, value in slots.items()}
+        parts = optimizers.joint_parts(self.trained, self.optimizer, self.column_blocks)
 
         @tf.function(jit_compile=True, autograph=False)
         def update(weights, gradients, slots, learning_rate, num_updates):
@@ -119,29 +111,21 @@ class Lowering:
                 only_if=tf.math.is_finite(norm),
             ), norm
 
-        return self.write(
-            update, (weights, gradients, slots, tf.constant(1e-4), tf.constant(1)), path
-        )
-
-    def trained(self):
-        """The weights that are not frozen."""
-        return {name: self.weights[name] for name in self.state.trained}
+        arguments = (weights, gradients, slots, tf.constant(1e-4), tf.constant(1))
+        return self.write(update, arguments, path)
 
     def write(self, function, arguments, path):
-        program = function.experimental_get_compiler_ir(*arguments)(
-            stage="hlo_serialized", platform_name="GPU"
-        )
+        lower = function.experimental_get_compiler_ir(*arguments)
+        program = lower(stage="hlo_serialized", platform_name="GPU")
         pathlib.Path(path).write_bytes(program)
         return dict(path=path, bytes=len(program))
 
     def sizes(self):
-        """Bytes that a run holds outside the step: weights and the optimizer's state."""
+        """Return the bytes that a run holds outside the step: weights and the optimizer's state."""
         from bert_gpu.optim.optimizers import state_bytes
 
-        return dict(
-            weights=sum(value.nbytes for value in self.weights.values()),
-            optimizer=state_bytes(self.trained(), self.optimizer),
-        )
+        num_bytes = sum(value.nbytes for value in self.weights.values())
+        return dict(weights=num_bytes, optimizer=state_bytes(self.trained, self.optimizer))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The input pipeline with one thread, for the benchmark of data: tokens per second, and the time to
 the first batch far into the records.
 
-python data_reader.py FOLDER        # prints one line of JSON
+    python data_reader.py FOLDER        # prints one line of JSON
 """
 
 import itertools
@@ -28,24 +28,17 @@ def main(folder):
             reader, batch_size=256, position=position, shuffle=True
         )
 
-    num_records, found = batches(0)
-    next(found)
+    num_records, first_batches = batches(0)
+    next(first_batches)
     started, num_tokens = time.perf_counter(), 0
-    for batch in itertools.islice(found, 60):
+    for batch in itertools.islice(first_batches, 60):
         num_tokens += int(batch["input_mask"].sum())
     seconds = time.perf_counter() - started
     started = time.perf_counter()
     next(batches(10**6)[1])
     seek_seconds = time.perf_counter() - started
-    print(
-        json.dumps(
-            dict(
-                tokens_per_second=num_tokens / seconds,
-                seek_seconds=seek_seconds,
-                num_records=num_records,
-            )
-        )
-    )
+    result = dict(tokens_per_second=num_tokens / seconds, seek_seconds=seek_seconds)
+    print(json.dumps(result | dict(num_records=num_records)))
 
 
 if __name__ == "__main__":

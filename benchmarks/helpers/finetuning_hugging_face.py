@@ -47,14 +47,11 @@ class HuggingFace:
     def read(self, path):
         with open(path, encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-        found = self.tokenizer(
-            [row["text_a"] for row in rows],
-            [row["text_b"] for row in rows],
-            truncation=True,
-            max_length=self.max_length,
-        )
+        texts = ([row[name] for row in rows] for name in ("text_a", "text_b"))
+        encoded = self.tokenizer(*texts, truncation=True, max_length=self.max_length)
         return [
-            {name: values[index] for name, values in found.items()} | dict(label=int(row["label"]))
+            {name: values[index] for name, values in encoded.items()}
+            | dict(label=int(row["label"]))
             for index, row in enumerate(rows)
         ]
 
@@ -90,15 +87,15 @@ class HuggingFace:
         )
 
     def train(self, num_steps):
-        """Trains from the model. {"tokens_per_second": real tokens in the second half of the
+        """Train from the model. Returns {"tokens_per_second": real tokens in the second half of the
         steps, "loss": mean of all steps}.
         """
         with tempfile.TemporaryDirectory() as folder:
-            found = self.trainer(folder, num_steps).train()
-        return dict(tokens_per_second=self.clock.tokens_per_second(), loss=found.training_loss)
+            result = self.trainer(folder, num_steps).train()
+        return dict(tokens_per_second=self.clock.tokens_per_second(), loss=result.training_loss)
 
     def predict(self, output=None):
-        """Predicts the dev file. {"tokens_per_second": real tokens}; output: file for the
+        """Predict the dev file. Returns {"tokens_per_second": real tokens}; output: file for the
         probabilities.
         """
         rows = self.splits["dev"]
@@ -113,9 +110,9 @@ class HuggingFace:
         logits = self.predictor.predict([rows[index] for index in order]).predictions
         seconds = time.perf_counter() - started
         if output:
-            found = np.empty_like(logits, dtype=np.float64)
-            found[order] = torch.tensor(logits).double().softmax(-1).numpy()
-            np.save(output, found)
+            probabilities = np.empty_like(logits, dtype=np.float64)
+            probabilities[order] = torch.tensor(logits).double().softmax(-1).numpy()
+            np.save(output, probabilities)
         return dict(tokens_per_second=sum(len(row["input_ids"]) for row in rows) / seconds)
 
 

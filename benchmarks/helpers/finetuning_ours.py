@@ -2,6 +2,7 @@
 the Predictor that it predicts with.
 """
 
+import dataclasses
 import json
 import pathlib
 import tempfile
@@ -37,11 +38,9 @@ class Ours:
         self.predictor = None
 
     def train(self, num_steps):
-        """Trains from the model. {"tokens_per_second": real tokens in the second half of the
+        """Train from the model. Returns {"tokens_per_second": real tokens in the second half of the
         steps, "loss": mean of all steps}.
         """
-        import dataclasses
-
         from bert_gpu.base.console import Console
         from bert_gpu.finetune.run import finetune
         from bert_gpu.train.config import BatchConfig, CadenceConfig
@@ -70,10 +69,8 @@ class Ours:
 
         run = self.settings.run
         task, devices = resolve_task(run), set_up(self.settings.devices)
-        task_type, start = (
-            open_task_type(task),
-            start_trained(self.settings.start, find_trained(self.settings.start, ".")),
-        )
+        task_type = open_task_type(task)
+        start = start_trained(self.settings.start, find_trained(self.settings.start, "."))
         problem_type = task_type.make_problem_type(self.settings, task, start.labels, None)
         (examples,) = read_splits(task, run, ["eval"])["eval"]
         folder = tempfile.gettempdir()
@@ -85,16 +82,16 @@ class Ours:
         self.predict()  # compiles
 
     def predict(self, output=None):
-        """Predicts the dev file. {"tokens_per_second": real tokens}; output: file for the
+        """Predict the dev file. Returns {"tokens_per_second": real tokens}; output: file for the
         probabilities.
         """
         if self.predictor is None:
             self.open_predictor()
         started = time.perf_counter()
-        found = self.predictor(self.encoded, self.batch)
+        probabilities = self.predictor(self.encoded, self.batch)
         seconds = time.perf_counter() - started
         if output:
-            np.save(output, found)
+            np.save(output, probabilities)
         return dict(tokens_per_second=len(self.encoded.ids) / seconds)
 
 

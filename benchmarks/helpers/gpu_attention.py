@@ -1,8 +1,9 @@
 """cuDNN attention on a GPU, beside plain bfloat16: error against float32, and time, forward and
 backward.
 
-python benchmarks/helpers/gpu_attention.py padding|packed B S N D # one line of JSON; without a GPU
-plain attention alone
+    python benchmarks/helpers/gpu_attention.py padding|packed B S N D
+
+Prints one line of JSON; without a GPU of plain attention alone.
 """
 
 import json
@@ -16,7 +17,9 @@ from bert_gpu.model import attention, cudnn_attention, packed
 
 
 def make_batch(kind, batch_size, length, generator):
-    """Padded: rows of S/4 to S tokens. Packed: rows full of sequences of about S/4."""
+    """Return masks of a batch. Padded: rows of S/4 to S tokens. Packed: rows full of sequences of
+    about S/4.
+    """
     mask = np.arange(length) < generator.integers(length // 4, length + 1, (batch_size, 1))
     if kind == "padding":
         return dict(input_mask=tf.constant(mask, tf.int32))
@@ -27,18 +30,16 @@ def make_batch(kind, batch_size, length, generator):
 
 
 def run(implementation, dtype, kind, batch, qkv, upstream, repeats=50):
-    """(output, gradient) as float32 and seconds of one forward and backward pass."""
+    """Return (output, gradient) as float32 and seconds of one forward and backward pass."""
 
     @tf.function(jit_compile=True)
     def step(qkv, upstream, batch):
         if implementation == "cudnn":
             mask = cudnn_attention.make_mask(batch, dtype)
         else:
-            mask = (
-                packed.sequence_bias(batch["sequence_ids"])
-                if kind == "packed"
-                else attention.mask_bias(batch["input_mask"])
-            )
+            mask = attention.mask_bias(batch["input_mask"])
+            if kind == "packed":
+                mask = packed.sequence_bias(batch["sequence_ids"])
         with tf.GradientTape() as tape:
             tape.watch(qkv)
             mixed = attention.self_attention(qkv, [], mask)
@@ -60,42 +61,33 @@ def compare(kind, shape, repeats=50):
     real = batch["input_mask"].numpy()[:, :, None, None].astype(np.float32)
 
     def draw(*sizes):
-        return tf.cast(
-            tf.cast(generator.standard_normal(sizes).astype(np.float32), tf.bfloat16), tf.float32
-        )
+        values = generator.standard_normal(sizes).astype(np.float32)
+        return tf.cast(tf.cast(values, tf.bfloat16), tf.float32)
 
-    qkv, upstream = (
-        draw(batch_size, length, 3, num_heads, size),
-        draw(batch_size, length, num_heads, size) * real,
-    )
+    def far(x, y):
+        return float(np.linalg.norm(x - y) / np.linalg.norm(y))
+
+    qkv = draw(batch_size, length, 3, num_heads, size)
+    upstream = draw(batch_size, length, num_heads, size) * real
     tf.config.experimental.enable_tensor_float_32_execution(False)
     exact, _ = run("plain", tf.float32, kind, batch, qkv, upstream, 1)
     tf.config.experimental.enable_tensor_float_32_execution(True)
-    found = dict(kind=kind, shape=shape)
-    for implementation in (
-        ("plain", "cudnn") if tf.config.list_physical_devices("GPU") else ("plain",)
-    ):
-        (mixed, gradient), seconds = run(
-            implementation, tf.bfloat16, kind, batch, qkv, upstream, repeats
-        )
-
-        def far(x, y):
-            return float(np.linalg.norm(x - y) / np.linalg.norm(y))
-
-        found[implementation] = dict(
+    result = dict(kind=kind, shape=shape)
+    has_gpu = tf.config.list_physical_devices("GPU")
+    for name in ("plain", "cudnn") if has_gpu else ("plain",):
+        (mixed, gradient), seconds = run(name, tf.bfloat16, kind, batch, qkv, upstream, repeats)
+        result[name] = dict(
             ms=1e3 * seconds,
             finite=bool(np.isfinite(mixed).all() and np.isfinite(gradient).all()),
             output_error=far(mixed * real, exact[0] * real),
             gradient_error=far(gradient, exact[1]),
         )
-    if "cudnn" not in found:
-        return found
-    found["agrees"] = found["cudnn"]["finite"] and all(
-        found["cudnn"][n] <= 2 * found["plain"][n] + 1e-3
-        for n in ("output_error", "gradient_error")
-    )
-    found["speedup"] = found["plain"]["ms"] / found["cudnn"]["ms"]
-    return found
+    if has_gpu:
+        plain, cudnn = result["plain"], result["cudnn"]
+        errors = ("output_error", "gradient_error")
+        agrees = all(cudnn[error] <= 2 * plain[error] + 1e-3 for error in errors)
+        result |= dict(agrees=cudnn["finite"] and agrees, speedup=plain["ms"] / cudnn["ms"])
+    return result
 
 
 if __name__ == "__main__":

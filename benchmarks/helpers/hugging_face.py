@@ -29,16 +29,9 @@ class HuggingFace(Trainer):
     OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 
     def __init__(
-        self,
-        shape,
-        length,
-        precision="float32",
-        compiled=False,
-        gpu=False,
-        attention="sdpa",
-        mode=None,
+        self, shape, length, precision="float32", compiled=False, gpu=False, attention="sdpa",
         gathered=True,
-    ):
+    ):  # fmt: skip
         import transformers
 
         # TensorFloat-32 on GPUs, which TensorFlow uses by default too
@@ -46,53 +39,42 @@ class HuggingFace(Trainer):
         self.device = "cuda" if gpu else "cpu"
         self.length, self.precision, self.gathered = length, precision, gathered
         torch.manual_seed(0)
-        config = transformers.BertConfig(
-            vocab_size=VOCAB_SIZE, attn_implementation=attention, **shape
-        )
+        settings = dict(vocab_size=VOCAB_SIZE, attn_implementation=attention, **shape)
+        config = transformers.BertConfig(**settings)
         self.model = transformers.BertForPreTraining(config).to(self.device).train()
         decayed = [weight for weight in self.model.parameters() if weight.ndim > 1]
         others = [weight for weight in self.model.parameters() if weight.ndim <= 1]
         groups = [dict(params=decayed, weight_decay=0.01), dict(params=others, weight_decay=0.0)]
         self.optimizer = torch.optim.AdamW(groups, lr=1e-4, eps=1e-6, fused=True)
         self.scaler = torch.amp.GradScaler(self.device, enabled=precision == "float16")
-        self.loss = (
-            torch.compile(self.compute_loss, mode=mode, dynamic=False)
-            if compiled
-            else self.compute_loss
-        )
+        self.loss = self.compute_loss
+        if compiled:
+            self.loss = torch.compile(self.loss, dynamic=False)
 
     def compute_loss(self, batch):
-        if not self.gathered:
-            return self.model(
-                input_ids=batch["input_ids"],
-                attention_mask=batch["input_mask"],
-                token_type_ids=batch["segment_ids"],
-                labels=batch["labels"],
-                next_sentence_label=batch["next_sentence_labels"],
-            ).loss
-        outputs = self.model.bert(
+        inputs = dict(
             input_ids=batch["input_ids"],
             attention_mask=batch["input_mask"],
             token_type_ids=batch["segment_ids"],
-            return_dict=True,
         )
+        if not self.gathered:
+            labels, sentences = batch["labels"], batch["next_sentence_labels"]
+            return self.model(**inputs, labels=labels, next_sentence_label=sentences).loss
+        outputs = self.model.bert(**inputs, return_dict=True)
         hidden = outputs.last_hidden_state.flatten(0, 1).index_select(0, batch["positions"])
         scores, relation = self.model.cls(hidden, outputs.pooler_output)
         words = F.cross_entropy(scores.float(), batch["targets"], ignore_index=-100)
         return words + F.cross_entropy(relation.float(), batch["next_sentence_labels"])
 
     def build(self, rows):
-        made = make_batch(rows, self.length)
-        flat = np.arange(rows)[:, None] * self.length + made["masked_lm_positions"]
-        targets = np.where(made["masked_lm_weights"] > 0, made["masked_lm_ids"], -100)
+        arrays = make_batch(rows, self.length)
+        positions = np.arange(rows)[:, None] * self.length + arrays["masked_lm_positions"]
+        is_masked = arrays.pop("masked_lm_weights") > 0
+        targets = np.where(is_masked, arrays["masked_lm_ids"], -100)
         labels = np.full(rows * self.length, -100)
-        labels[flat[made["masked_lm_weights"] > 0]] = targets[made["masked_lm_weights"] > 0]
-        names = ("input_ids", "input_mask", "segment_ids", "next_sentence_labels")
-        arrays = {name: made[name] for name in names} | dict(
-            positions=flat.reshape(-1),
-            targets=targets.reshape(-1),
-            labels=labels.reshape(rows, self.length),
-        )
+        labels[positions[is_masked]] = targets[is_masked]
+        arrays |= dict(positions=positions.reshape(-1), targets=targets.reshape(-1))
+        arrays |= dict(labels=labels.reshape(rows, self.length))
         self.batch = {
             name: torch.tensor(value.astype(np.int64)).to(self.device)
             for name, value in arrays.items()
@@ -123,7 +105,9 @@ class HuggingFace(Trainer):
         return torch.cuda.max_memory_allocated() if self.device == "cuda" else super().peak_bytes()
 
     def matrix_rate(self, precision, seconds=2.0):
-        """FLOP/s of a large product, as throughput.measured_matrix_rate measures TensorFlow's."""
+        """Return the FLOP/s of a large product, as throughput.measured_matrix_rate measures
+        TensorFlow's.
+        """
         size, num_products = (1024, 4) if self.device == "cpu" else (8192, 4)
         matrix = torch.randn(size, size, device=self.device, dtype=DTYPES[precision]) / size**0.5
         best, end = float("inf"), time.perf_counter() + seconds
@@ -139,32 +123,23 @@ class HuggingFace(Trainer):
     def versions(self):
         import transformers
 
-        return dict(
-            torch=torch.__version__,
-            transformers=transformers.__version__,
-            threads=torch.get_num_threads(),
-        )
+        versions = dict(torch=torch.__version__, transformers=transformers.__version__)
+        return versions | dict(threads=torch.get_num_threads())
 
     def outside_products(self, num_steps=4):
-        """`kernels.shares` of a few steps; None where the profiler sees no GPU."""
+        """Return `kernels.shares` of a few steps; None where the profiler sees no GPU."""
         if self.device != "cuda":
             return None
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             started = time.perf_counter()
             self.run(num_steps)
             seconds = time.perf_counter() - started
-        on_device = (
-            event
+        kernels = [
+            (event.name, 1e-6 * event.time_range.start, 1e-6 * event.time_range.end)
             for event in profile.events()
             if event.device_type == torch.autograd.DeviceType.CUDA
-        )
-        return shares(
-            [
-                (event.name, 1e-6 * event.time_range.start, 1e-6 * event.time_range.end)
-                for event in on_device
-            ],
-            seconds,
-        )
+        ]
+        return shares(kernels, seconds)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ class HuggingFace:
         self.tokenizer = transformers.AutoTokenizer.from_pretrained(model)
 
     def open(self, task, batch):
-        """batch: lines that are computed at once."""
+        """Open a task. batch: lines that are computed at once."""
         kinds = dict(embed=transformers.AutoModel, fill_mask=transformers.AutoModelForMaskedLM)
         self.model = kinds[task].from_pretrained(self.folder).eval()
         self.batch = batch
@@ -58,7 +58,7 @@ class HuggingFace:
         return results
 
     def run(self, task, count, output=None):
-        """Seconds for the first texts; output: file for their results."""
+        """Return the seconds for the first texts; output: file for their results."""
         started = time.perf_counter()
         results = self.compute(task, self.texts[task][:count])
         seconds = time.perf_counter() - started

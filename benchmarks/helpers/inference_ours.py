@@ -18,7 +18,7 @@ class Ours:
         self.texts = json.loads(pathlib.Path(texts).read_text())
 
     def open(self, task, batch):
-        """batch: tokens that are computed at once."""
+        """Open a task. batch: tokens that are computed at once."""
         import bert_gpu
         from bert_gpu.inference import opened
 
@@ -35,7 +35,7 @@ class Ours:
         return True
 
     def run(self, task, count, output=None):
-        """Seconds for the first texts; output: file for their results."""
+        """Return the seconds for the first texts; output: file for their results."""
         texts = self.texts[task][:count]
         started = time.perf_counter()
         results = self.call(texts)

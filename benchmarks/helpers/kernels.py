@@ -20,7 +20,7 @@ def is_product(kernel):
 
 
 def union(intervals):
-    """Length of the union of (begin, end)."""
+    """Return the length of the union of (begin, end)."""
     total, reached = 0.0, float("-inf")
     for begin, end in sorted(intervals):
         total += max(0.0, end - max(begin, reached))
@@ -29,8 +29,8 @@ def union(intervals):
 
 
 def shares(kernels, seconds):
-    """{"outside_products", "idle"} as shares of `seconds`, and the longest of the other kernels;
-    None without any kernel.
+    """Return {"outside_products", "idle"} as shares of `seconds`, and the longest of the other
+    kernels; None without any kernel.
 
     kernels: [(name, begin, end)] in seconds.
     """
@@ -47,28 +47,20 @@ def shares(kernels, seconds):
 
 
 def kernels_of_trace(folder):
-    """[(name, begin, end)] in seconds of the GPU's streams in a trace that tf.profiler wrote
+    """Return [(name, begin, end)] in seconds of the GPU's streams in a trace that tf.profiler wrote
     into a folder.
     """
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-    found = []
-    for path in pathlib.Path(folder).rglob("*.xplane.pb"):
-        space = xplane_pb2.XSpace.FromString(path.read_bytes())
-        for plane in space.planes:
-            if not plane.name.startswith("/device:GPU"):
-                continue
-            for line in plane.lines:
-                # the other lines repeat it, grouped by op and by step
-                if not line.name.startswith("Stream"):
-                    continue
-                for event in line.events:
-                    begin = line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12
-                    found.append(
-                        (
-                            plane.event_metadata[event.metadata_id].name,
-                            begin,
-                            begin + event.duration_ps * 1e-12,
-                        )
-                    )
-    return found
+    paths = pathlib.Path(folder).rglob("*.xplane.pb")
+    spaces = [xplane_pb2.XSpace.FromString(path.read_bytes()) for path in paths]
+    planes = [plane for space in spaces for plane in space.planes]
+    kernels = []
+    for plane in (plane for plane in planes if plane.name.startswith("/device:GPU")):
+        # the other lines repeat it, grouped by op and by step
+        for line in (line for line in plane.lines if line.name.startswith("Stream")):
+            for event in line.events:
+                name = plane.event_metadata[event.metadata_id].name
+                begin = line.timestamp_ns * 1e-9 + event.offset_ps * 1e-12
+                kernels.append((name, begin, begin + event.duration_ps * 1e-12))
+    return kernels

@@ -1,50 +1,46 @@
 """Runs a command and measures its time and the peak memory of its processes."""
 
-import dataclasses
 import os
 import subprocess
 import threading
 import time
+import typing
 
 import psutil
 
 
-@dataclasses.dataclass
-class Run:
-    """One finished command. seconds: wall clock. cpu_seconds: user + system time of the command and
-    its children. peak_bytes, peak_anonymous_bytes: see `run`.
-    """
+class Run(typing.NamedTuple):
+    """One finished command. seconds: wall clock. peak_bytes, peak_anonymous_bytes: see `run`."""
 
     seconds: float
-    cpu_seconds: float
     peak_bytes: int
     peak_anonymous_bytes: int
 
 
 def memory(pid):
-    """(proportional set size, its part of pages that belong to no file on a disk) of a process, in
-    bytes (proc(5), smaps_rollup, Linux 5.3 or newer); OSError when it has ended.
+    """Return the proportional set size of a process and its part of pages that belong to no file on
+    a disk, in bytes (proc(5), smaps_rollup, Linux 5.3 or newer). Raises OSError when it has ended.
     """
     with open(f"/proc/{pid}/smaps_rollup") as file:
-        found = dict(line.split(":") for line in list(file)[1:])
-    pages = {name: int(value.split()[0]) * 1024 for name, value in found.items()}
+        lines = dict(line.split(":") for line in list(file)[1:])
+    pages = {name: int(value.split()[0]) * 1024 for name, value in lines.items()}
     return pages["Pss"], pages["Pss_Anon"] + pages["Pss_Shmem"]
 
 
 def run(command, watch=True, **settings):
-    """Runs a command to its end; RuntimeError when it fails.
+    """Run a command to its end. Raises RuntimeError when it fails.
 
     peak_bytes is the highest sum, over the command and all processes it started, of the
     proportional set size (pages that processes share are divided among them), sampled four times a
-    second; 0 when `watch` is off. peak_anonymous_bytes is that of the pages that belong to no file:
-    what the command allocates, whoever else has the same libraries mapped meanwhile.
+    second; 0 when `watch` is off. peak_anonymous_bytes counts only the pages that belong to no
+    file, which do not depend on other processes that map the same libraries.
     """
-    before = os.times()
     started = time.perf_counter()
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **settings
     )
-    peaks, stopped = (0, 0), threading.Event()
+    peaks = (0, 0)
+    stopped = threading.Event()
 
     def sample():
         nonlocal peaks
@@ -62,24 +58,16 @@ def run(command, watch=True, **settings):
                     continue
             peaks = tuple(map(max, zip(peaks, totals, strict=True)))
 
-    thread = threading.Thread(target=sample, daemon=True)
     if watch:
-        thread.start()
+        threading.Thread(target=sample, daemon=True).start()
     output, _ = process.communicate()
     seconds = time.perf_counter() - started
     stopped.set()
     if process.returncode:
         raise RuntimeError(f"{' '.join(map(str, command))} failed:\n{output[-2000:]}")
-    after = os.times()
-    cpu = (
-        after.children_user + after.children_system - before.children_user - before.children_system
-    )
-    return Run(seconds, cpu, *peaks)
+    return Run(seconds, *peaks)
 
 
 def folder_bytes(folder):
-    return sum(
-        os.path.getsize(os.path.join(path, name))
-        for path, _, names in os.walk(folder)
-        for name in names
-    )
+    paths = (os.path.join(path, name) for path, _, names in os.walk(folder) for name in names)
+    return sum(map(os.path.getsize, paths))

@@ -6,7 +6,7 @@ LABELS = ("0", "1")  # of a classifier
 
 
 def learn_vocabulary(text, vocab_file, vocab_size):
-    """Writes a WordPiece vocabulary of at most so many pieces, learnt from a file."""
+    """Write a WordPiece vocabulary of at most so many pieces, learnt from a file."""
     from bert_gpu.base.console import Console
     from bert_gpu.text.config import TextFormat, VocabConfig
     from bert_gpu.text.vocabulary.learning import learn_files
@@ -18,7 +18,7 @@ def learn_vocabulary(text, vocab_file, vocab_size):
 
 
 def make_model(folder, text, name, classifies=False):
-    """Writes a model of a named shape to folder/model: for pretraining, or a classifier of LABELS.
+    """Write a model of a named shape to folder/model: for pretraining, or a classifier of LABELS.
 
     text: a file. It has up to 30,522 pieces.
     """

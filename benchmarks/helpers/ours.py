@@ -15,19 +15,16 @@ LEARNING_RATE = 1e-4
 
 
 class Ours(Trainer):
-    """Args of the constructor:
-    shape: fields of ModelConfig. length: S. precision, xla, virtual_replicas, deterministic,
-    gpu_memory_limit: of DeviceConfig.
-    gpu: whether to train on the GPU. attention, recompute: of MemoryConfig. packed: rows of
-    several sequences.
-    data: folder of records, instead of a generated batch. optimizer: of OptimizerConfig.
-    micro_batches: of a step. steps_per_call: steps of one call into TensorFlow.
+    """shape: fields of ModelConfig. length: S. precision, xla, device: of DeviceConfig. gpu:
+    whether to train on the GPU. attention, recompute: of MemoryConfig. packed: rows of several
+    sequences. data: folder of records, instead of a generated batch. optimizer: of OptimizerConfig.
+    steps_per_call: steps of one call into TensorFlow.
     """
 
     def __init__(
         self, shape, length, precision="float32", xla="auto", gpu=False, attention="auto",
-        packed=False, data=None, recompute=False, optimizer="adamw", micro_batches=1,
-        steps_per_call=1, seed=1, **device,
+        packed=False, data=None, recompute=False, optimizer="adamw", steps_per_call=1, seed=1,
+        **device,
     ):  # fmt: skip
         if not gpu:
             os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -40,90 +37,80 @@ class Ours(Trainer):
         from bert_gpu.train.config import MemoryConfig
 
         self.OUT_OF_MEMORY = (MemoryError, tf.errors.ResourceExhaustedError)
-        self.tf, self.length, self.gpu, self.packed, self.data, self.seed = (
-            tf,
-            length,
-            gpu,
-            packed,
-            data,
-            seed,
-        )
-        self.micro_batches, self.steps_per_call, self.num_done = micro_batches, steps_per_call, 0
-        self.devices = set_up(
-            DeviceConfig(num_gpus=int(gpu), precision=precision, xla=xla, **device)
-        )
-        if data:
-            self.open_data()
-        self.model = ModelConfig(vocab_size=self.vocab.vocab_size if data else VOCAB_SIZE, **shape)
-        self.memory, self.optimizer = (
-            MemoryConfig(recompute=recompute, attention=attention),
-            OptimizerConfig(optimizer=optimizer),
-        )
+        self.tf = tf
+        self.length = length
+        self.gpu = gpu
+        self.packed = packed
+        self.data = data
+        self.seed = seed
+        self.steps_per_call = steps_per_call
+        self.micro_batches = 1
+        self.num_done = 0
+        devices = DeviceConfig(num_gpus=int(gpu), precision=precision, xla=xla, **device)
+        self.devices = set_up(devices)
+        vocab_size = self.open_data() if data else VOCAB_SIZE
+        self.model = ModelConfig(vocab_size=vocab_size, **shape)
+        self.memory = MemoryConfig(recompute=recompute, attention=attention)
+        self.optimizer = OptimizerConfig(optimizer=optimizer)
         self.make_state()
 
     def open_data(self):
+        """Open the records; return the size of their vocabulary."""
         from bert_gpu.data.config import InputConfig
         from bert_gpu.data.dataset import Dataset
         from bert_gpu.text.tokenizers.open import open_tokenizer
 
         dataset = Dataset(InputConfig(input_file=f"{self.data}/*.tfrecord"))
-        self.vocab = open_tokenizer(
-            os.path.join(dataset.folder, dataset.info.vocab_file), dataset.info.do_lower_case
-        )
-        self.reader, self.packed = (
-            dataset.reader("train", self.vocab, self.seed),
-            not dataset.schema.has_next_sentence_labels,
-        )
+        path = os.path.join(dataset.folder, dataset.info.vocab_file)
+        tokenizer = open_tokenizer(path, dataset.info.do_lower_case)
+        self.reader = dataset.reader("train", tokenizer, self.seed)
+        self.packed = not dataset.schema.has_next_sentence_labels
+        return tokenizer.vocab_size
+
+    def open_objective(self, encoder):
+        from bert_gpu.pretrain.objectives.joint import open_objective
+
+        return open_objective(("mlm",) if self.packed else ("mlm", "nsp"), encoder)
 
     def make_state(self):
         from bert_gpu.model.encoder import BertEncoder
         from bert_gpu.model.weights import column_blocks, initialize
-        from bert_gpu.pretrain.objectives.joint import open_objective
         from bert_gpu.train.state import TrainState
 
-        self.objectives = ("mlm",) if self.packed else ("mlm", "nsp")
-        specs = open_objective(self.objectives, BertEncoder(self.model)).weights()
-        self.state = TrainState(
-            self.devices.strategy,
-            initialize(specs, self.seed),
-            self.optimizer,
-            column_blocks=column_blocks(specs),
-        )
+        specs = self.open_objective(BertEncoder(self.model)).weights()
+        weights, blocks = initialize(specs, self.seed), column_blocks(specs)
+        strategy = self.devices.strategy
+        self.state = TrainState(strategy, weights, self.optimizer, column_blocks=blocks)
 
     def make_step(self, num_micro_batches, **more):
         from bert_gpu.model.encoder import BertEncoder
-        from bert_gpu.pretrain.objectives.joint import open_objective
         from bert_gpu.train.memory import training_encoder
         from bert_gpu.train.step import TrainStep
 
         encoder = training_encoder(BertEncoder(self.model), self.memory, self.devices)
-        objective = open_objective(self.objectives, encoder).of_training()
+        objective = self.open_objective(encoder).of_training()
         sizes = dict(num_micro_batches=num_micro_batches, seed=self.seed)
         return TrainStep(self.devices, self.state, objective, self.optimizer, **sizes, **more)
 
     def endless(self, rows):
-        """Endless global batches of `rows` rows."""
+        """Return endless global batches of `rows` rows."""
         if self.data:
             from bert_gpu.data.pipeline import prefetch, training_batches
 
-            return prefetch(
-                training_batches(self.reader, batch_size=rows, position=0, shuffle=True),
-                2 * self.steps_per_call,
-            )
+            batches = training_batches(self.reader, batch_size=rows, position=0, shuffle=True)
+            return prefetch(batches, 2 * self.steps_per_call)
         batch = make_batch(rows, self.length, self.packed)
         return iter(lambda: batch, None)
 
     def build(self, rows):
-        self.step, self.batches, self.real_tokens = (
-            self.make_step(self.micro_batches),
-            self.endless(rows),
-            [],
-        )
+        self.step = self.make_step(self.micro_batches)
+        self.batches = self.endless(rows)
+        self.real_tokens = []
         if self.gpu:
             self.tf.config.experimental.reset_memory_stats("GPU:0")
 
     def run(self, num_steps):
-        """Runs calls of steps_per_call steps each; a shorter last call would be another program, so
+        """Run calls of steps_per_call steps each; a shorter last call would be another program, so
         the number of steps is rounded up.
         """
         for _ in range(-(-num_steps // self.steps_per_call)):
@@ -143,43 +130,30 @@ class Ours(Trainer):
         return answer
 
     def turn(self, seconds=0.0):
-        """Adds the mean number of real tokens of a step. Runs whole calls only."""
+        """Run whole calls only. Adds "real_tokens", the mean number of a step."""
         self.real_tokens = []
         num_calls = max(1, round(seconds / self.step_seconds / self.steps_per_call))
-        started = time.perf_counter()
-        loss = self.run(num_calls * self.steps_per_call)
         num_steps = num_calls * self.steps_per_call
-        self.step_seconds = (time.perf_counter() - started) / num_steps
-        return dict(
-            step_seconds=self.step_seconds,
-            steps=num_steps,
-            loss=loss,
-            real_tokens=float(np.mean(self.real_tokens)),
-        )
+        answer = self.timed(num_steps)
+        return answer | dict(real_tokens=float(np.mean(self.real_tokens)))
 
     def peak_bytes(self):
-        return (
-            self.tf.config.experimental.get_memory_info("GPU:0")["peak"]
-            if self.gpu
-            else super().peak_bytes()
-        )
+        if not self.gpu:
+            return super().peak_bytes()
+        return self.tf.config.experimental.get_memory_info("GPU:0")["peak"]
 
     def matrix_rate(self, precision, seconds=2.0):
         from bert_gpu.devices.devices import DTYPES
         from bert_gpu.monitor.throughput import measured_matrix_rate
 
-        return measured_matrix_rate(
-            DTYPES[precision], "GPU:0" if self.gpu else "CPU:0", seconds=seconds
-        )
+        device = "GPU:0" if self.gpu else "CPU:0"
+        return measured_matrix_rate(DTYPES[precision], device, seconds=seconds)
 
     def versions(self):
-        details = (
-            self.tf.config.experimental.get_device_details(
-                self.tf.config.list_physical_devices("GPU")[0]
-            )
-            if self.gpu
-            else {}
-        )
+        config, details = self.tf.config, {}
+        if self.gpu:
+            gpu, *_ = config.list_physical_devices("GPU")
+            details = config.experimental.get_device_details(gpu)
         build = self.tf.sysconfig.get_build_info()
         return dict(
             tensorflow=self.tf.__version__,
@@ -189,7 +163,7 @@ class Ours(Trainer):
         )
 
     def outside_products(self, num_steps=4):
-        """`kernels.shares` of a few steps; None where the profiler sees no GPU."""
+        """Return `kernels.shares` of a few steps; None where the profiler sees no GPU."""
         with tempfile.TemporaryDirectory() as folder:
             self.tf.profiler.experimental.start(folder)
             started = time.perf_counter()
@@ -199,44 +173,33 @@ class Ours(Trainer):
             return shares(kernels_of_trace(folder), seconds)
 
     def fill(self, rows, wanted=None):
-        """The micro-batch that --train_batch_size=auto finds, and the accumulation of its steps:
-        {"micro_batch", "accumulation"}. rows: batch to use when there is no GPU to fill. wanted:
-        value of --global_batch_size.
+        """Return the micro-batch that --train_batch_size=auto chooses, and the accumulation of its
+        steps: {"micro_batch", "accumulation"}. rows: batch to use when there is no GPU to fill.
+        wanted: value of --global_batch_size.
         """
         from bert_gpu.base.console import Console
         from bert_gpu.base.errors import UserError
         from bert_gpu.train.run import fill_memory
 
-        sample = make_batch(8, self.length)
-        try:
-            if self.gpu:
-                size = fill_memory(
-                    self.devices,
-                    sample,
-                    self.state,
-                    self.make_step,
-                    Console(stream=sys.stderr).say,
-                    wanted,
-                    accumulates=wanted is not None,
-                )
-            else:
-                size = rows
-        except UserError as error:
-            return dict(micro_batch=None, error=str(error))
-        self.micro_batches = 1 if wanted is None else wanted // size
-        return dict(micro_batch=size, accumulation=self.micro_batches)
+        say, accumulates = Console(stream=sys.stderr).say, wanted is not None
+        if self.gpu:
+            sample = make_batch(8, self.length)
+            given = (self.devices, sample, self.state, self.make_step, say, wanted)
+            try:
+                rows = fill_memory(*given, accumulates=accumulates)
+            except UserError as error:
+                return dict(micro_batch=None, error=str(error))
+        self.micro_batches = wanted // rows if accumulates else 1
+        return dict(micro_batch=rows, accumulation=self.micro_batches)
 
     def losses(self, rows, num_steps):
-        """The loss of each step from fresh weights, each on a different batch."""
+        """Return the loss of each step from fresh weights, each on a different batch."""
         self.make_state()
-        step = self.make_step(self.micro_batches)
-        batches = [
-            make_batch(rows, self.length, self.packed, seed=index) for index in range(num_steps)
-        ]
-        return [
-            float(step([batch], [LEARNING_RATE], index).read()["loss"][0])
-            for index, batch in enumerate(batches)
-        ]
+        step, losses = self.make_step(self.micro_batches), []
+        for index in range(num_steps):
+            batch = make_batch(rows, self.length, self.packed, seed=index)
+            losses.append(float(step([batch], [LEARNING_RATE], index).read()["loss"][0]))
+        return losses
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 #!/usr/bin/env python3
-"""PRETRAIN_BY_WORK of command.py: run_pretraining_gpu.py with a clock that counts the work of its
-process, seconds of all its threads on a core, instead of the time that passes: what else the
-machine does changes no budget.
+"""Runs run_pretraining_gpu.py with a clock that counts the work of its process, seconds of all its
+threads on a core, instead of the time that passes: other work on the machine changes no budget.
 """
 
 import functools

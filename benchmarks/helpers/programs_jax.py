@@ -21,7 +21,7 @@ SEED = 1
 
 
 def arguments_of(text):
-    """[(dtype, shape)] of the public main function in the text of an MLIR module."""
+    """Return [(dtype, shape)] of the public main function in the text of an MLIR module."""
     line = next(
         line for line in text.splitlines() if re.search(r"func\.func (public )?@main", line)
     )
@@ -33,8 +33,8 @@ def arguments_of(text):
 
 
 def random_argument(dtype, shape, generator):
-    """A value for an argument: 1 for counts and scales, words' ids for integers, else small random
-    numbers, as weights are.
+    """Return a value for an argument: 1 for counts and scales, words' ids for integers, else small
+    random numbers, as weights are.
     """
     import ml_dtypes
 
@@ -61,7 +61,7 @@ class Programs:
         self.jax = jax
 
     def convert(self, path, output):
-        """Writes a serialized HLO module as StableHLO that later versions of JAX read, too.
+        """Write a serialized HLO module as StableHLO that later versions of JAX read, too. Returns
         {"arguments": [(dtype, shape)], "bytes"}.
         """
         from jax._src.interpreters import mlir
@@ -77,8 +77,8 @@ class Programs:
         return dict(arguments=arguments_of(text), bytes=os.path.getsize(output))
 
     def open(self, path, arguments):
-        """Compiles a file for the first device. {"compile_seconds", "temporaries" in bytes, "text":
-        path of the compiled module or None, "device"}.
+        """Compile a file for the first device. Returns {"compile_seconds", "temporaries" in bytes,
+        "text": path of the compiled module or None, "device"}.
         """
         from jax._src.interpreters import mlir
         from jaxlib import _jax, xla_client
@@ -109,7 +109,9 @@ class Programs:
         )
 
     def time(self, seconds):
-        """Seconds of a run: the median of groups of runs that follow each other without waiting."""
+        """Return the seconds of a run: the median of groups of runs that follow each other without
+        waiting.
+        """
         self.run(1)
         once = self.run(1)
         count = max(1, round(seconds / 5 / once))

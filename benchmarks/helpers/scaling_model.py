@@ -1,7 +1,7 @@
 """The time of a data-parallel step by an alpha-beta model: a message of b bytes takes alpha seconds
 and b / bandwidth.
 
-    step = accumulation x micro-batch + what of the all-reduce is not hidden + update
+    step = accumulation x micro-batch + all-reduce that is not hidden + update
 
 A ring of n sums b bytes in 2 (n - 1) messages of b / n each (Patarasuk & Yuan 2009): a
 reduce-scatter and an all-gather. Machines of several GPUs either form one ring, or sum in three
@@ -41,7 +41,7 @@ INSIDE = {
 
 
 def network(gbits):
-    """The Link of a machine to the others, for the sum of its adapters' rates in Gbit/s."""
+    """Return the Link of a machine to the others, for the sum of its adapters' rates in Gbit/s."""
     return Link(REACHED * gbits * 1e9 / 8, NETWORK_SECONDS)
 
 
@@ -60,13 +60,15 @@ class Cluster:
 
 
 def ring(num_bytes, size, link, num_passes=2):
-    """Seconds of a ring of `size`: an all-reduce, or one half of it with num_passes=1."""
+    """Return the seconds of a ring of `size`: an all-reduce, or half of it with num_passes=1."""
     part = num_bytes / max(1, size) / link.bytes_per_second
     return num_passes * (size - 1) * (link.seconds + part)
 
 
 def flat_ring(num_bytes, cluster):
-    """Seconds of an all-reduce in one ring through all GPUs, as slow as its slowest link."""
+    """Return the seconds of an all-reduce in one ring through all GPUs, as slow as its slowest
+    link.
+    """
     links = [cluster.inside] if cluster.num_gpus > 1 else []
     links += [cluster.between] if cluster.num_machines > 1 else []
     if not links:
@@ -78,21 +80,21 @@ def flat_ring(num_bytes, cluster):
 
 
 def hierarchical(num_bytes, cluster):
-    """Seconds of an all-reduce in three stages. A machine's GPUs share its link to the others, each
-    with its part of the bytes.
+    """Return the seconds of an all-reduce in three stages. A machine's GPUs share its link to the
+    others, each with its part of the bytes.
     """
     inside = ring(num_bytes, cluster.num_gpus, cluster.inside)
     return inside + ring(num_bytes, cluster.num_machines, cluster.between)
 
 
 def all_reduce(num_bytes, cluster):
-    """Seconds of the quicker of the two ways."""
+    """Return the seconds of the quicker of the two ways."""
     return min(flat_ring(num_bytes, cluster), hierarchical(num_bytes, cluster))
 
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What a GPU does in a step, besides the all-reduce.
+    """The work of a GPU in a step, besides the all-reduce.
 
     micro_batch_seconds: forward and backward pass of a micro-batch. update_seconds: of the
     optimizer. gradient_bytes: as they are sent. bucket_bytes: that an overlapping all-reduce sends
@@ -107,8 +109,8 @@ class Work:
 
 
 def exposed_seconds(work, cluster, overlap=False):
-    """What of the all-reduce a step waits for. With overlap it goes on beside the backward pass of
-    the last micro-batch, but for the last bucket, whose gradients come at its end.
+    """Return the seconds of the all-reduce that a step waits for. With overlap it runs beside the
+    backward pass of the last micro-batch, but for the last bucket, whose gradients come at its end.
     """
     whole = all_reduce(work.gradient_bytes, cluster)
     if not overlap:
@@ -124,29 +126,26 @@ def step_seconds(work, cluster, accumulation=1, overlap=False):
 
 
 def efficiency(work, cluster, accumulation=1, overlap=False):
-    """Speed for each GPU, relative to one GPU with the same micro-batch and accumulation."""
+    """Return the speed for each GPU, relative to one GPU with the same micro-batch and
+    accumulation.
+    """
     alone = accumulation * work.micro_batch_seconds + work.update_seconds
     return alone / step_seconds(work, cluster, accumulation, overlap)
 
 
-def least_accumulation(work, cluster, wanted, overlap=False):
-    """The smallest accumulation with which the efficiency is at least `wanted`, below 1."""
+def least_accumulation(work, cluster, goal, overlap=False):
+    """Return the smallest accumulation with which the efficiency is at least `goal`, below 1."""
     exposed = exposed_seconds(work, cluster, overlap)
-    # exposed <= alone x (1 / wanted - 1)
-    alone = exposed / (1 / wanted - 1)
-    found = math.ceil((alone - work.update_seconds) / work.micro_batch_seconds - 1e-9)
-    return max(1, found)
-
-
-def ramped_efficiency(work, cluster, accumulation, mean_share, overlap=False):
-    """Efficiency of a whole run whose accumulation grows to `accumulation` and is mean_share of it
-    over its steps, relative to one GPU with the same ramp.
-    """
-    return efficiency(work, cluster, accumulation * mean_share, overlap)
+    # exposed <= alone x (1 / goal - 1)
+    alone = exposed / (1 / goal - 1)
+    count = math.ceil((alone - work.update_seconds) / work.micro_batch_seconds - 1e-9)
+    return max(1, count)
 
 
 def shared_seconds(whole_seconds, num_bytes, cluster):
-    """An optimizer's joint work, divided over the GPUs of a machine or cluster and gathered."""
+    """Return the seconds of an optimizer's joint work, divided over the GPUs of a machine or
+    cluster and gathered.
+    """
     gathered = min(
         ring(num_bytes, cluster.num_gpus, cluster.inside, num_passes=1)
         + ring(num_bytes, cluster.num_machines, cluster.between, num_passes=1),
@@ -156,8 +155,8 @@ def shared_seconds(whole_seconds, num_bytes, cluster):
 
 
 def fitted(times):
-    """(seconds at 0 bytes, bytes/s) of the line through {bytes: seconds} whose relative errors are
-    least.
+    """Return (seconds at 0 bytes, bytes/s) of the line through {bytes: seconds} whose relative
+    errors are least.
     """
     sizes = list(times)
     weights = [1 / times[size] ** 2 for size in sizes]

@@ -20,7 +20,7 @@ class Scaled(Ours):
         super().__init__(**settings)
 
     def prepare_steps(self, rows, most):
-        """Makes both steps and runs each once. rows: of a micro-batch. most: micro-batches."""
+        """Make both steps and run each once. rows: of a micro-batch. most: micro-batches."""
         self.rows = rows
         alone = self.make_step(most, is_ramped=True)
         alone._all_reduce = lambda context, gradients, losses: (gradients, losses)
@@ -37,11 +37,13 @@ class Scaled(Ours):
         step(batch, [LEARNING_RATE], 0).read()
         return time.perf_counter() - started
 
-    def all_reduce_seconds(self, fraction):
-        """Of gradients that are each this fraction of what they are in training."""
+    def all_reduce_seconds(self, share):
+        """Return the seconds of an all-reduce of gradients of this share of their sizes in
+        training.
+        """
         tf, devices = self.tf, self.devices
         sizes = {
-            name: max(1, round(fraction * np.prod(self.state.weights[name].shape)))
+            name: max(1, round(share * np.prod(self.state.weights[name].shape)))
             for name in self.state.trained
         }
         distribute = devices.strategy.experimental_distribute_values_from_function
@@ -53,32 +55,32 @@ class Scaled(Ours):
                 total = tf.distribute.ReduceOp.SUM
                 # computed here, as gradients are; arguments of a function have no device
                 parts = {name: tf.identity(part) for name, part in parts.items()}
-                found = context.all_reduce(total, parts, devices.communication)
-                return tf.add_n([part[0] for part in found.values()])
+                sums = context.all_reduce(total, parts, devices.communication)
+                return tf.add_n([part[0] for part in sums.values()])
 
             return devices.strategy.experimental_local_results(
                 devices.strategy.run(replica, args=(parts,))
             )
 
-        if fraction not in self.programs:
+        if share not in self.programs:
             parts = distribute(lambda _: {name: tf.ones([size]) for name, size in sizes.items()})
-            self.programs[fraction] = program, parts
+            self.programs[share] = program, parts
             program(parts)
-        program, parts = self.programs[fraction]
+        program, parts = self.programs[share]
         started = time.perf_counter()
         [each.numpy() for each in program(parts)]
         return time.perf_counter() - started
 
-    def measure(self, accumulations, fractions):
-        """{name: seconds} of each step and each all-reduce, one after another."""
+    def measure(self, accumulations, shares):
+        """Return {name: seconds} of each step and each all-reduce, one after another."""
         self.programs = getattr(self, "programs", {})
-        found = {}
+        seconds = {}
         for accumulation in accumulations:
             for kind in self.steps:
-                found[f"{kind} {accumulation}"] = self.step_seconds_of(kind, accumulation)
-        for fraction in fractions:
-            found[f"all-reduce {fraction}"] = self.all_reduce_seconds(fraction)
-        return found
+                seconds[f"{kind} {accumulation}"] = self.step_seconds_of(kind, accumulation)
+        for share in shares:
+            seconds[f"all-reduce {share}"] = self.all_reduce_seconds(share)
+        return seconds
 
 
 if __name__ == "__main__":

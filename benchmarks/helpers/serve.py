@@ -2,7 +2,7 @@
 request.
 
 Settings come as JSON in the first argument; requests and answers are lines of JSON on stdin and
-stdout, {"do": METHOD, ...} -> what the method returns. The process stays warm between requests, so
+stdout, {"do": METHOD, ...} -> the result of the method. The process stays warm between requests, so
 that variants can take turns without starting again. Nothing here imports a framework, because the
 PyTorch peer has its own environment.
 """
@@ -20,12 +20,12 @@ MASK, FIRST_WORD = 103, 1000
 
 
 def num_predictions(length):
-    """Masked tokens of a row, 15 % rounded up: 20 of 128, 77 of 512."""
+    """Return the number of masked tokens of a row, 15 % rounded up: 20 of 128, 77 of 512."""
     return -(-15 * length // 100)
 
 
 def make_batch(rows, length, packed=False, vocab_size=VOCAB_SIZE, seed=0):
-    """One batch of sentence pairs in Google's features, the same for every peer.
+    """Return one batch of sentence pairs in Google's features, the same for every peer.
 
     A tenth of the rows, at least one, are shorter than the others, as with short_seq_prob, so that
     no peer can omit the padding mask. `packed` rows have neither padding nor labels: each holds
@@ -77,16 +77,16 @@ class Trainer:
     OUT_OF_MEMORY = (MemoryError,)  # exceptions which mean that a batch does not fit
 
     def build(self, rows):
-        """Prepares for steps of `rows` rows."""
+        """Prepare for steps of `rows` rows."""
         raise NotImplementedError
 
     def run(self, num_steps):
-        """Runs steps and waits for them; returns the loss of the last one."""
+        """Run steps and wait for them; return the loss of the last one."""
         raise NotImplementedError
 
     def prepare(self, rows, warm=2):
-        """Builds and runs the first steps, which trace and compile. {"fits", "first_seconds",
-        "step_seconds", "loss"}.
+        """Build and run the first steps, which trace and compile. Returns {"fits", "first_seconds",
+        "step_seconds", "loss"}, or "error".
         """
         self.rows = rows
         try:
@@ -103,22 +103,24 @@ class Trainer:
         return dict(fits=True, first_seconds=first, step_seconds=self.step_seconds, loss=loss)
 
     def turn(self, seconds=0.0):
-        """Runs steps for about `seconds`, at least one. {"step_seconds": mean of this turn,
+        """Run steps for about `seconds`, at least one. Returns {"step_seconds": mean of this turn,
         "steps", "loss"}.
         """
-        num_steps = max(1, round(seconds / self.step_seconds))
+        return self.timed(max(1, round(seconds / self.step_seconds)))
+
+    def timed(self, num_steps):
         started = time.perf_counter()
         loss = self.run(num_steps)
         self.step_seconds = (time.perf_counter() - started) / num_steps
         return dict(step_seconds=self.step_seconds, steps=num_steps, loss=loss)
 
     def peak_bytes(self):
-        """Peak memory of this process: its resident set."""
+        """Return the peak memory of this process: its resident set."""
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def serve(kind):
-    """Makes kind(**settings) and answers requests until stdin ends. Output of libraries goes to
+    """Make kind(**settings) and answer requests until stdin ends. Output of libraries goes to
     stderr.
     """
     channel = os.fdopen(os.dup(1), "w")

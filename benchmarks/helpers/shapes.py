@@ -18,18 +18,11 @@ DROPOUT = 0.1
 
 
 def shape_of(name):
-    """Settings of a named BERT that all peers understand, with the names of Google's
+    """Return settings of a named BERT that all peers understand, with the names of Google's
     bert_config.json.
     """
-    sizes = {
-        field: SHAPES[name][field]
-        for field in (
-            "num_hidden_layers",
-            "hidden_size",
-            "num_attention_heads",
-            "intermediate_size",
-        )
-    }
+    fields = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    sizes = {field: SHAPES[name][field] for field in fields}
     return sizes | dict(
         max_position_embeddings=512,
         hidden_dropout_prob=DROPOUT,
@@ -38,7 +31,9 @@ def shape_of(name):
 
 
 def flops_per_token(name, length, packed=False):
-    """Model FLOPs of a training step for each position of its rows (bert_gpu/model/flops.py)."""
+    """Return the model FLOPs of a training step for each position of its rows
+    (bert_gpu/model/flops.py).
+    """
     from bert_gpu.model.encoder import BertEncoder  # imports TensorFlow, which --help does not need
     from bert_gpu.pretrain.objectives.joint import open_objective
 
@@ -49,5 +44,5 @@ def flops_per_token(name, length, packed=False):
 
 
 def real_share(rows, length):
-    """Share of the positions of a generated batch that hold tokens."""
+    """Return the share of the positions of a generated batch that hold tokens."""
     return float(np.mean(make_batch(rows, length)["input_mask"]))

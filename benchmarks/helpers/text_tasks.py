@@ -10,31 +10,31 @@ SPLITS = dict(train=4000, dev=1000, test=2000)  # examples
 
 
 def read_documents(path):
-    """A list of documents, lists of sentences, of a text in BERT's format."""
+    """Return the documents, lists of sentences, of a text in BERT's format."""
     with open(path, encoding="utf-8") as file:
         parts = file.read().split("\n\n")
     return [lines for part in parts if (lines := [line for line in part.splitlines() if line])]
 
 
 def hold_out(documents, share, seed=0):
-    """(the other documents, a share of them), chosen by chance."""
+    """Return (the other documents, a share of them), drawn at random."""
     order = list(range(len(documents)))
     random.Random(seed).shuffle(order)
-    chosen = set(order[: max(8, round(share * len(documents)))])
-    others = [document for index, document in enumerate(documents) if index not in chosen]
-    return others, [documents[index] for index in sorted(chosen)]
+    drawn = set(order[: max(8, round(share * len(documents)))])
+    others = [document for index, document in enumerate(documents) if index not in drawn]
+    return others, [documents[index] for index in sorted(drawn)]
 
 
 def fit(document):
-    """The sentences of a document that a task takes."""
+    """Return the sentences of a document that a task takes."""
     return [sentence for sentence in document if len(sentence.split()) in WORDS]
 
 
 def same_document(documents, count, chance):
-    """`count` rows (text_a, text_b, label): "1" for two sentences of a document that are not
+    """Return `count` rows (text_a, text_b, label): "1" for two sentences of a document that are not
     neighbours, "0" for sentences of two documents; as many of both.
     """
-    sentences = [found for document in documents if len(found := fit(document)) > 2]
+    sentences = [lines for document in documents if len(lines := fit(document)) > 2]
     rows = []
     for index in range(count):
         own = chance.choice(sentences)
@@ -54,8 +54,8 @@ def same_document(documents, count, chance):
 
 
 def shifted_words(documents, count, chance):
-    """`count` rows (text_a, label): sentences, half of them, "1", with two neighbouring words
-    inside them in the other order; no sentence occurs twice.
+    """Return `count` rows (text_a, label): sentences, half of them, "1", with two neighbouring
+    words inside them in the other order; no sentence occurs twice.
     """
     sentences = sorted({sentence for document in documents for sentence in fit(document)})
     chance.shuffle(sentences)
@@ -92,9 +92,10 @@ def write_rows(path, columns, rows):
 
 
 def write_tasks(documents, folder, splits=None, seed=0):
-    """Writes each task to folder/NAME/{train,dev,test}.tsv; no two splits share a document."""
+    """Write each task to folder/NAME/{train,dev,test}.tsv; no two splits share a document."""
     splits = splits or SPLITS
-    total, first = sum(splits.values()), 0
+    total = sum(splits.values())
+    first = 0
     bounds = {}
     for split, size in splits.items():
         bounds[split] = (first * len(documents) // total, (first + size) * len(documents) // total)

@@ -1,0 +1,650 @@
+"""Each benchmark runs in its smallest form, as a process, beside its peers, and prints the numbers
+of its table; documented commands are commands of the benchmarks; the arithmetic of published
+numbers.
+"""
+
+import ast
+import dataclasses
+import importlib
+import json
+import math
+import os
+import random
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from tests.documents import DOCUMENTS, code
+from tests.test_architecture import ROOT
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from helpers import command, measure, pretrain_by_work, process, race, report, text_tasks
+from helpers import scaling_model as model
+from helpers.command import Failed
+
+FOLDER = ROOT / "benchmarks"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+TENSORFLOW_VARIABLES = ("TF_CPP_MIN_LOG_LEVEL", "TF_ENABLE_ONEDNN_OPTS", "XLA_FLAGS")
+TINY = "--model=tiny --turns=1"
+
+
+# -- commands and their tables
+
+
+def run(name, *flags, python=sys.executable, **variables):
+    """Return the output of a benchmark in an environment without TensorFlow's variables, from a
+    folder that is not the checkout. Flags may be several in a string.
+    """
+    environment = {key: os.environ[key] for key in os.environ.keys() - set(TENSORFLOW_VARIABLES)}
+    environment |= dict(CUDA_VISIBLE_DEVICES="-1", COLUMNS="200") | variables
+    words = [word for flag in flags for word in shlex.split(str(flag))]
+    process = [python, str(FOLDER / f"{name}.py"), *words]
+    result = subprocess.run(process, env=environment, cwd="/", capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def tables(text):
+    """Return the printed tables, lists of rows of cells without their headers."""
+    found, previous = [], ""
+    for line in text.splitlines():
+        if line.startswith("|"):
+            found += [] if previous.startswith("|") else [[]]
+            found[-1].append([cell.strip() for cell in line[1:-1].split("|")])
+        previous = line
+    return [rows[2:] for rows in found]
+
+
+def number(cell):
+    """Return a printed number, without its thousands' commas and the words after it."""
+    return float(cell.split()[0].replace(",", ""))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, sample_text):
+    """Folder of a text and pairs that are small: small.txt, pairs/; its flags."""
+    folder = tmp_path_factory.mktemp("small")
+    with open(sample_text) as file:
+        documents = file.read().split("\n\n")
+    (folder / "small.txt").write_text("\n\n".join(documents[:24]) + "\n")
+    (folder / "pairs").mkdir()
+    for split in ("train", "dev"):
+        rows = (ROOT / "examples" / "pairs" / f"{split}.tsv").read_text().splitlines()[:11]
+        (folder / "pairs" / f"{split}.tsv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def oracle():
+    """The Python with torch, transformers, datasets and JAX."""
+    python = os.environ.get("BERT_GPU_ORACLE_PYTHON")
+    if not python:
+        pytest.skip("BERT_GPU_ORACLE_PYTHON is not set")
+    return python
+
+
+def documented_commands(text):
+    """Return [(name, flags)] of the commands in a Markdown text."""
+    matches = [re.search(r"benchmarks/(\w+)\.py(.*)", span) for span in code(text)]
+    return [(match[1], match[2]) for match in matches if match]
+
+
+def docstring(name):
+    return ast.get_docstring(ast.parse((FOLDER / f"{name}.py").read_text()))
+
+
+def usages():
+    """Return {(name, flags)} of all commands in documents and in docstrings of benchmarks, without
+    the brackets around optional flags.
+    """
+    pages = {usage for path in DOCUMENTS for usage in documented_commands(path.read_text())}
+    own = [usage for name in NAMES for usage in documented_commands(docstring(name))]
+    return sorted(pages | {(name, re.sub(r"[][]", "", flags)) for name, flags in own})
+
+
+def test_documented_commands_are_commands_of_benchmarks():
+    text = (
+        "`A=1 python benchmarks/data.py --text=a\n--part=speed`\n\n    benchmarks/gpu.py --list\n"
+    )
+    assert documented_commands(text) == [("data", " --text=a --part=speed"), ("gpu", " --list")]
+    assert {name for name, _ in usages()} >= set(NAMES)
+    for name, flags in usages():
+        parser = importlib.import_module(name).make_parser()
+        parser.parse_args(shlex.split(flags, comments=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_benchmark_explains_itself_and_refuses_unknown_flags(name, monkeypatch, capsys):
+    benchmark = importlib.import_module(name)
+    assert docstring(name).split("\n\n")[0] in benchmark.make_parser().format_help()
+    monkeypatch.setattr(sys, "argv", [name, "--no_such_flag=1"])
+    with pytest.raises(SystemExit) as stopped:
+        benchmark.main()
+    assert stopped.value.code == 2 and "--no_such_flag" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words, complaint",
+    [
+        ("training --part=none", "none: must be one of race, packed"),
+        ("recipes --seeds=0", "--seeds: 0: must be a whole number from 1"),
+        ("recipes --cores=two", "two: must be a whole number from 1"),
+        ("scaling --part=predict --length=64", "is not in .*give --step_seconds and --rows"),
+        ("scaling --step_seconds=1 --update_seconds=2", "--step_seconds: must be more than"),
+        ("scaling --workers=1", "1: must be 2 or more"),
+        ("optimizers --json=x.json --part=pairs", "needs --folder"),
+        ("recipes --table --json=other.json", "no rows of recipes.py; name a file"),
+    ],
+)
+def test_wrong_values_are_refused(words, complaint, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.json").write_text('{"command": "optimizers.py"}')
+    monkeypatch.setattr(sys, "argv", [f"benchmarks/{words.split()[0]}.py", *words.split()[1:]])
+    with pytest.raises(SystemExit) as stopped:
+        importlib.import_module(words.split()[0]).main()
+    assert stopped.value.code == 2 and re.search(complaint, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    "words, case",
+    [
+        ("gpu --list --part=precision,bert", "precision: float16"),
+        ("ahead --list --part=memory --model=base", "memory: base 128: bfloat16, recompute"),
+        ("training --list --only=^Model", "Model Garden bfloat16, XLA"),
+    ],
+)
+def test_a_list_names_the_cases(words, case, monkeypatch, capsys):
+    name, *flags = words.split()
+    monkeypatch.setattr(sys, "argv", [name, *flags])
+    importlib.import_module(name).main()
+    assert case in capsys.readouterr().out.splitlines()
+
+
+# -- smallest forms
+
+
+@pytest.mark.long
+def test_data_jobs_and_their_peers_are_measured(small, oracle):
+    sizes = "--megabytes=0.02 --memory_megabytes=1 --runs=1 --dupes=1"
+    text = run("data", f"--text={small}/small.txt", f"--hf_python={oracle}", sizes)
+    speeds, memory, share, reading = tables(text)
+    counts = [row[3] for row in speeds]
+    assert len(counts) == 5 and counts[2:4] == ["", ""]  # Hugging Face writes none
+    assert all(number(row[5]) > 50 for row in speeds)
+    assert 0.9 < number(counts[1]) / number(counts[0]) < 1.1 and number(counts[1]) > 20
+    assert text.count("x Model Garden") == 2 and text.count("x Hugging Face") == 2
+    assert number(memory[0][1]) > 50 and share[0][3] == "1.00"
+    assert len(share) == 3 and all(number(row[1]) > 0 for row in [*share, *reading])
+
+
+@pytest.mark.long
+def test_training_and_its_peers_race(small, oracle, tmp_path):
+    names = ["ours float32", "Model Garden float32", "Hugging Face float32, eager"]
+    names += ["as shipped float32, eager", "packed float32", "padded float32"]
+    sizes = "--models=tiny --lengths=16 --tokens=32 --turns=1 --seconds=0.01 --drop=1e9"
+    sizes += " --packed_model=tiny --packed_length=16"
+    files = f"--text={small}/small.txt --oracle_python={oracle} --json={tmp_path}/results.json"
+    text = run("training", sizes, files, f"'--only=^({'|'.join(names)})$'")
+    results = json.loads((tmp_path / "results.json").read_text())
+    variants = results["race"][0]["variants"] | results["packed"]["variants"]
+    assert list(variants) == names and "not measured" not in text
+    for name, result in variants.items():
+        assert result["step_seconds"] > 0 and result["peak_bytes"] > 1e8, (name, result)
+    assert all(number(cell) > 0 for cell in tables(text)[1][0][4:])
+    assert results["hardware"]["cores"] and "--models=tiny" in results["command"]
+
+
+@pytest.mark.long
+def test_the_gpu_benchmark_measures_toys(small, oracle, tmp_path):
+    parts = "--small --part=base128,attention '--only=plain$|eager$|padding'"
+    files = f"--text={small}/small.txt --torch_python={oracle} --json={tmp_path}/results.json"
+    speed, comparison, attention = tables(run("gpu", parts, files))
+    assert [row[-1] for row in speed] == [""] * len(speed) and len(speed) == 3
+    assert all(number(row[3]) > 0 for row in speed) and number(comparison[0][2]) > 0
+    assert "output_error" in attention[0][1]
+    stored = json.loads((tmp_path / "results.json").read_text())
+    assert stored["small"] and all(rate > 0 for rate in stored["rates"].values())
+
+
+@pytest.mark.long
+def test_programs_run_where_there_is_no_tensorflow(oracle, tmp_path):
+    """What this Python writes, one with JAX and PyTorch alone runs; here on the CPU."""
+    tiny = "--model=tiny --length=16 --tokens=32 --variant=plain"
+    text = run("gpu_programs", f"--write={tmp_path}/programs --jax_python={oracle}", tiny)
+    assert ": 1 cases, 0." in text
+    call = f"--run={tmp_path}/programs --cpu --seconds=0.01 '--peer=PyTorch eager'"
+    call += f" --json={tmp_path}/results.json"
+    variables = dict(JAX_PLATFORMS="cpu", PYTHONPATH=str(ROOT))
+    text = run("gpu_programs", call, python=oracle, **variables)
+    assert "tiny 16: plain is " in text and "x PyTorch eager" in text
+    cases = json.loads((tmp_path / "results.json").read_text())["cases"]
+    assert list(cases) == ["tiny 16: plain", "tiny 16: PyTorch eager"]
+    step = cases["tiny 16: plain"]
+    assert step["seconds"] == step["gradients"]["seconds"] + step["update"]["seconds"] > 0
+    assert step["gradients"]["kernels"] > 50 and not any("error" in case for case in cases.values())
+
+
+@pytest.mark.long
+def test_fine_tuning_is_compared_with_the_trainer_and_with_frozen_layers(small, oracle, tmp_path):
+    from helpers.models import make_model
+
+    make_model(tmp_path, f"{small}/small.txt", "tiny", classifies=True)
+    files = f"--pairs={small}/pairs --text={small}/small.txt --oracle_python={oracle}"
+    sizes = "--paddings=dynamic --steps=2 --batch=2 --frozen=embeddings --seeds=1 --epochs=1"
+    parts = f"--part=padding,freezing --init_checkpoint={tmp_path}/model"
+    text = run("finetuning", TINY, files, sizes, parts)
+    padding, [frozen] = tables(text)
+    assert [row[0] for row in padding] == ["ours, dynamic", "Trainer, dynamic"]
+    for _, training, prediction, loss, difference in padding:
+        assert number(training) > 0 and number(prediction) > 0 and 0.5 < number(loss) < 1
+        assert number(difference) < 1e-5
+    assert text.count("each its best (goal 1.25: ") == 2
+    assert number(frozen[1]) > 0 and number(frozen[3]) > 100 and 0 <= number(frozen[4]) <= 1
+
+
+@pytest.mark.long
+def test_the_record_is_measured_once(small, tmp_path):
+    """A second time no row is measured again."""
+    files = f"--text={small}/small.txt --pairs={small}/pairs --folder={tmp_path}/work"
+    files += f" --json={tmp_path}/rows.json"
+    sizes = "'--tasks=shifted words' --sizes=8 --minutes=1 --steps=2 --rates=1e-3 --updates=2"
+    sizes += " --seeds=2 --seeds_of_all=1 --splits=16,8,8 --workers=1"
+    [rows] = tables(run("record", files, sizes, f"--plots={tmp_path}"))
+    assert [row[:2] for row in rows] == [["shifted words", "8"], ["shifted words", "all"]]
+    assert all(0 <= number(cell) <= 100 for row in rows for cell in row[3:5])
+    stored = (tmp_path / "rows.json").read_bytes()
+    assert json.loads(stored)["pretraining"]["run"]["steps"] == 2
+    assert (tmp_path / "record-loss.png").exists() and (tmp_path / "record-labels.png").exists()
+    assert (tmp_path / "work" / "run" / "model" / "README.md").exists()
+    assert tables(run("record", files, sizes)) == [rows]
+    assert (tmp_path / "rows.json").read_bytes() == stored
+
+
+@pytest.mark.long
+def test_recipes_and_replicas_are_compared(small, tmp_path):
+    files = f"--text={small}/small.txt --pairs={small}/pairs --json={tmp_path}/rows.json"
+    sizes = "--vocab_size=1000 --steps=2 --seeds=1 --layers=1 --hidden_size=32 --max_seq_length=32"
+    [[row]] = tables(run("recipes", files, sizes, "'--only=four replicas with sqrt'"))
+    assert row[:3] == ["four replicas with sqrt", "1", "2"] and number(row[3]) > 0
+    assert 5 < number(row[5]) < 10 and all(0 <= number(cell) <= 1 for cell in row[6:])
+    assert tables(run("recipes", f"--table --json={tmp_path}/rows.json")) == [[row]]
+
+
+@pytest.mark.long
+def test_optimizers_are_compared(small, tmp_path):
+    files = f"--text={small}/small.txt --pairs={small}/pairs --folder={tmp_path}"
+    sizes = "--vocab_size=500 --models=tiny --forms=pre-LN --optimizers=adamw --rates=2e-3"
+    sizes += " --minutes=1e-3 --turns=1 --turn_seconds=0.01 --seeds=1 --pair_epochs=1"
+    [adamw], pairs, [cost] = tables(run("optimizers", files, sizes))
+    assert adamw[:2] == ["adamw", "0.002"] and 4 < number(adamw[3]) < 8 and adamw[6] == "-"
+    assert [row[:2] for row in pairs] == [["untrained", "adamw"], ["adamw", "adamw"]]
+    assert all(0 <= number(row[3]) <= 1 for row in pairs) and number(cost[1]) > 0
+
+
+@pytest.mark.long
+def test_scaling_is_measured_here():
+    """On virtual replicas, and on workers on loopback."""
+    sizes = "--here_model=tiny --here_length=16 --here_rows=1 --turns=1"
+    [muon], here = tables(run("scaling", "--part=muon,here --model=base", sizes))
+    assert number(muon[1]) > number(muon[2]) > 0
+    places = ["2 virtual replicas"] * 3 + ["2 workers"] * 3
+    assert [row[0] for row in here] == places and [row[1] for row in here] == ["1", "2", "4"] * 2
+    assert all(number(cell) >= 0 for row in here for cell in row[2:6])
+
+
+@pytest.mark.long
+def test_the_first_second_is_measured():
+    [rows] = tables(run("startup", "--runs=1"))
+    assert len(rows) == 14 and all(number(row[1]) > 0 for row in rows)
+
+
+@pytest.mark.long
+def test_embeddings_and_words_are_compared(oracle):
+    """Ours agree with Hugging Face's within 1e-4."""
+    sizes = f"--lines=100 --tuning=20 --oracle_python={oracle}"
+    [rows] = tables(run("embed", TINY, sizes))
+    systems = ("ours", "Hugging Face", "Hugging Face sorted")
+    assert [row[:2] for row in rows] == [[t, s] for t in ("embed", "fill_mask") for s in systems]
+    assert all(number(row[3]) > 0 and float(row[5]) < 1e-4 for row in rows)
+
+
+# -- processes
+
+
+def test_every_process_with_tensorflow_has_the_environment_of_bert_gpu():
+    for system in (path.stem for path in (FOLDER / "helpers").glob("*.py")):
+        variables = dict(PYTHONPATH="/mine", TF_CPP_MIN_LOG_LEVEL="0", PATH="/bin")
+        environment = process.environment_of(system, variables)
+        if system in process.WITHOUT_TENSORFLOW:
+            assert environment == dict(PATH="/bin")
+        else:
+            assert environment["TF_ENABLE_ONEDNN_OPTS"] == "1"
+            assert environment["TF_CPP_MIN_LOG_LEVEL"] == "0", "the user's wins"
+            assert environment["PYTHONPATH"] == f"{ROOT}:/mine"
+
+
+def test_a_race_continues_when_a_process_is_killed(tmp_path, monkeypatch):
+    script = "import time\nprint('{}', flush=True)\ntime.sleep(600)\n"
+    (tmp_path / "ours.py").write_text(script)
+    monkeypatch.setattr(process, "HERE", tmp_path)
+    with process.Race(None) as race:
+        race.start("a", "ours", {}, lambda peer: dict(turns=0))
+        race.start("b", "ours", {}, lambda peer: dict(turns=0))
+        race.start("c", "hugging_face", {}, None)
+        race.peers["a"].process.kill()
+        race.peers["a"].process.wait()
+
+        def turn(name, peer, result):
+            result["turns"] += 1
+            if name == "a":
+                peer.ask("turn")
+
+        race.turn(turn)
+        race.turn(turn)
+        assert list(race.peers) == ["b"] and race.results["b"] == dict(turns=2)
+    assert race.results["a"] == dict(error="exit code -9: nothing printed")
+    assert "give --oracle_python" in race.results["c"]["error"] and not race.peers
+
+
+def test_runs_have_a_core_each():
+    cores = os.sched_getaffinity(0)
+    together = threading.Barrier(len(cores), timeout=30)
+
+    def run(item, core):
+        if item < len(cores):
+            together.wait()  # as many at a time as there are cores
+        return item, core
+
+    results = command.run_on_cores(run, range(20))
+    assert [item for item, _ in results] == list(range(20))
+    assert {core for _, core in results} == cores
+    items = []
+
+    def fail(item, core):
+        items.append(item)
+        raise ValueError(item)
+
+    with pytest.raises(ValueError, match="0"):
+        command.run_on_cores(fail, range(100), 1)
+    assert len(items) < 100, "no other run begins"
+
+
+def test_an_interrupt_ends_the_runs_of_all_cores(monkeypatch):
+    sleeping = [sys.executable, "-c", "import time; time.sleep(600)"]
+    monkeypatch.setattr(command, "script_command", lambda *flags, **values: sleeping)
+
+    def interrupt():
+        while not command.running:
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        command.run_on_cores(lambda _, core: command.run_script("x", core=core), range(3), 1)
+    assert not command.running
+
+
+def test_a_budget_of_work_does_not_count_the_time_that_passes(monkeypatch):
+    import bert_gpu.__main__ as commands
+    from bert_gpu.pretrain import run
+
+    monkeypatch.setattr(sys, "path", ["replaced", *sys.path])
+    monkeypatch.setattr(sys, "argv", ["x", "--quiet"])
+    monkeypatch.setattr(run, "pretrain", lambda *given, clock: clock)
+    monkeypatch.setattr(commands, "main", lambda words: (words, run.pretrain("settings")))
+    words, clock = pretrain_by_work.main()
+    assert words == ["bert-gpu", "pretrain", "--quiet"] and sys.path[0] == str(ROOT)
+    before = clock()
+    time.sleep(0.5)
+    assert clock() - before < 0.4
+
+
+def test_memory_counts_children_and_shares_pages_of_files(tmp_path):
+    def peaks(program):
+        """Return (peak, its part that belongs to no file) of a program, in megabytes."""
+        result = measure.run([sys.executable, "-c", f"{program}; import time; time.sleep(1)"])
+        return result.peak_bytes / 1e6, result.peak_anonymous_bytes / 1e6
+
+    own = "data = bytearray(b'x') * 40_000_000; import time; time.sleep(1)"
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {own!r}])"
+    whole, allocated = peaks(f"data = bytearray(b'x') * 30_000_000; {child}")
+    assert 70 < allocated < 110 and whole > allocated
+    (tmp_path / "x").write_bytes(b"x" * 60_000_000)
+    read = f"import numpy; data = numpy.memmap({str(tmp_path / 'x')!r}); data.sum()"
+    alone, allocated = peaks(read)
+    waiting = f"{read}; print(flush=True); import time; time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", waiting], stdout=subprocess.PIPE) as other:
+        other.stdout.read(1)
+        beside, allocated_beside = peaks(read)
+        other.kill()
+    assert alone > 60 + allocated and beside < alone - 20
+    assert abs(allocated - allocated_beside) < 10
+
+
+# -- rows and tables
+
+
+def test_rows_of_other_settings_are_refused(tmp_path):
+    path = tmp_path / "rows.json"
+    rows = report.Rows(path, dict(text="a"), ("runs",))
+    assert rows.row("runs", "x, seed 2", lambda: 2) == 2
+    report.Rows(path, dict(text="a", pairs="b"), ("runs",)).row("runs", "x, seed 1", lambda: 1)
+    stored = report.Rows(path, None, ("runs",))
+    assert stored.of("runs", "x") == [1, 2] and stored.row("runs", "x, seed 1", None) == 1
+    assert stored.values["settings"] == dict(text="a", pairs="b")
+    with pytest.raises(report.Missing, match="rows.json: runs: y: no such row"):
+        stored.row("runs", "y", dict)
+    with pytest.raises(Failed, match="was made with another text, pairs; name another --json"):
+        report.Rows(path, dict(text="b", pairs="c"), ("runs",))
+
+
+def test_the_best_of_each_system_is_compared(capsys):
+    import training
+
+    result = dict(tokens_per_second=1234.0, step_seconds=0.5, mfu=0.1, peak_bytes=1, turns=[1])
+    result |= dict(took_turns=True, settings=dict(precision="float32"))
+
+    def cells(*systems):
+        variants = {f"{name} float32, x": dict(result, system=name) for name in systems}
+        row = dict(model="tiny", length=16, rows=2, variants=variants)
+        training.print_race([row], dict(float32=1e9))
+        return tables(capsys.readouterr().out)[1][0][2:]
+
+    theirs = ["1,234 (x)", "-", "1,234 (x)", "-", "not measured", "-"]
+    assert cells("Model Garden", "Hugging Face") == ["not measured", "-", *theirs]
+    assert cells("ours", "Model Garden")[:4] == ["1,234 (x)", "10 %, missed", "1,234 (x)", "1.00"]
+
+
+def test_a_search_continues_at_an_edge_until_it_gets_worse():
+    def search(rates, loss_at):
+        return race.search(rates, lambda rates: [loss_at(rate) for rate in rates])
+
+    rates = race.rates_between(1e-3, 5e-3)
+    losses = search(rates, lambda rate: abs(rate - 0.02))
+    assert sorted(losses) == pytest.approx([0.001, 0.002, 0.005, 0.01, 0.02, 0.05])
+    assert list(search(rates, lambda rate: rate))[3:5] == pytest.approx([5e-4, 2e-4])
+    assert list(search(rates, lambda rate: 1.0)) == rates
+    assert len(search([0.01], lambda rate: abs(rate - 0.01))) == 3
+    losses = {1e-3: 6.28, 2e-3: 6.3, 5e-3: 6.27, 1e-2: race.DIVERGED}
+    assert race.final_rates(losses) == [5e-3, 1e-3]
+    assert race.final_rates(dict.fromkeys(losses, race.DIVERGED)) == [1e-3]
+
+
+def test_optimizers_are_compared_seed_by_seed(capsys):
+    import optimizers
+
+    def row(loss):
+        curve = [[0.0, 9.0], [10.0, loss]]
+        return dict(steps=5, curve=curve, mlm_loss=loss, mlm_accuracy=0.1, nsp_accuracy=0.6)
+
+    lost = dict(error="diverged", steps=5)
+    adamw = [row(5.0), row(7.0), lost]
+    results = dict(adamw=(1e-3, adamw), lamb=(2e-3, [lost] * 3), muon=(3e-3, [row(3.0)] * 3))
+    optimizers.print_race("tiny", "pre-LN", results, 5)
+    first, lamb, muon = tables(capsys.readouterr().out)[0]
+    assert first[0] == "adamw (1 of 3 diverged)" and first[6] == "-"
+    assert first[3] == "6.000 (5.000 to 7.000)"
+    assert lamb[3:] == ["-", "-", "-", "0 of 2"] and muon[6] == "5 (3 to 7)"
+    assert optimizers.time_to_adamw([row(6.0), row(6.0), lost], adamw) == "1 of 2: 7"
+
+
+def test_only_a_divergence_is_a_result():
+    def fails(text):
+        def make():
+            raise Failed(text)
+
+        return make
+
+    text = "run.py: exit code 3: error: diverged: 25 steps"
+    assert race.or_diverged(fails(text), steps=3) == dict(steps=3, error=text)
+    for other in ("run.py: exit code 3: error: disk full", "run.py: exit code 2: diverged"):
+        with pytest.raises(Failed):
+            race.or_diverged(fails(other))
+
+
+def test_tasks_made_from_text_have_right_labels_and_share_no_document(sample_text, tmp_path):
+    documents = text_tasks.read_documents(sample_text)[:300]
+    home = {sentence: index for index, lines in enumerate(documents) for sentence in lines}
+    is_unique = {text: sum(text in lines for lines in documents) == 1 for text in home}
+    rows = text_tasks.same_document(documents, 100, random.Random(1))
+    assert sum(label == "1" for *_, label in rows) == 50
+    unique = [row for row in rows if is_unique[row[0]] and is_unique[row[1]]]
+    assert len(unique) > 90
+    for first, second, label in unique:
+        assert (home[first] == home[second]) == (label == "1") and first != second
+    rows = text_tasks.shifted_words(documents, 100, random.Random(1))
+    assert sum(label == "1" for _, label in rows) == 50
+    for text, label in rows:
+        words = text.split()
+        orders = [
+            " ".join([*words[:k], words[k + 1], words[k], *words[k + 2 :]])
+            for k in range(1, len(words) - 2)
+        ]
+        assert any(order in home for order in orders) if label == "1" else " ".join(words) in home
+    others, held_out = text_tasks.hold_out(documents, 0.5)
+    assert len(others) + len(held_out) == len(documents) and len(held_out) == len(documents) // 2
+    text_tasks.write_tasks(held_out, tmp_path, dict(train=60, dev=20, test=20))
+    seen = []
+    for split, count in (("train", 60), ("dev", 20), ("test", 20)):
+        header, *rows = (tmp_path / "same-document" / f"{split}.tsv").read_text().splitlines()
+        assert header == "text_a\ttext_b\tlabel" and len(rows) == count
+        texts = {text for row in rows for text in row.split("\t")[:2]}
+        seen.append({home[text] for text in texts if is_unique[text]})
+    assert not seen[0] & seen[1] and not seen[1] & seen[2]
+
+
+def test_gains_are_held_against_their_errors(capsys):
+    import record
+
+    rows = record.Rows(None, None, record.PARTS)
+    for start, values in (("pretrained", (0.8, 0.9)), ("untrained", (0.5, 0.6))):
+        for seed, value in enumerate(values, 1):
+            rows.values["curves"][f"pairs, 200 labels, {start}, seed {seed}"] = dict(test=value)
+    rows.values["curves"]["pairs, all labels, pretrained, seed 1"] = dict(test=0.9)
+    cells = record.gather(rows)["pairs"]
+    assert record.gain(cells["200"]) == pytest.approx((30, 100 * 0.05 * 2**0.5))
+    assert cells["all"] == dict(pretrained=[0.9])
+    record.print_record(rows)
+    text = capsys.readouterr().out
+    assert "| 85.0 ± 5.0 | 55.0 ± 5.0 | 30.0 ± 7.1   | yes" in text
+    assert "30.0 points, pairs (goal: 10: reached)" in text and "goal: two tasks: missed" in text
+
+
+# -- the cost model of scaling
+
+WORK = model.Work(micro_batch_seconds=0.04, update_seconds=0.001, gradient_bytes=4e8)
+CLUSTERS = [
+    model.Cluster(machines, gpus, inside, model.network(gbits))
+    for machines in (1, 2, 3, 8, 64)
+    for gpus in (1, 2, 8)
+    for inside in model.INSIDE.values()
+    for gbits in (1, 25, 400, 3200)
+]
+
+
+def test_limits_of_the_cost_model():
+    """One GPU does not communicate, and a perfect network scales perfectly."""
+    alone = model.Cluster(1, 1, model.INSIDE["pcie4"], model.network(25))
+    for overlap in (False, True):
+        assert model.step_seconds(WORK, alone, 3, overlap) == 3 * 0.04 + 0.001
+        assert model.efficiency(WORK, alone, 3, overlap) == 1.0
+    link = model.Link(math.inf, 0.0)
+    assert model.efficiency(WORK, model.Cluster(64, 8, link, link)) == 1.0
+
+
+def test_a_ring_sends_each_byte_about_twice():
+    link = model.Link(1e9, 0.0)
+    assert model.ring(1e9, 2, link) == 1.0
+    assert model.ring(1e9, 4, link) == pytest.approx(1.5)
+    assert model.ring(1e9, 10**6, link) == pytest.approx(2.0, rel=1e-5)
+    assert model.ring(0.0, 4, model.Link(1e9, 1e-3)) == pytest.approx(6e-3)
+    machine = model.Cluster(1, 4, link, model.network(1))
+    assert model.all_reduce(1e9, machine) == pytest.approx(1.5)
+
+
+def test_a_cheaper_step_is_never_slower():
+    """Overlapping, half the bytes, accumulation, fewer GPUs; stages beat one ring where a GPU's
+    link is as fast as those of all machines together.
+    """
+    half = dataclasses.replace(WORK, gradient_bytes=WORK.gradient_bytes / 2)
+    num_compared = 0
+    for cluster in CLUSTERS:
+        ways = model.flat_ring(4e8, cluster), model.hierarchical(4e8, cluster)
+        assert model.all_reduce(4e8, cluster) == min(ways)
+        between = cluster.num_machines * cluster.between.bytes_per_second
+        if cluster.num_machines > 1 and cluster.inside.bytes_per_second >= between:
+            assert ways[1] <= ways[0]
+            num_compared += 1
+        plain = model.step_seconds(WORK, cluster)
+        assert model.step_seconds(WORK, cluster, overlap=True) <= plain
+        assert model.step_seconds(half, cluster) <= plain
+        for overlap in (False, True):
+            shares = [model.efficiency(WORK, cluster, count, overlap) for count in (1, 2, 8, 64)]
+            assert shares == sorted(shares) and 0 < shares[0] <= shares[-1] <= 1
+        more = dataclasses.replace(cluster, num_machines=2 * cluster.num_machines)
+        assert model.all_reduce(4e8, more) >= model.all_reduce(4e8, cluster)
+        least = model.least_accumulation(WORK, cluster, 0.95)
+        assert model.efficiency(WORK, cluster, least) >= 0.95 - 1e-9
+        assert least == 1 or model.efficiency(WORK, cluster, least - 1) < 0.95
+    assert num_compared > 20
+
+
+def test_times_are_fitted_and_published_figures_predicted():
+    from helpers import scaling_published
+
+    fit = model.fitted({size: 0.002 + size / 1e9 for size in (1e6, 2e6, 8e6)})
+    assert fit == (pytest.approx(0.002), pytest.approx(1e9))
+    for (name, _, precision), (base, *others) in scaling_published.read_figures().items():
+        predicted = scaling_published.predicted(name, precision, base, base)
+        assert predicted == pytest.approx(base.throughput) and others
+        for row in others:
+            perfect = base.throughput * row.size / base.size
+            assert scaling_published.predicted(name, precision, base, row) < perfect
+
+
+def test_tables_of_predictions(monkeypatch, capsys, tmp_path):
+    """All but those measured; from a measured step, and as a picture."""
+    import scaling
+
+    monkeypatch.setattr(scaling, "num_parameters", dict(base=110e6, large=336e6).get)
+    flags = ["--part=predict,accumulate,published", f"--plots={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["scaling", *flags])
+    scaling.main()
+    base, large, accumulate, published = tables(capsys.readouterr().out)
+    for rows in (base, large):
+        assert rows[0][0] == "1 x 1" and rows[-1][0] == "64 x 8"
+        assert rows[0][4:] == ["100.0"] * 6
+        assert all(0 < number(cell) <= 100 for row in rows for cell in row[4:])
+    assert len(accumulate) == 12 and len(published) == 26
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    step = "--part=predict --model=base --step_seconds=0.5 --update_seconds=0.1 --rows=8"
+    monkeypatch.setattr(sys, "argv", ["scaling", *step.split()])
+    scaling.main()
+    text = "micro-batches of 8: 400.0 ms, update 100.0 ms, 440 MB"
+    assert text in capsys.readouterr().out
