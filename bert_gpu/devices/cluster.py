@@ -105,9 +105,9 @@ def from_tf_config(text):
         f"{''.join(wrong[:1])!r} must be host:port with a port from 1 to 65535": bool(wrong),
         "two workers have the same address": len({*map(str, addresses)}) < len(addresses),
     }
-    for text, is_problem in problems.items():
+    for description, is_problem in problems.items():
         if is_problem:
-            raise problem(text)
+            raise problem(description)
     if not workers:
         if task:
             raise problem('it has a task, but no "cluster" with a "chief" or "worker"')

@@ -101,6 +101,7 @@ def test_what_cannot_train_is_refused_in_one_line(environ, told):
     with pytest.raises(UserError, match=told) as raised:
         find_cluster(environ)
     assert len(str(raised.value)) <= 300
+    assert environ.get("TF_CONFIG", "")[:40] in str(raised.value)
 
 
 @pytest.mark.parametrize("total", [0, 1, 7, 8])
