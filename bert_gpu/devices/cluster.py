@@ -104,7 +104,7 @@ def from_tf_config(text: str) -> Cluster | None:
     unknown_jobs = [str(job)[:30] for job in (*jobs, kind) if job not in known_jobs]
     bad_addresses = [str(address)[:40] for address in addresses if not is_address(address)]
     problems = {
-        "parameter servers and evaluators take no part here, only chief and worker": (
+        "parameter servers and evaluators are not supported, only chief and worker are": (
             "ps" in jobs or kind in ("ps", "evaluator")
         ),
         f"the job {''.join(unknown_jobs[:1])!r} is not known, only chief and worker are": bool(
@@ -126,7 +126,7 @@ def from_tf_config(text: str) -> Cluster | None:
     if (kind, index) not in workers:
         if len(workers) == 1 and kind is None:
             return None
-        raise problem(f"its task, {kind} {str(index)[:30]}, is none of the cluster's")
+        raise problem(f"its task, {kind} {str(index)[:30]}, is not in the cluster")
     return Cluster(tuple(addresses), workers.index((kind, index)))
 
 

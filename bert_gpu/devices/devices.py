@@ -16,7 +16,7 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.fused import compile_silently_once, stderr_discarded
 from bert_gpu.devices.config import DeviceConfig, choose_gpus
 from bert_gpu.devices.nvml import gpu_bytes, visible_gpus
-from bert_gpu.devices.workers import ALONE, Alone, Workers, join, joined
+from bert_gpu.devices.workers import ALONE, Alone, Workers, current_workers, join
 
 # TensorFlow's implementations for values of --all_reduce; it chooses itself for the others.
 CODES = dict(nccl="NCCL", ring="RING")
@@ -98,7 +98,7 @@ def set_up(config: DeviceConfig) -> Devices:
         tf_config.disable_op_determinism()
     precision = config.precision if config.precision != "auto" else best_precision(gpus)
     xla = config.xla == "on" or (config.xla == "auto" and kind == "GPU")
-    workers = joined()
+    workers = current_workers()
     check_all_reduce(config, kind, workers)
     communication = tf.distribute.experimental.CommunicationOptions(
         timeout_seconds=None if workers is ALONE else config.worker_timeout,
@@ -223,7 +223,7 @@ def check_all_reduce(config: DeviceConfig, kind: str, workers: Workers | Alone =
 
 
 def limit_memory(gpu: tf.config.PhysicalDevice, limit: int | None) -> None:
-    """Let the memory of a GPU grow on demand, or reserve `limit` megabytes when that is not None."""
+    """Let the memory of a GPU grow on demand, or reserve `limit` megabytes if it is not None."""
     if limit is None:
         tf.config.experimental.set_memory_growth(gpu, True)
         return
@@ -253,7 +253,7 @@ def split_device(
         megabytes = memory_limit or 0.9 * (gpu_megabytes(device) or 0)
         if not megabytes:
             raise UserError(
-                "needs the size of the GPU's memory, which NVML does not tell",
+                "needs the size of the GPU's memory, which NVML cannot read",
                 "give --gpu_memory_limit",
                 setting="virtual_replicas",
                 value=count,

@@ -180,7 +180,7 @@ class Workers:
         )
 
     def watch_peers(self) -> None:
-        """End all collectives with an error when a worker fails NUM_LOOKS health checks in a row."""
+        """End all collectives with an error when a worker fails NUM_LOOKS health checks."""
         pause = min(SECONDS_BETWEEN_LOOKS, self.timeout_seconds / 4)
         patience = (self.timeout_seconds - pause) / NUM_LOOKS
         others = [index for index in range(self.count) if index != self.index]
@@ -317,9 +317,7 @@ class Workers:
             subject = f"another worker has not responded for {seconds}"
         else:
             subject = "another worker is gone"
-        return WorkerLost(
-            f"{subject}; this worker stops; the lost worker's log may say why; {REMEDY}"
-        )
+        return WorkerLost(f"{subject}; this worker stops; see the log of the lost worker; {REMEDY}")
 
     def _broadcast_object(self, value: T) -> T:
         """Return the value of worker 0 on all workers."""
@@ -432,21 +430,21 @@ def exit_hung_process() -> NoReturn:
     os._exit(WORKER_LOST)
 
 
-_joined: list[Workers | Alone] = [ALONE]  # TensorFlow connects a process once
+_workers_of_process: list[Workers | Alone] = [ALONE]  # TensorFlow connects a process once
 
 
-def joined() -> Workers | Alone:
+def current_workers() -> Workers | Alone:
     """Return the Workers that this process has joined, ALONE when it has joined none."""
-    return _joined[-1]
+    return _workers_of_process[-1]
 
 
 def join(timeout_seconds: float) -> Workers | Alone:
     """Join the workers that TF_CONFIG or Slurm's variables name, if any, and return the result of
-    `joined`. The strategy, once created, waits for the other workers.
+    `current_workers`. The strategy, once created, waits for the other workers.
     """
-    cluster = None if joined() is not ALONE else find_cluster()
+    cluster = None if current_workers() is not ALONE else find_cluster()
     if cluster is not None:
         watchdog = Watchdog()
         watchdog.start()
-        _joined.append(Workers(cluster, timeout_seconds, watchdog))
-    return joined()
+        _workers_of_process.append(Workers(cluster, timeout_seconds, watchdog))
+    return current_workers()
