@@ -1,8 +1,8 @@
-"""Which processes train together: a Cluster from TF_CONFIG or from Slurm's variables, None where
-this process is alone.
+"""Finds the processes that train together: a Cluster from TF_CONFIG or from Slurm's variables, None
+where this process trains alone.
 
-Every worker is told the same list of addresses and its own index in it. TensorFlow is not needed
-for that; only a list of Slurm's nodes is read by TensorFlow's own functions.
+Every worker gets the same list of addresses and its own index in it. This does not need TensorFlow,
+except that its functions parse Slurm's lists of nodes.
 """
 
 import dataclasses
@@ -10,43 +10,47 @@ import json
 import os
 import re
 import socket
+from collections.abc import Mapping
 
 from bert_gpu.base.errors import UserError
 
-# jobs of TF_CONFIG whose tasks train; where there is a chief, it is worker 0
+# The jobs of TF_CONFIG whose tasks train; where there is a chief, it is worker 0.
 TRAINING_JOBS = ("chief", "worker")
-SECONDS_TO_ANSWER = 2.0  # of a worker's port
-SLURM_FIRST_PORT, SLURM_PORTS = 15000, 10000
+SECONDS_TO_ANSWER = 2.0  # for a connection to a worker's port
+SLURM_FIRST_PORT = 15000
+SLURM_PORTS = 10000
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The workers of a job. addresses: "host:port" of each. index: of this process among them.
-    variable: of the environment, which names them.
+    """The workers of a job.
+
+    addresses: "host:port" of each worker. index: that of this process among them. variable: the
+    environment variable that names the workers.
     """
 
     addresses: tuple[str, ...]
     index: int
     variable: str = dataclasses.field(default="TF_CONFIG", compare=False)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.addresses)
 
-    def share(self, total):
-        """The part of `total` items that this worker takes, as a range; the parts of all workers in
-        their order are everything.
+    def share(self, total: int) -> range:
+        """Return the indices of the items, out of `total`, that this worker takes; the ranges of
+        all workers, in their order, cover all items.
         """
         first, last = (total * index // len(self) for index in (self.index, self.index + 1))
         return range(first, last)
 
-    def part_of(self, path):
-        """The name of this worker's part of a file: NAME-00000-of-00002.npy of NAME.npy."""
+    def part_of(self, path: str) -> str:
+        """Return the name of this worker's part of a file: NAME-00000-of-00002.npy of NAME.npy."""
         stem, ending = os.path.splitext(path)
         return f"{stem}-{self.index:05d}-of-{len(self):05d}{ending}"
 
-    def first_unreachable(self):
-        """(index, reason) of the first other worker whose address cannot be connected to, None when
-        all can.
+    def first_unreachable(self) -> tuple[int, str] | None:
+        """Return (index, reason) of the first other worker to whose address no connection can be
+        made, None when all can be reached.
         """
         for index, address in enumerate(self.addresses):
             host, _, port = address.rpartition(":")
@@ -61,53 +65,60 @@ class Cluster:
         return None
 
 
-def find_cluster(environ=os.environ):
-    """The Cluster that this process belongs to, None when it is the only worker. TF_CONFIG wins
-    over Slurm. UserError when the variables name no cluster that can train.
+def find_cluster(environ: Mapping[str, str] = os.environ) -> Cluster | None:
+    """Return the Cluster that this process belongs to, None when it is the only worker. TF_CONFIG
+    wins over Slurm. Raises UserError when the variables name no cluster that can train.
     """
     if environ.get("TF_CONFIG"):
-        found = from_tf_config(environ["TF_CONFIG"])
+        cluster = from_tf_config(environ["TF_CONFIG"])
     elif environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
-        found = from_slurm(environ)
+        cluster = from_slurm(environ)
     else:
         return None
-    return found if found is not None and len(found) > 1 else None
+    return cluster if cluster is not None and len(cluster) > 1 else None
 
 
-def from_tf_config(text):
-    """The Cluster of TF_CONFIG's value, None when it names neither workers nor a task."""
+def from_tf_config(text: str) -> Cluster | None:
+    """Return the Cluster of TF_CONFIG's value, None when it names neither workers nor a task."""
 
-    def problem(what):
+    def problem(description: str) -> UserError:
         return UserError(
-            f"TF_CONFIG={text[:100]}: {what}", "correct it, or unset the environment variable"
+            f"TF_CONFIG={text[:100]}: {description}",
+            "correct it, or unset the environment variable",
         )
 
     try:
         content = json.loads(text)
-        jobs, task = content.get("cluster", {}), content.get("task", {})
-        jobs = {job: addresses[:] for job, addresses in jobs.items()}  # no objects
-        kind, index = task.get("type"), task.get("index", 0)
+        jobs = content.get("cluster", {})
+        jobs = {job: addresses[:] for job, addresses in jobs.items()}  # raises for JSON objects
+        task = content.get("task", {})
+        kind = task.get("type")
+        index = task.get("index", 0)
     except (ValueError, AttributeError, TypeError, LookupError, RecursionError) as error:
         raise problem(f"cannot be read ({str(error)[:80]})") from error
     if isinstance(index, str) and re.fullmatch(r"\d{1,9}", index, re.ASCII):
         index = int(index)
     workers = [(job, place) for job in TRAINING_JOBS for place in range(len(jobs.get(job, ())))]
     addresses = [jobs[job][place] for job, place in workers]
-    known = (*TRAINING_JOBS, "evaluator", None)
-    strange = [str(job)[:30] for job in (*jobs, kind) if job not in known]
-    wrong = [str(address)[:40] for address in addresses if not is_address(address)]
+    known_jobs = (*TRAINING_JOBS, "evaluator", None)
+    unknown_jobs = [str(job)[:30] for job in (*jobs, kind) if job not in known_jobs]
+    bad_addresses = [str(address)[:40] for address in addresses if not is_address(address)]
     problems = {
-        "parameter servers and evaluators take no part here, only chief and worker": (
+        "parameter servers and evaluators are not supported, only chief and worker are": (
             "ps" in jobs or kind in ("ps", "evaluator")
         ),
-        f"the job {''.join(strange[:1])!r} is not known, only chief and worker are": bool(strange),
+        f"the job {''.join(unknown_jobs[:1])!r} is not known, only chief and worker are": bool(
+            unknown_jobs
+        ),
         f"the task's index, {str(index)[:30]}, must be an integer": type(index) is not int,
-        f"{''.join(wrong[:1])!r} must be host:port with a port from 1 to 65535": bool(wrong),
+        f"{''.join(bad_addresses[:1])!r} must be host:port with a port from 1 to 65535": bool(
+            bad_addresses
+        ),
         "two workers have the same address": len({*map(str, addresses)}) < len(addresses),
     }
-    for text, is_problem in problems.items():
+    for description, is_problem in problems.items():
         if is_problem:
-            raise problem(text)
+            raise problem(description)
     if not workers:
         if task:
             raise problem('it has a task, but no "cluster" with a "chief" or "worker"')
@@ -115,30 +126,31 @@ def from_tf_config(text):
     if (kind, index) not in workers:
         if len(workers) == 1 and kind is None:
             return None
-        raise problem(f"its task, {kind} {str(index)[:30]}, is none of the cluster's")
+        raise problem(f"its task, {kind} {str(index)[:30]}, is not in the cluster")
     return Cluster(tuple(addresses), workers.index((kind, index)))
 
 
-def is_address(value):
-    """Whether a value is a text "host:port", or "[IPv6]:port"."""
+def is_address(value: object) -> bool:
+    """Return whether a value is a text "host:port", or "[IPv6]:port"."""
     match = re.fullmatch(r"(\[[\w.:%]+\]|[^\s:/\[\]]+):(\d{1,5})", str(value), re.ASCII)
     return isinstance(value, str) and match is not None and 1 <= int(match[2]) <= 65535
 
 
-def from_slurm(environ):
-    """The Cluster of the tasks of a Slurm step, in Slurm's order.
+def from_slurm(environ: Mapping[str, str]) -> Cluster:
+    """Return the Cluster of the tasks of a Slurm step, in Slurm's order.
 
-    Not by TensorFlow's SlurmClusterResolver, which sorts the hosts by name: Slurm counts node9
-    before node10, and a worker must listen where the others look for it. Ports follow from the
-    job's number, so that two jobs on a node do not share them.
+    TensorFlow's SlurmClusterResolver does not serve here, because it sorts the hosts by name: Slurm
+    counts node9 before node10, and a worker must listen where the others look for it. Ports follow
+    from the number of the job, so that two jobs on a node do not share them.
     """
     from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver as slurm
 
     try:
         hosts = slurm.expand_hostlist(environ["SLURM_STEP_NODELIST"])
         tasks = slurm.expand_tasks_per_node(environ["SLURM_STEP_TASKS_PER_NODE"])
-        job, index = int(environ["SLURM_JOB_ID"]), int(environ["SLURM_PROCID"])
-        wanted = int(environ["SLURM_STEP_NUM_TASKS"])
+        job = int(environ["SLURM_JOB_ID"])
+        index = int(environ["SLURM_PROCID"])
+        num_tasks = int(environ["SLURM_STEP_NUM_TASKS"])
     except (KeyError, ValueError) as error:
         reason = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
         raise UserError(
@@ -146,9 +158,9 @@ def from_slurm(environ):
             f"variables of the step cannot be read ({reason[:120]})",
             "start the workers with srun, or set TF_CONFIG",
         ) from error
-    if not 0 <= index < wanted:
+    if not 0 <= index < num_tasks:
         raise UserError(
-            f"SLURM_PROCID={index}: must be from 0 to {wanted - 1}, by SLURM_STEP_NUM_TASKS",
+            f"SLURM_PROCID={index}: must be from 0 to {num_tasks - 1}, by SLURM_STEP_NUM_TASKS",
             "start the workers with srun, or set TF_CONFIG",
         )
     port = SLURM_FIRST_PORT + job % SLURM_PORTS
@@ -157,9 +169,9 @@ def from_slurm(environ):
         for host, number in zip(hosts, tasks, strict=False)
         for place in range(number)
     )
-    if len(addresses) != wanted:
+    if len(addresses) != num_tasks:
         raise UserError(
-            f"SLURM_STEP_NUM_TASKS={wanted}: SLURM_STEP_NODELIST and "
+            f"SLURM_STEP_NUM_TASKS={num_tasks}: SLURM_STEP_NODELIST and "
             f"SLURM_STEP_TASKS_PER_NODE give {len(addresses)} tasks",
             "start the workers with srun --distribution=block",
         )

@@ -1,4 +1,4 @@
-"""The settings of the devices of a run, and of launch; and which GPUs they choose."""
+"""The settings of a run's devices and of launch, and the choice of GPUs by them."""
 
 import dataclasses
 
@@ -70,13 +70,13 @@ class DeviceConfig(Settings):
     )
 
 
-def choose_gpus(config, num_present, finder="TensorFlow"):
-    """Indices of the GPUs that a DeviceConfig asks for, [] for the CPU. UserError when there are
-    not that many.
+def choose_gpus(config: DeviceConfig, num_present: int, finder: str = "TensorFlow") -> list[int]:
+    """Return the indices of the GPUs that the config selects, [] for the CPU. Raises UserError when
+    there are fewer.
 
-    finder: what counted them, for the error message.
+    finder: the library that counted the GPUs, for the error message.
     """
-    found = f"{finder} found {num_present or 'none'} here"
+    count_text = f"{finder} found {num_present or 'none'} here"
     if config.gpus is not None:
         indices = [part.strip() for part in config.gpus.split(",")]
         if not all(part.isdecimal() and int(part) < num_present for part in indices) or len(
@@ -84,7 +84,7 @@ def choose_gpus(config, num_present, finder="TensorFlow"):
         ) < len(indices):
             raise UserError(
                 "must be different GPU indices from 0, separated by commas",
-                found,
+                count_text,
                 setting="gpus",
                 value=config.gpus,
             )
@@ -99,7 +99,7 @@ def choose_gpus(config, num_present, finder="TensorFlow"):
     if config.num_gpus is not None and config.num_gpus > num_present:
         hint = f"use --num_gpus={num_present}" if num_present else "use --num_gpus=0 for the CPU"
         raise UserError(
-            found,
+            count_text,
             f"{hint}, or see `nvidia-smi` and pip install 'bert-gpu[gpu]'",
             setting="num_gpus",
             value=config.num_gpus,

@@ -1,11 +1,12 @@
 """Chooses a run's devices, precision and compilation, once, before TensorFlow starts.
 
-On one machine replicas are those of a MirroredStrategy, on several those of a
-MultiWorkerMirroredStrategy, with the same number on each.
+A MirroredStrategy has the replicas of one machine, a MultiWorkerMirroredStrategy those of several
+machines, with the same number on each.
 """
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
@@ -13,53 +14,54 @@ from tensorflow.python.framework import config as tf_config
 import bert_gpu
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.fused import compile_silently_once, stderr_discarded
-from bert_gpu.devices.config import choose_gpus
+from bert_gpu.devices.config import DeviceConfig, choose_gpus
 from bert_gpu.devices.nvml import gpu_bytes, visible_gpus
-from bert_gpu.devices.workers import ALONE, Alone, Workers, join, joined
+from bert_gpu.devices.workers import ALONE, Alone, Workers, current_workers, join
 
-CODES = dict(nccl="NCCL", ring="RING")  # of --all_reduce; TensorFlow chooses for the others
-# TensorFlow keeps the devices that it has first used
+# TensorFlow's implementations for values of --all_reduce; it chooses itself for the others.
+CODES = dict(nccl="NCCL", ring="RING")
+# A process keeps the devices with which TensorFlow has started.
 SAME_DEVICES = "ask for the devices of the first call, or start the process anew"
 DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float16": tf.float16}
 
 
 @dataclasses.dataclass(frozen=True)
 class Devices:
-    """What a run trains on."""
+    """The devices that a run trains on, and how they compute."""
 
     strategy: tf.distribute.Strategy
     kind: str  # "GPU" or "CPU"
-    num_replicas: int  # of all workers
+    num_replicas: int  # those of all workers together
     precision: str
     xla: bool
-    communication: tf.distribute.experimental.CommunicationOptions | None  # of the all-reduce
-    all_reduce_dtype: tf.DType  # of gradients in the all-reduce
-    all_reduce: str  # as --all_reduce
-    # such as "NVIDIA H200", one for each physical GPU in use, of all workers; () on the CPU
+    communication: tf.distribute.experimental.CommunicationOptions | None  # for the all-reduce
+    all_reduce_dtype: tf.DType  # dtype of the gradients in the all-reduce
+    all_reduce: str  # the value of --all_reduce
+    # names such as "NVIDIA H200", one for each physical GPU in use, of all workers; () on the CPU
     gpu_names: tuple[str, ...]
-    nvml: tuple  # those of this machine as NVML knows them, of nvml.visible_gpus
+    nvml: tuple[int | str, ...]  # the GPUs of this machine, from nvml.visible_gpus
     summary: str  # for the first log line
-    # memory that a replica may have, of the smallest GPU; None = not known, or no GPU
+    # bytes that a replica may use on the smallest GPU; None = not known, or no GPU
     replica_bytes: int | None = None
     workers: Workers | Alone = ALONE
 
     @property
-    def dtype(self):
+    def dtype(self) -> tf.DType:
         return DTYPES[self.precision]
 
     @property
-    def local_devices(self):
+    def local_devices(self) -> Sequence[str]:
         """Names of the devices of this worker's replicas, in the replicas' order."""
         return self.strategy.extended.worker_devices
 
     @property
-    def unit(self):
-        """What a replica is called in messages."""
+    def unit(self) -> str:
+        """The word for a replica in messages."""
         return "GPU" if self.kind == "GPU" else "replica"
 
 
-def set_up(config):
-    """Chooses the devices and configures TensorFlow for them. UserError when they are not
+def set_up(config: DeviceConfig) -> Devices:
+    """Choose the devices and configure TensorFlow for them. Raises UserError when they are not
     available, or not the same on all workers that this process has joined.
     """
     present = tf.config.list_physical_devices("GPU")
@@ -67,7 +69,7 @@ def set_up(config):
     kind = "GPU" if gpus else "CPU"
     physical = gpus or tf.config.list_physical_devices("CPU")[:1]
     try:
-        # also on the CPU: TensorFlow would otherwise take the GPUs' memory
+        # also for the CPU: TensorFlow would otherwise allocate the GPUs' memory
         tf.config.set_visible_devices(gpus, "GPU")
         if config.virtual_replicas == 1:
             for gpu in gpus:
@@ -96,7 +98,7 @@ def set_up(config):
         tf_config.disable_op_determinism()
     precision = config.precision if config.precision != "auto" else best_precision(gpus)
     xla = config.xla == "on" or (config.xla == "auto" and kind == "GPU")
-    workers = joined()
+    workers = current_workers()
     check_all_reduce(config, kind, workers)
     communication = tf.distribute.experimental.CommunicationOptions(
         timeout_seconds=None if workers is ALONE else config.worker_timeout,
@@ -105,7 +107,7 @@ def set_up(config):
             CODES.get(config.all_reduce, "AUTO"),
         ),
     )
-    if workers is ALONE:
+    if isinstance(workers, Alone):
         strategy = make_strategy(names, config.all_reduce)
     else:
         strategy = strategy_of_workers(workers, len(gpus), communication)
@@ -122,7 +124,7 @@ def set_up(config):
         )
     nvml = tuple(visible_gpus([index_of(gpu) for gpu in gpus]))
     memory = gpu_bytes(nvml, config.gpu_memory_limit) if gpus else None
-    compile_silently_once()  # last: the strategy has to be TensorFlow's beginning
+    compile_silently_once()  # last: the strategy must be the first to start TensorFlow
     return Devices(
         strategy=strategy,
         kind=kind,
@@ -140,9 +142,9 @@ def set_up(config):
     )
 
 
-def join_workers(config):
-    """The Workers that this process is one of, connected; ALONE on one machine. Call it before
-    anything that needs TensorFlow. config: DeviceConfig.
+def join_workers(config: DeviceConfig) -> Workers | Alone:
+    """Connect this process to the other workers of its job and return the Workers; ALONE where
+    there are none. Call it before anything that needs TensorFlow.
     """
     workers = join(config.worker_timeout)
     if workers is not ALONE:
@@ -150,9 +152,13 @@ def join_workers(config):
     return workers
 
 
-def strategy_of_workers(workers, num_gpus, communication):
-    """The MultiWorkerMirroredStrategy of connected Workers, with `num_gpus` GPUs each or the CPU;
-    made once in a process.
+def strategy_of_workers(
+    workers: Workers,
+    num_gpus: int,
+    communication: tf.distribute.experimental.CommunicationOptions,
+) -> tf.distribute.MultiWorkerMirroredStrategy:
+    """Connect the workers and return their MultiWorkerMirroredStrategy, which is created once in a
+    process. num_gpus: GPUs of each worker, 0 for the CPU.
     """
     if workers.strategy is not None:
         return workers.strategy
@@ -165,9 +171,9 @@ def strategy_of_workers(workers, num_gpus, communication):
         rpc_layer="grpc",
     )
     try:
-        with stderr_discarded():  # the server tells its address
+        with stderr_discarded():  # the server prints its address
             workers.strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, communication)
-    except tf.errors.OpError as error:  # of its server
+    except tf.errors.OpError as error:  # of the strategy's server
         address = workers.cluster.addresses[workers.index]
         raise UserError(
             f"this worker cannot listen there ({error.message[:120]})",
@@ -178,11 +184,11 @@ def strategy_of_workers(workers, num_gpus, communication):
     return workers.strategy
 
 
-def make_strategy(names, all_reduce):
-    """A MirroredStrategy over devices. Each gets its own collective keys, so that several runs in
-    one process do not clash.
+def make_strategy(names: Sequence[str], all_reduce: str) -> tf.distribute.MirroredStrategy:
+    """Return a MirroredStrategy over the named devices. Each gets its own collective keys, so that
+    several runs in one process do not clash.
     """
-    # where each new strategy starts counting its keys
+    # the number from which a new strategy counts its keys
     tf.distribute.MirroredStrategy._collective_key_base += 1000
     cross_device_ops = (
         tf.distribute.HierarchicalCopyAllReduce() if all_reduce == "hierarchical" else None
@@ -190,8 +196,8 @@ def make_strategy(names, all_reduce):
     return tf.distribute.MirroredStrategy(names, cross_device_ops=cross_device_ops)
 
 
-def check_all_reduce(config, kind, workers=ALONE):
-    """UserError for an all-reduce that these devices do not support."""
+def check_all_reduce(config: DeviceConfig, kind: str, workers: Workers | Alone = ALONE) -> None:
+    """Raise UserError for an all-reduce that these devices do not support."""
     if workers is not ALONE and config.all_reduce == "hierarchical":
         raise UserError(
             "is for the GPUs of one machine",
@@ -216,39 +222,45 @@ def check_all_reduce(config, kind, workers=ALONE):
         )
 
 
-def limit_memory(gpu, limit):
-    """Memory grows on demand, up to `limit` megabytes when that is not None."""
+def limit_memory(gpu: tf.config.PhysicalDevice, limit: int | None) -> None:
+    """Let the memory of a GPU grow on demand, or reserve `limit` megabytes if it is not None."""
     if limit is None:
         tf.config.experimental.set_memory_growth(gpu, True)
         return
-    has = gpu_megabytes(gpu)
-    if has is not None and limit > has:
+    megabytes = gpu_megabytes(gpu)
+    if megabytes is not None and limit > megabytes:
         raise UserError(
-            f"the GPU has {has:.0f} megabytes", "lower it", setting="gpu_memory_limit", value=limit
+            f"the GPU has {megabytes:.0f} megabytes",
+            "lower it",
+            setting="gpu_memory_limit",
+            value=limit,
         )
     tf.config.set_logical_device_configuration(
         gpu, [tf.config.LogicalDeviceConfiguration(memory_limit=limit)]
     )
 
 
-def split_device(device, count, memory_limit=None):
-    """Splits a physical device into `count` logical devices, unless it is split already; they share
-    a GPU's `memory_limit` (MB).
+def split_device(
+    device: tf.config.PhysicalDevice, count: int, memory_limit: int | None = None
+) -> None:
+    """Split a physical device into `count` logical devices, unless it is split already.
+
+    memory_limit: megabytes of a GPU that they share equally; None = 90 % of its memory.
     """
-    # Logical GPUs need a share of the memory each; 90 % leaves room for the CUDA context.
+    # Each logical GPU needs a limit; 90 % leaves room for the CUDA context.
     limit = None
     if device.device_type == "GPU":
         megabytes = memory_limit or 0.9 * (gpu_megabytes(device) or 0)
         if not megabytes:
             raise UserError(
-                "needs the size of the GPU's memory, which NVML does not tell",
+                "needs the size of the GPU's memory, which NVML cannot read",
                 "give --gpu_memory_limit",
                 setting="virtual_replicas",
                 value=count,
             )
         limit = int(megabytes / count)
-    made = tf.config.get_logical_device_configuration(device)
-    if made and len(made) >= count and made[0].memory_limit == limit:
+    present = tf.config.get_logical_device_configuration(device)
+    if present and len(present) >= count and present[0].memory_limit == limit:
         return
     configuration = tf.config.LogicalDeviceConfiguration(memory_limit=limit)
     try:
@@ -262,40 +274,42 @@ def split_device(device, count, memory_limit=None):
         ) from error
 
 
-def index_of(gpu):
-    """TensorFlow's index of a physical GPU."""
+def index_of(gpu: tf.config.PhysicalDevice) -> int:
+    """Return TensorFlow's index of a physical GPU."""
     return int(gpu.name.rsplit(":", 1)[1])
 
 
-def gpu_megabytes(gpu):
-    """The memory of a physical GPU (MB of 2^20 bytes); None when NVML does not tell. TensorFlow
-    never does.
+def gpu_megabytes(gpu: tf.config.PhysicalDevice) -> float | None:
+    """Return the memory of a physical GPU (MB of 2^20 bytes), None when NVML cannot read it.
+    TensorFlow has no function for it.
     """
-    found = gpu_bytes(visible_gpus([index_of(gpu)]), None)
-    return found and found / 2**20
+    size = gpu_bytes(visible_gpus([index_of(gpu)]), None)
+    return size and size / 2**20
 
 
-def best_precision(gpus):
-    """bfloat16 from compute capability 8.0 (Ampere), float16 from 7.0 (Volta, with matrix units),
-    float32 otherwise and on CPUs.
+def best_precision(gpus: Sequence[tf.config.PhysicalDevice]) -> str:
+    """Return bfloat16 from compute capability 8.0 (Ampere), float16 from 7.0 (Volta, with matrix
+    units), float32 otherwise and on CPUs.
     """
     capability = lowest_capability(gpus)
     return "bfloat16" if capability >= (8, 0) else "float16" if capability >= (7, 0) else "float32"
 
 
-def lowest_capability(gpus):
-    """Compute capability of the oldest of the physical GPUs, (0, 0) without one."""
+def lowest_capability(gpus: Sequence[tf.config.PhysicalDevice]) -> tuple[int, int]:
+    """Return the compute capability of the oldest of the physical GPUs, (0, 0) without one."""
     details = map(tf.config.experimental.get_device_details, gpus)
-    return min((found.get("compute_capability", (0, 0)) for found in details), default=(0, 0))
+    return min((gpu.get("compute_capability", (0, 0)) for gpu in details), default=(0, 0))
 
 
-def names_of(gpus):
-    """Such as "NVIDIA H200", of each physical GPU."""
+def names_of(gpus: Sequence[tf.config.PhysicalDevice]) -> list[str]:
+    """Return the name of each physical GPU, such as "NVIDIA H200"."""
     details = map(tf.config.experimental.get_device_details, gpus)
-    return [found.get("device_name", "GPU") for found in details]
+    return [gpu.get("device_name", "GPU") for gpu in details]
 
 
-def describe(gpus, virtual_replicas, num_workers=1):
+def describe(
+    gpus: Sequence[tf.config.PhysicalDevice], virtual_replicas: int, num_workers: int = 1
+) -> str:
     if num_workers > 1:
         each = "the CPU, without GPUs" if not gpus else describe(gpus, 1)
         return f"{num_workers} workers, each with {each}"

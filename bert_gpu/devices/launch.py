@@ -1,9 +1,9 @@
-"""Several workers of one job as processes of this machine: started together, stopped together,
-started again when one of them dies.
+"""Starts the workers of one job as processes of this machine, stops them together, and starts them
+again when one of them dies.
 
 Each gets a TF_CONFIG with free ports of this machine and its share of the GPUs. Worker 0 has this
-process's streams, the others write to logs. None outlives this process: Linux itself tells them to
-save and stop when it has died.
+process's streams, the others write to logs. None outlives this process: when it dies, Linux sends
+them SIGTERM, after which they save and stop.
 """
 
 import contextlib
@@ -16,30 +16,37 @@ import socket
 import subprocess
 import time
 import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import collect_signals
+from bert_gpu.devices.config import LaunchConfig
 
 LOST = 4  # exit code of a worker that has lost another one
-# Bad input, a training that gave up, and one that was told to stop: no reasons to start again.
+# Exit codes of bad input, of a training that gave up, and of one that was stopped by a signal: they
+# are no reason to start again.
 FINAL = (2, 3, 128 + signal.SIGINT, 128 + signal.SIGTERM)
-# How long the others may take to end by themselves after one has ended badly, or after SIGTERM.
-SECONDS_TO_NOTICE, SECONDS_TO_STOP = 20.0, 30.0
+SECONDS_TO_NOTICE = 20.0  # for the others to end by themselves after one has ended badly
+SECONDS_TO_STOP = 30.0  # for them to end after SIGTERM
 SECONDS_BETWEEN_LOOKS = 0.1
-PR_SET_PDEATHSIG = 1  # of prctl(2)
+PR_SET_PDEATHSIG = 1  # an option of prctl(2)
 
 
 class Ended(typing.NamedTuple):
-    """How an attempt ended. codes: of the workers, negative for a signal, as of subprocess.
-    cause: index of the worker that ended badly first, None when none did.
+    """The end of an attempt.
+
+    codes: exit codes of the workers; -N for the end by signal N, as in subprocess. cause: index of
+    the worker that ended badly first, None when none did.
     """
 
     codes: tuple[int, ...]
     cause: int | None
 
 
-def free_addresses(number):
-    """Addresses "127.0.0.1:port" of as many free ports."""
+def free_addresses(number: int) -> list[str]:
+    """Return addresses "127.0.0.1:port" of as many free ports."""
     sockets = [socket.socket() for _ in range(number)]
     try:
         for one in sockets:
@@ -50,9 +57,13 @@ def free_addresses(number):
             one.close()
 
 
-def divide_gpus(num_gpus, num_workers, environ):
-    """CUDA_VISIBLE_DEVICES of each worker, None to leave it. num_gpus: that CUDA finds. UserError
-    when there are fewer GPUs than workers.
+def divide_gpus(
+    num_gpus: int, num_workers: int, environ: Mapping[str, str]
+) -> Sequence[str | None]:
+    """Return the value of CUDA_VISIBLE_DEVICES for each worker, None to leave the variable alone.
+    Raises UserError when there are fewer GPUs than workers.
+
+    num_gpus: the number that CUDA finds.
     """
     if num_gpus == 0:
         return [None] * num_workers
@@ -69,25 +80,29 @@ def divide_gpus(num_gpus, num_workers, environ):
     return [",".join(names[index * each : (index + 1) * each]) for index in range(num_workers)]
 
 
-def environments(num_workers, num_gpus, environ=os.environ):
-    """The environment of each worker."""
-    addresses, gpus = free_addresses(num_workers), divide_gpus(num_gpus, num_workers, environ)
-    found = []
-    for index, names in enumerate(gpus):
+def environments(
+    num_workers: int, num_gpus: int, environ: Mapping[str, str] = os.environ
+) -> list[dict[str, str]]:
+    """Return the environment of each worker."""
+    addresses = free_addresses(num_workers)
+    environs = []
+    for index, names in enumerate(divide_gpus(num_gpus, num_workers, environ)):
         task = dict(cluster=dict(worker=addresses), task=dict(type="worker", index=index))
         own = {} if names is None else dict(CUDA_VISIBLE_DEVICES=names)
-        found.append({**environ, **own, "TF_CONFIG": json.dumps(task)})
-    return found
+        environs.append({**environ, **own, "TF_CONFIG": json.dumps(task)})
+    return environs
 
 
-def log_of(log_dir, index):
+def log_of(log_dir: str, index: int) -> str:
     return os.path.join(log_dir, f"worker-{index:05d}.log")
 
 
-def start(command, environs, log_dir):
-    """The processes (subprocess.Popen) of a command, one for each environment. They are in sessions
-    of their own, so that Ctrl-C reaches them once, from here. OSError, before any has started, when
-    a log cannot be written.
+def start(
+    command: Sequence[str], environs: Sequence[Mapping[str, str]], log_dir: str
+) -> list[subprocess.Popen]:
+    """Start a command once for each environment, and return the processes. They are in sessions of
+    their own, so that Ctrl-C reaches them once, through this process. Raises OSError, before any
+    has started, when a log cannot be written.
     """
     os.makedirs(log_dir, exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -95,33 +110,47 @@ def start(command, environs, log_dir):
             stack.enter_context(open(log_of(log_dir, index), "ab"))
             for index in range(1, len(environs))
         ]
-        streams = [{}, *(dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log) for log in logs)]
-        prctl = getattr(ctypes.CDLL(None), "prctl", None)  # Linux has it
-        stopped = prctl and functools.partial(stop_with_parent, prctl, os.getpid())
+        streams: list[dict[str, Any]] = [
+            {},
+            *(dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log) for log in logs),
+        ]
+        prctl = getattr(ctypes.CDLL(None), "prctl", None)  # only Linux has it
+        before_exec = prctl and functools.partial(stop_with_parent, prctl, os.getpid())
         return [
             subprocess.Popen(
-                command, env=environ, start_new_session=True, preexec_fn=stopped, **stream
+                command, env=environ, start_new_session=True, preexec_fn=before_exec, **stream
             )
             for environ, stream in zip(environs, streams, strict=True)
         ]
 
 
-def stop_with_parent(prctl, parent):
-    """Makes the kernel send SIGTERM to this new process when its parent, a process id, has ended,
-    even by SIGKILL. It runs between fork and exec, so it only makes calls of the system.
+def stop_with_parent(prctl: Callable[[int, int], int], parent: int) -> None:
+    """Make the kernel send SIGTERM to this new process when its parent ends, even by SIGKILL. It
+    runs between fork and exec, so it makes system calls only.
+
+    parent: process id.
     """
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it ended before that
+    if os.getppid() != parent:  # the parent ended before the call
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def wait(processes, signals, clock=time.monotonic, sleep=time.sleep):
-    """Waits for all processes; returns Ended. Passes signals, a list that grows, on to all of them,
-    SIGHUP as SIGTERM: they need no terminal to save. When one ends badly, the others may end by
-    themselves, and are ended after some time.
+def wait(
+    processes: Sequence[subprocess.Popen],
+    signals: Sequence[int],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> Ended:
+    """Wait until all processes have ended. When one ends badly, the others have SECONDS_TO_NOTICE
+    to end by themselves; then they get SIGTERM, and after SECONDS_TO_STOP more SIGKILL.
+
+    signals: a list that grows; each signal is sent to all processes, SIGHUP as SIGTERM, because
+    they need no terminal to save.
     """
-    num_passed, cause, since = 0, None, None
-    to_come = [
+    num_passed = 0
+    cause: int | None = None
+    cause_time = 0.0
+    pending = [
         (SECONDS_TO_NOTICE, signal.SIGTERM),
         (SECONDS_TO_NOTICE + SECONDS_TO_STOP, signal.SIGKILL),
     ]
@@ -132,37 +161,46 @@ def wait(processes, signals, clock=time.monotonic, sleep=time.sleep):
             send(processes, signal.SIGTERM if number == signal.SIGHUP else number)
         if cause is None:
             cause = next((i for i, process in enumerate(processes) if process.poll()), None)
-            since = clock()
-        if cause is not None and to_come and clock() - since > to_come[0][0]:
-            send(processes, to_come.pop(0)[1])
+            cause_time = clock()
+        if cause is not None and pending and clock() - cause_time > pending[0][0]:
+            send(processes, pending.pop(0)[1])
     codes = tuple(process.returncode for process in processes)
     if cause is None:
         cause = next((index for index, code in enumerate(codes) if code), None)
     return Ended(codes, cause_of(codes, cause))
 
 
-def cause_of(codes, first):
-    """Which worker's end explains the others': the first one's, unless it has only lost another."""
+def cause_of(codes: Sequence[int], first: int | None) -> int | None:
+    """Return the index of the worker whose end made the others end: the first one, unless it ended
+    because it had lost another.
+    """
     if first is None or codes[first] != LOST:
         return first
     others = (index for index, code in enumerate(codes) if code not in (0, LOST))
     return next(others, first)
 
 
-def send(processes, number):
-    """Sends a signal to the processes that have not ended."""
+def send(processes: Iterable[subprocess.Popen], number: int) -> None:
+    """Send a signal to the processes that have not ended."""
     for process in processes:
         if process.poll() is None:
             process.send_signal(number)
 
 
-def run(command, again, config, num_gpus, log_dir, console):
-    """Runs a command as LaunchConfig says; returns the exit code: 0, or that of the worker whose
-    end explains the others'.
+def run(  # type: ignore[return]  # the last attempt returns
+    command: Sequence[str],
+    resume_command: Sequence[str],
+    config: LaunchConfig,
+    num_gpus: int,
+    log_dir: str,
+    console: Console,
+) -> int:
+    """Run a command in several workers, and return the exit code: 0, or that of the worker whose
+    end made the others end.
 
     Args:
-      command: list of str. again: the same for attempts after the first, which resume. num_gpus: of
-        this machine. log_dir: for the others' output. console: console.Console.
+      resume_command: the command of the attempts after the first. num_gpus: GPUs of this machine.
+        log_dir: folder for the output of workers 1, 2, ...
     """
     num_workers = config.num_workers
     if num_gpus > num_workers and (num_idle := num_gpus % num_workers):
@@ -179,32 +217,32 @@ def run(command, again, config, num_gpus, log_dir, console):
             ended = wait(processes, signals)
             if ended.cause is None:
                 return 0
-            told = describe(ended, log_dir)
+            code = ended.codes[ended.cause]
+            description = describe(ended.cause, code, log_dir)
             if signals:
                 return 128 + signals[0]
-            code = ended.codes[ended.cause]
             if code in FINAL or attempt == config.restarts:
                 if ended.cause or code < 0:
-                    console.warn(told)
+                    console.warn(description)
                 return code if code >= 0 else 128 - code
-            console.warn(f"{told}; all are started again ({attempt + 1} of {config.restarts})")
-            command = again
+            console.warn(
+                f"{description}; all are started again ({attempt + 1} of {config.restarts})"
+            )
+            command = resume_command
 
 
-def describe(ended, log_dir):
-    """How the worker ended that explains the others' end, in a line."""
-    code = ended.codes[ended.cause]
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    if ended.cause == 0:
-        return f"worker 0 {how}"
-    last = last_line(log_of(log_dir, ended.cause))
-    return f"worker {ended.cause} {how}; its log {log_of(log_dir, ended.cause)}" + (
-        f" ends with: {last}" if last else " is empty"
-    )
+def describe(index: int, code: int, log_dir: str) -> str:
+    """Return a line about the end of a worker, with the last line of its log."""
+    end = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    if index == 0:
+        return f"worker 0 {end}"
+    log = log_of(log_dir, index)
+    last = last_line(log)
+    return f"worker {index} {end}; its log {log}" + (f" ends with: {last}" if last else " is empty")
 
 
-def last_line(path):
-    """The last line of a file that is not empty, "" without one."""
+def last_line(path: str) -> str:
+    """Return the last line of a file that is not empty, "" without one."""
     with open(path, encoding="utf-8", errors="replace") as file:
         lines = [line.strip() for line in file]
     return next((line for line in reversed(lines) if line), "")

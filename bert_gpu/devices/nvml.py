@@ -1,16 +1,18 @@
-"""What NVML and the operating system tell of the GPUs and of the memory of this machine."""
+"""Reads the GPUs and the memory of this machine, from NVML and from the operating system."""
 
 import contextlib
 import os
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import psutil
 import pynvml
 
 
 @contextlib.contextmanager
-def session():
-    """Start NVML for what is inside. Raises NVMLError when it does not start; errors at its end,
-    such as that of a lost GPU, do not matter.
+def session() -> Iterator[None]:
+    """Start NVML, and shut it down at the end of the context. Raises NVMLError when it does not
+    start; errors of the shutdown, such as that of a lost GPU, are ignored.
     """
     pynvml.nvmlInit()
     try:
@@ -20,15 +22,17 @@ def session():
             pynvml.nvmlShutdown()
 
 
-def handle_of(gpu: int | str):
+def handle_of(gpu: int | str) -> Any:
     """Return NVML's handle of one of the `visible_gpus`, inside a session."""
     if isinstance(gpu, int):
         return pynvml.nvmlDeviceGetHandleByIndex(gpu)
     return pynvml.nvmlDeviceGetHandleByUUID(gpu)
 
 
-def visible_gpus(indices, environ=os.environ):
-    """NVML's indices of the GPUs with these TensorFlow indices, or their UUIDs where
+def visible_gpus(
+    indices: Iterable[int], environ: Mapping[str, str] = os.environ
+) -> list[int | str]:
+    """Return NVML's indices of the GPUs with these TensorFlow indices, or their UUIDs where
     CUDA_VISIBLE_DEVICES has UUIDs.
 
     NVML orders GPUs by PCI bus. CUDA does so too for equal GPUs or with
@@ -40,8 +44,8 @@ def visible_gpus(indices, environ=os.environ):
     return [int(names[index]) if names[index].isdecimal() else names[index] for index in indices]
 
 
-def count_gpus():
-    """How many GPUs CUDA would find, from NVML, without starting CUDA; 0 when NVML fails."""
+def count_gpus() -> int:
+    """Return how many GPUs CUDA would find, from NVML, without starting CUDA; 0 when NVML fails."""
     try:
         with session():
             num_gpus = pynvml.nvmlDeviceGetCount()
@@ -52,7 +56,7 @@ def count_gpus():
         return num_gpus
     names = [name.strip() for name in visible.split(",")]
     is_there = [not name.lstrip("-").isdecimal() or 0 <= int(name) < num_gpus for name in names]
-    # CUDA stops at the first one that does not exist
+    # CUDA ignores the list from the first GPU that does not exist
     return (is_there + [False]).index(False) if visible.strip() else 0
 
 
@@ -62,8 +66,8 @@ CGROUP_LIMITS = (
 )
 
 
-def machine_bytes():
-    """Memory and swap that this process may use."""
+def machine_bytes() -> int:
+    """Return the bytes of memory and swap that this process may use."""
     total = psutil.virtual_memory().total + psutil.swap_memory().total
     for path in CGROUP_LIMITS:
         with contextlib.suppress(OSError, ValueError), open(path) as file:
@@ -71,14 +75,15 @@ def machine_bytes():
     return total
 
 
-def gpu_bytes(gpus, limit):
-    """Memory of the smallest of the GPUs (of nvml.visible_gpus), None when NVML does not tell.
-    limit: megabytes that may be used, or None.
+def gpu_bytes(gpus: Iterable[int | str], limit: int | None) -> int | None:
+    """Return the bytes of memory of the smallest of the GPUs, None when NVML cannot read it.
+
+    gpus: from `visible_gpus`. limit: megabytes that may be used; None = all.
     """
-    found = []
+    sizes = []
     with contextlib.suppress(pynvml.NVMLError), session():
         for gpu in gpus:
-            found.append(pynvml.nvmlDeviceGetMemoryInfo(handle_of(gpu)).total)
+            sizes.append(pynvml.nvmlDeviceGetMemoryInfo(handle_of(gpu)).total)
     if limit is not None:
-        found.append(limit << 20)
-    return min(found, default=None)
+        sizes.append(limit << 20)
+    return min(sizes, default=None)

@@ -1,11 +1,11 @@
-"""The workers of a run, one process a machine: how they start together, agree, and notice that one
-of them is gone.
+"""Connects the workers of a run, one process a machine: they start together, exchange values, and
+detect that one of them is gone.
 
-Gradients go through the strategy's all-reduce; what is here is the rest. All workers run the same
-program in lockstep, and what only one of them can know (its clock, its signals, the run's folder)
-is broadcast at fixed points of the program: `from_chief` (worker 0 does it, all get the answer),
-`gather` and `SharedClock.sync`. These are small collectives on the CPUs, with keys of their own.
-ALONE is the same without other workers, and costs nothing.
+Gradients go through the strategy's all-reduce, all other values through this module. All workers
+run the same program in lockstep, and what only one of them has (its clock, its signals, the run's
+folder) is broadcast at fixed points of the program: `from_chief` (worker 0 calls a function, all
+get the result), `gather` and `SharedClock.sync`. These are small collectives on the CPUs, with keys
+of their own. ALONE has the same methods for a single process, at no cost.
 """
 
 import contextlib
@@ -15,6 +15,8 @@ import re
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -23,55 +25,64 @@ from tensorflow.python.eager import context
 
 from bert_gpu.base.console import Console, close_streams, print_to
 from bert_gpu.base.errors import TrainingStopped, UserError, one_line
-from bert_gpu.devices.cluster import find_cluster
+from bert_gpu.devices.cluster import Cluster, find_cluster
 
+T = TypeVar("T")
 WORKER_LOST = 4  # exit code
-GROUP_KEY = 1 << 20  # of our collectives; the strategy counts its own from 1
-PIECE_BYTES = 64 << 20  # of what is sent at once
-SECONDS_BETWEEN_LOOKS, NUM_LOOKS = 10, 3
-# What a collective raises when another worker is gone, or does not come in time.
+GROUP_KEY = 1 << 20  # group of our collectives; the strategy counts its own from 1
+PIECE_BYTES = 64 << 20  # largest part of an array that is sent at once
+SECONDS_BETWEEN_LOOKS = 10
+NUM_LOOKS = 3
+# Errors of a collective when another worker is gone, or does not come in time.
 GONE = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError)
 
 
 class WorkerLost(TrainingStopped):
     """Another worker is gone or hangs, so that this one ends."""
 
-    exit_code, ends_at_once = WORKER_LOST, True
+    exit_code = WORKER_LOST
+    ends_at_once = True
 
 
 class Alone:
-    """The only worker."""
+    """The only worker of a run: the methods of Workers without other workers."""
 
-    index, count, is_chief = 0, 1, True
+    index = 0
+    count = 1
+    is_chief = True
 
-    def from_chief(self, act, *arguments):
-        """act(*arguments) of worker 0, on all workers; also what it raises of SHARED_ERRORS."""
+    def from_chief(self, act: Callable[..., T], *arguments: Any) -> T:
+        """Return act(*arguments) of worker 0 on all workers. An error of SHARED_ERRORS in it is
+        raised on all of them, too.
+        """
         return act(*arguments)
 
     arrays_from_chief = from_chief
 
-    def on_chief(self, act):
-        """act() of worker 0, for it alone, None on the others; also what it raises of
-        SHARED_ERRORS.
+    def on_chief(self, act: Callable[[], T]) -> T | None:
+        """Return act() on worker 0, None on the others. An error of SHARED_ERRORS in it is raised
+        on all of them.
         """
         return act()
 
-    def gather(self, value):
-        """The values of all workers, in their order."""
+    def gather(self, value: T) -> list[T]:
+        """Return the values of all workers, in their order."""
         return [value]
 
-    def clock(self, watch, caught):
+    def clock(self, watch: Any, caught: list[int]) -> "LocalClock":
         return LocalClock(watch, caught)
 
-    def console(self, console):
-        """The Console of this worker: that of worker 0 is `console`, the others' warn only."""
+    def console(self, console: Console) -> Console:
+        """Return the Console of this worker: `console` on worker 0, one that only warns on the
+        others.
+        """
         return console
 
-    def check_alike(self, facts):
-        """UserError on all workers when one of them has other facts {name: value}."""
+    def check_alike(self, facts: Mapping[str, object]) -> None:
+        """Raise UserError on all workers when the facts {name: value} of one of them differ."""
 
-    def together(self):
-        """A context that all workers leave together. An error of a collective in it becomes
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context that all workers leave together. An error of a collective in it becomes
         WorkerLost.
         """
         return contextlib.nullcontext()
@@ -82,97 +93,107 @@ class Alone:
 class LocalClock:
     """The seconds of a run until now, and the signals caught: a loop decides by both.
 
-    Args of the constructor: watch: has the seconds (Stopwatch). caught: list, which grows.
+    Args of the constructor: watch: a Stopwatch, whose `seconds` are read. caught: a list that
+    grows.
     """
 
-    def __init__(self, watch, caught):
-        self.watch, self.caught = watch, caught
+    def __init__(self, watch: Any, caught: list[int]) -> None:
+        self.watch = watch
+        self.caught = caught
 
     @property
-    def seconds(self):
+    def seconds(self) -> float:
         return self.watch.seconds
 
-    def sync(self):
-        """Makes time and caught signals equal on all workers."""
+    def sync(self) -> None:
+        """Make time and caught signals equal on all workers."""
 
 
 class SharedClock:
-    """As LocalClock, equal on all workers: the time is that of worker 0, a signal is anybody's.
-    Both stay as they are until all workers call `sync`.
+    """A LocalClock that is equal on all workers: the time is that of worker 0, a signal that of any
+    worker. Both change only when all workers call `sync`.
     """
 
-    def __init__(self, workers, watch, caught):
-        self.workers, self.watch, self.own = workers, watch, caught
-        self.seconds, self.caught = workers.from_chief(getattr, watch, "seconds"), []
+    def __init__(self, workers: "Workers", watch: Any, caught: list[int]) -> None:
+        self.workers = workers
+        self.watch = watch
+        self.own_caught = caught
+        self.seconds: float = workers.from_chief(getattr, watch, "seconds")
+        self.caught: list[int] = []
 
-    def sync(self):
-        seconds = self.watch.seconds if self.workers.is_chief else 0.0
-        told = self.workers.maximum([seconds, *(self.own[:1] or [0])])
-        self.seconds = float(told[0])
-        if told[1] and not self.caught:
-            self.caught.append(int(told[1]))
+    def sync(self) -> None:
+        own_seconds = self.watch.seconds if self.workers.is_chief else 0.0
+        seconds, signum = self.workers.maximum([own_seconds, *(self.own_caught[:1] or [0])])
+        self.seconds = float(seconds)
+        if signum and not self.caught:
+            self.caught.append(int(signum))
 
 
 ALONE = Alone()
-SHARED_ERRORS = (OSError, UserError, TrainingStopped)  # what workers tell each other of errors
+SHARED_ERRORS = (OSError, UserError, TrainingStopped)  # sent from worker 0 to the others
 
 
 class Workers:
-    """The workers of a cluster.Cluster; all of them make one at the same time.
+    """The workers of a cluster, which all construct this object at the same time. Alone documents
+    the methods that both have.
 
-    Args of the constructor:
-      cluster: Cluster. timeout_seconds: how long one waits for the others. watchdog: Watchdog.
+    timeout_seconds: how long a worker waits for the others.
     """
 
-    def __init__(self, cluster, timeout_seconds, watchdog):
-        self.cluster, self.timeout_seconds, self.watchdog = cluster, timeout_seconds, watchdog
-        self.index, self.count, self.is_chief = cluster.index, len(cluster), cluster.index == 0
-        self.strategy, self.next_key = None, 0
+    def __init__(self, cluster: Cluster, timeout_seconds: float, watchdog: "Watchdog") -> None:
+        self.cluster = cluster
+        self.timeout_seconds = timeout_seconds
+        self.watchdog = watchdog
+        self.index = cluster.index
+        self.count = len(cluster)
+        self.is_chief = cluster.index == 0
+        self.strategy: tf.distribute.MultiWorkerMirroredStrategy | None = None
+        self.next_key = 0
 
-    def prepare(self):
-        """Call it before the strategy is made: `watch_peers` takes the place of
-        TensorFlow's own checks, which end later and cannot be ended.
+    def prepare(self) -> None:
+        """Replace TensorFlow's own checks of the workers, which end later and cannot be ended, by
+        `watch_peers`. Call it before the strategy is created.
         """
         context.context().configure_coordination_service(service_type="")
         CollectiveAllReduceExtended._enable_check_health = False
 
-    def connect(self):
-        """Call it when the strategy is made: returns when all workers are there. WorkerLost when
-        one has not come in time; it names the first that cannot be reached.
+    def connect(self) -> None:
+        """Wait until all workers have connected. Raises WorkerLost when one has not come in time,
+        with the name of the first that cannot be reached. Call it when the strategy is created.
         """
         try:
             self.gather(None)
         except WorkerLost as lost:
-            raise self.absent() or lost from None
+            raise self.unreachable_worker() or lost from None
         threading.Thread(target=self.watch_peers, name="health", daemon=True).start()
 
-    def absent(self):
-        """The WorkerLost of the first worker that cannot be reached, None when all can."""
-        found = self.cluster.first_unreachable()
-        if found is None:
+    def unreachable_worker(self) -> WorkerLost | None:
+        """Return the error for the first worker that cannot be reached, None when all can."""
+        unreachable = self.cluster.first_unreachable()
+        if unreachable is None:
             return None
-        index, reason = found
+        index, reason = unreachable
         return WorkerLost(
             f"worker {index} ({self.cluster.addresses[index][:80]}) has not come: {reason[:90]}; "
             "start it, correct its address on all workers, or unset "
             f"{self.cluster.variable} to train without other workers"
         )
 
-    def watch_peers(self):
-        """Ends all collectives with an error when a worker does not answer NUM_LOOKS times."""
+    def watch_peers(self) -> None:
+        """End all collectives with an error when a worker fails NUM_LOOKS health checks."""
         pause = min(SECONDS_BETWEEN_LOOKS, self.timeout_seconds / 4)
         patience = (self.timeout_seconds - pause) / NUM_LOOKS
         others = [index for index in range(self.count) if index != self.index]
         while True:
             time.sleep(pause)
             for index in others:
-                if not any(self._answers(index, patience) for _ in range(NUM_LOOKS)):
+                if not any(self._is_healthy(index, patience) for _ in range(NUM_LOOKS)):
                     context.context().abort_collective_ops(
                         tf.errors.UNAVAILABLE, f"task:{index} is down"
                     )
                     return
 
-    def _answers(self, index, seconds):
+    def _is_healthy(self, index: int, seconds: float) -> bool:
         peer = f"/job:worker/replica:0/task:{index}"
         try:
             context.context().check_collective_ops_peer_health(peer, round(1000 * seconds))
@@ -180,44 +201,44 @@ class Workers:
             return False
         return True
 
-    def from_chief(self, act, *arguments):
-        answer = [None, None]
+    def from_chief(self, act: Callable[..., T], *arguments: Any) -> T:
+        result_and_error: list[Any] = [None, None]
         if self.is_chief:
             try:
-                answer[0] = act(*arguments)
-            except SHARED_ERRORS as error:
-                answer[1] = error
-        answer = self._broadcast_object(answer)
-        if answer[1] is not None:
-            raise answer[1]
-        return answer[0]
+                result_and_error[0] = act(*arguments)
+            except SHARED_ERRORS as caught:
+                result_and_error[1] = caught
+        result, error = self._broadcast_object(result_and_error)
+        if error is not None:
+            raise error
+        return result
 
-    def arrays_from_chief(self, act, *arguments):
-        """As from_chief, of an act whose result, or the last part of it, is {name: array}, or which
-        has none. Arrays are sent in pieces.
+    def arrays_from_chief(self, act: Callable[..., Any], *arguments: Any) -> Any:
+        """Return act(*arguments) of worker 0 on all workers, as `from_chief` does, with arrays sent
+        in pieces. The result of `act` is {name: array}, a tuple that ends with it, or None.
         """
-        given = {}
+        own_arrays: dict[str, np.ndarray] = {}
 
-        def describe():
-            found = act(*arguments)
-            if found is None:
+        def describe() -> tuple[list, dict[str, tuple[tuple[int, ...], np.dtype]], bool] | None:
+            result = act(*arguments)
+            if result is None:
                 return None
-            *rest, arrays = found if isinstance(found, tuple) else (found,)
-            given.update(arrays)
+            *rest, arrays = result if isinstance(result, tuple) else (result,)
+            own_arrays.update(arrays)
             shapes = {name: (value.shape, value.dtype) for name, value in arrays.items()}
-            return rest, shapes, isinstance(found, tuple)
+            return rest, shapes, isinstance(result, tuple)
 
-        described = self.from_chief(describe)
-        if described is None:
+        description = self.from_chief(describe)
+        if description is None:
             return None
-        rest, shapes, is_tuple = described
+        rest, shapes, is_tuple = description
         arrays = {
-            name: self._broadcast_array(given.get(name), shape, dtype)
+            name: self._broadcast_array(own_arrays.get(name), shape, dtype)
             for name, (shape, dtype) in shapes.items()
         }
         return (*rest, arrays) if is_tuple else arrays
 
-    def gather(self, value):
+    def gather(self, value: T) -> list[T]:
         data = np.frombuffer(pickle.dumps(value), np.uint8)
         size = int(self.maximum([len(data)])[0])
         row = to_words(np.pad(data, (0, size - len(data))))
@@ -226,8 +247,8 @@ class Workers:
         ).numpy()
         return [pickle.loads(row.tobytes()) for row in rows]
 
-    def maximum(self, values):
-        """The highest of each of the float64 values over all workers."""
+    def maximum(self, values: Sequence[float]) -> np.ndarray:
+        """Return the highest of each of the float64 values over all workers."""
         return self._collective(
             tf.raw_ops.CollectiveReduceV2,
             input=tf.constant(values, tf.float64),
@@ -236,21 +257,21 @@ class Workers:
             final_op="Id",
         ).numpy()
 
-    def on_chief(self, act):
-        results = []
+    def on_chief(self, act: Callable[[], T]) -> T | None:
+        results: list[T] = []
         self.from_chief(lambda: results.append(act()))
         return results[0] if results else None
 
-    def clock(self, watch, caught):
+    def clock(self, watch: Any, caught: list[int]) -> SharedClock:
         return SharedClock(self, watch, caught)
 
-    def console(self, console):
+    def console(self, console: Console) -> Console:
         return console if self.is_chief else FollowerConsole(self.index)
 
-    def check_alike(self, facts):
-        everyone = self.gather(facts)
-        for index, others in enumerate(everyone):
-            for name, value in everyone[0].items():
+    def check_alike(self, facts: Mapping[str, object]) -> None:
+        all_facts = self.gather(facts)
+        for index, others in enumerate(all_facts):
+            for name, value in all_facts[0].items():
                 if others.get(name) != value:
                     raise UserError(
                         f"worker {index} ({self.cluster.addresses[index]}): {name} is "
@@ -259,7 +280,7 @@ class Workers:
                     )
 
     @contextlib.contextmanager
-    def watched(self):
+    def watched(self) -> Iterator[None]:
         """A context in which an error of a collective becomes WorkerLost."""
         try:
             yield
@@ -269,41 +290,47 @@ class Workers:
                 raise
             raise lost from None
 
-    def waiting(self):
-        """A context that waits for nothing but other workers, and not for longer than allowed."""
+    def waiting(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context for code that only waits for other workers: when it takes much longer
+        than `timeout_seconds`, the watchdog ends the process.
+        """
         return self.watchdog.armed(self.timeout_seconds)
 
     @contextlib.contextmanager
-    def together(self):
+    def together(self) -> Iterator[None]:
         with self.watched():
             yield
             self.gather(None)
 
-    def lost_by(self, error):
-        """The WorkerLost that an error of TensorFlow means, None when it means something else."""
+    def lost_by(self, error: tf.errors.OpError) -> WorkerLost | None:
+        """Return the WorkerLost that an error of TensorFlow means, None when it means something
+        else.
+        """
         text = str(error)
         if not isinstance(error, GONE) and "ollective" not in text:
             return None
         down = re.search(r"task:(\d+) is down", text)
         if down:
-            who = f"worker {down[1]} ({self.cluster.addresses[int(down[1])]}) is gone"
+            subject = f"worker {down[1]} ({self.cluster.addresses[int(down[1])]}) is gone"
         elif isinstance(error, tf.errors.DeadlineExceededError):
             seconds = f"{self.timeout_seconds:g} s (--worker_timeout)"
-            who = f"another worker has not responded for {seconds}"
+            subject = f"another worker has not responded for {seconds}"
         else:
-            who = "another worker is gone"
-        return WorkerLost(f"{who}; this worker stops; the lost worker's log may say why; {REMEDY}")
+            subject = "another worker is gone"
+        return WorkerLost(f"{subject}; this worker stops; see the log of the lost worker; {REMEDY}")
 
-    def _broadcast_object(self, value):
-        """The chief's value, on all workers."""
-        data = np.frombuffer(pickle.dumps(value), np.uint8) if self.is_chief else None
-        size = int(self.maximum([len(data) if self.is_chief else 0])[0])
-        found = self._broadcast_array(data, (size,), np.dtype(np.uint8))
-        return value if self.is_chief else pickle.loads(found.tobytes())
+    def _broadcast_object(self, value: T) -> T:
+        """Return the value of worker 0 on all workers."""
+        data = np.frombuffer(pickle.dumps(value) if self.is_chief else b"", np.uint8)
+        size = int(self.maximum([len(data)])[0])
+        received = self._broadcast_array(data, (size,), np.dtype(np.uint8))
+        return value if self.is_chief else pickle.loads(received.tobytes())
 
-    def _broadcast_array(self, value, shape, dtype):
+    def _broadcast_array(
+        self, value: np.ndarray | None, shape: tuple[int, ...], dtype: np.dtype
+    ) -> np.ndarray:
         num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        result = value if self.is_chief else np.empty(shape, dtype)
+        result = value if value is not None and self.is_chief else np.empty(shape, dtype)
         flat = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
         for start in range(0, num_bytes, PIECE_BYTES):
             piece = flat[start : start + PIECE_BYTES]
@@ -319,7 +346,7 @@ class Workers:
                 piece[:] = words.view(np.uint8)[: len(piece)]
         return result
 
-    def _collective(self, operation, **inputs):
+    def _collective(self, operation: Callable[..., tf.Tensor], **inputs: Any) -> tf.Tensor:
         self.next_key += 1
         with tf.device("/CPU:0"), self.waiting(), self.watched():
             return operation(
@@ -335,19 +362,19 @@ class Workers:
 REMEDY = "the same command on all workers resumes"
 
 
-def to_words(data):
-    """Bytes (uint8) as int32, which collectives take, with zeros at the end."""
+def to_words(data: np.ndarray) -> np.ndarray:
+    """Return bytes (uint8) as int32, which collectives take, with zeros at the end."""
     return np.pad(data, (0, -len(data) % 4)).view(np.int32)
 
 
 class FollowerConsole(Console):
-    """Console of workers 1, 2, ...: prints warnings only, with the index of the worker."""
+    """The Console of workers 1, 2, ...: prints warnings only, with the index of the worker."""
 
-    def __init__(self, index):
+    def __init__(self, index: int) -> None:
         super().__init__(quiet=True)
         self.index = index
 
-    def warn(self, text):
+    def warn(self, text: str | UserError) -> None:
         super().warn(f"worker {self.index}: {text}")
 
 
@@ -355,61 +382,69 @@ class Watchdog:
     """Ends the process when a wait for other workers outlasts its limit by GRACE_SECONDS: the last
     resort, for a collective that neither ends nor fails.
 
-    Args of the constructor: clock: () -> seconds. end: () -> None, ends the process.
+    end: function that ends the process; None = `exit_hung_process`.
     """
 
-    GRACE_SECONDS, SECONDS_BETWEEN = 30, 5
+    GRACE_SECONDS = 30
+    SECONDS_BETWEEN_LOOKS = 5
 
-    def __init__(self, clock=time.monotonic, end=None):
-        self.clock, self.end, self.deadline = clock, end or exit_hung_process, None
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        end: Callable[[], object] | None = None,
+    ) -> None:
+        self.clock = clock
+        self.end = end or exit_hung_process
+        self.deadline: float | None = None
 
     @contextlib.contextmanager
-    def armed(self, seconds):
-        before, self.deadline = self.deadline, self.clock() + seconds + self.GRACE_SECONDS
+    def armed(self, seconds: float) -> Iterator[None]:
+        before = self.deadline
+        self.deadline = self.clock() + seconds + self.GRACE_SECONDS
         try:
             yield
         finally:
             self.deadline = before
 
-    def look(self):
-        """Ends the process if the deadline has passed."""
+    def look(self) -> None:
+        """End the process if the deadline has passed."""
         deadline = self.deadline
         if deadline is not None and self.clock() > deadline:
             self.end()
 
-    def start(self):
-        """Looks every few seconds, in a thread."""
+    def start(self) -> None:
+        """Call `look` every few seconds, in a thread."""
 
-        def run():
+        def run() -> NoReturn:
             while True:
-                time.sleep(self.SECONDS_BETWEEN)
+                time.sleep(self.SECONDS_BETWEEN_LOOKS)
                 self.look()
 
         threading.Thread(target=run, name="watchdog", daemon=True).start()
 
 
-def exit_hung_process():
+def exit_hung_process() -> NoReturn:
     text = f"error: the other workers do not answer (--worker_timeout); {REMEDY}"
     print_to(sys.stderr, one_line(text))
     close_streams()
     os._exit(WORKER_LOST)
 
 
-_joined = [ALONE]  # TensorFlow connects a process once
+_workers_of_process: list[Workers | Alone] = [ALONE]  # TensorFlow connects a process once
 
 
-def joined():
-    """The Workers that this process has joined, ALONE when it has not."""
-    return _joined[-1]
+def current_workers() -> Workers | Alone:
+    """Return the Workers that this process has joined, ALONE when it has joined none."""
+    return _workers_of_process[-1]
 
 
-def join(timeout_seconds):
-    """Joins the Workers that this process is one of by TF_CONFIG or Slurm's variables, if it is;
-    returns them, or ALONE. They are waited for when the strategy is made.
+def join(timeout_seconds: float) -> Workers | Alone:
+    """Join the workers that TF_CONFIG or Slurm's variables name, if any, and return the result of
+    `current_workers`. The strategy, once created, waits for the other workers.
     """
-    cluster = None if joined() is not ALONE else find_cluster()
+    cluster = None if current_workers() is not ALONE else find_cluster()
     if cluster is not None:
         watchdog = Watchdog()
         watchdog.start()
-        _joined.append(Workers(cluster, timeout_seconds, watchdog))
-    return joined()
+        _workers_of_process.append(Workers(cluster, timeout_seconds, watchdog))
+    return current_workers()

@@ -1,10 +1,11 @@
 """Self-attention: its mask, rotary positions, and the attention product, which has a gradient of
 its own or is computed by cuDNN.
 
-Legend: B batch, S sequence, P positions that ask, N heads, D dimensions per head.
+Legend: B batch, S sequence, P positions with queries, N heads, D dimensions per head.
 """
 
 import functools
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -14,22 +15,24 @@ from bert_gpu.model import cudnn_attention
 from bert_gpu.model.layers import draw_bits, drop_threshold, hide_from_xla, plus_bias, sizes
 
 
-def mask_bias(input_mask):
-    """(B, S) of 0 and 1 -> (B, 1, 1, S) float32, added to attention scores: 0 for tokens, -1e9
-    for padding.
+def mask_bias(input_mask: tf.Tensor) -> tf.Tensor:
+    """Return the bias of attention scores: (B, S) of 0 and 1 -> (B, 1, 1, S) float32, 0 for tokens,
+    -1e9 for padding.
     """
     return (tf.cast(input_mask, tf.float32)[:, None, None, :] - 1.0) * 1e9
 
 
-def rotation(length, max_length, size, dtype):
-    """Cosines and signed sines by which `rotate` turns positions 0, 1, ...: (S, D) each.
+def rotation(
+    length: int | tf.Tensor, max_length: int, size: int, dtype: tf.DType
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the cosines and signed sines by which `rotate` turns positions 0, 1, ...: (S, D) each.
 
     Dimension i and i + D / 2 are a pair and turn by position / 10000^(2 i / D) (Su et al. 2021,
     RoFormer, 3.2.2, which pairs neighbours; the two differ by the order of the columns of the query
     and key kernels). A constant computed in float64.
 
     Args:
-      length: S, an int or a scalar tensor, at most max_length. size: D.
+      length: S, at most max_length. size: D.
     """
     angles = np.arange(max_length)[:, None] / 10000.0 ** (np.arange(0, size, 2) / size)
     cosines = np.concatenate([np.cos(angles), np.cos(angles)], -1).astype(np.float32)
@@ -37,8 +40,8 @@ def rotation(length, max_length, size, dtype):
     return tf.constant(cosines, dtype)[:length], tf.constant(sines, dtype)[:length]
 
 
-def rotate(x, cosines, sines):
-    """Turns pairs of dimensions by the angle of their position: (..., S, D) -> (..., S, D).
+def rotate(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
+    """Turn pairs of dimensions by the angle of their position: (..., S, D) -> (..., S, D).
 
     A score depends only on the difference of two positions, so positions need not restart in packed
     sequences.
@@ -48,10 +51,12 @@ def rotate(x, cosines, sines):
 
 
 @functools.cache
-def _splitter(num):
-    """A function for each number of results: one for all would lose sight of it (fused.py)."""
+def _splitter(num: int) -> Callable:
+    """Return the compiled function for `num` results: one function for all numbers would be traced
+    with relaxed shapes, in which the number is unknown (fused.py).
+    """
 
-    def split(qkv, bias):
+    def split(qkv: tf.Tensor, bias: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         return tf.unstack(
             tf.transpose(tf.cast(widened(qkv, bias), qkv.dtype), [2, 0, 3, 1, 4]), num
         )
@@ -60,12 +65,12 @@ def _splitter(num):
 
 
 @custom_gradient
-def split_heads(qkv, *bias):
-    """Queries, keys and values, (B, N, S, D) each, from (B, S, 3, N, D) and an optional bias (3, N,
-    D); or some of them.
+def split_heads(qkv: tf.Tensor, *bias: tf.Tensor) -> tuple[list[tf.Tensor], Callable]:
+    """Return queries, keys and values, or some of them, (B, N, S, D) each, from (B, S, 3, N, D) and
+    an optional bias (3, N, D).
     """
 
-    def gradient(*upstream):
+    def gradient(*upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
         joined = tf.transpose(tf.stack(upstream), [1, 3, 0, 2, 4])
         columns = tf.reshape(joined, [-1, np.prod(qkv.shape[2:])])
         return joined, *(tf.reshape(column_sums(columns, b.dtype), b.shape) for b in bias)
@@ -73,39 +78,59 @@ def split_heads(qkv, *bias):
     return _splitter(qkv.shape[2])(qkv, bias), gradient
 
 
-def add_bias(qkv, *bias):
-    """(B, S, 3, N, D) plus an optional bias (3, N, D)."""
+def add_bias(qkv: tf.Tensor, *bias: tf.Tensor) -> tf.Tensor:
+    """Return (B, S, 3, N, D) plus an optional bias (3, N, D)."""
     columns = tf.reshape(qkv, [-1, np.prod(qkv.shape[2:])])
     return tf.reshape(plus_bias(columns, tf.reshape(bias[0], [-1])), tf.shape(qkv)) if bias else qkv
 
 
-def attention_from(q, kv, mask, rotations=None, rate=0.0, seed=None, dropout_key="attention"):
-    """Attention of the queries at some positions of each row to all of its tokens.
+def attention_from(
+    query: tuple[tf.Tensor, Sequence[tf.Tensor]],
+    key_value: tuple[tf.Tensor, Sequence[tf.Tensor]],
+    mask: tf.Tensor,
+    query_rotation: tuple[tf.Tensor, tf.Tensor] | None = None,
+    key_rotation: tuple[tf.Tensor, tf.Tensor] | None = None,
+    rate: float = 0.0,
+    seed: tf.Tensor | None = None,
+    dropout_key: str = "attention",
+) -> tf.Tensor:
+    """Return the attention of the queries at some positions of each row to all of its tokens.
 
     Args:
-      q: (B, P, 1, N, D) and its bias [(1, N, D)] or []. kv: (B, S, 2, N, D) and its bias, likewise.
-      mask: float32 bias as in `attention`. rotations: cosines and sines of the queries, (B, 1, P,
-        D) each, and of the keys, results of `rotation`; or None. rate, seed,
-        dropout_key: dropout of the probabilities.
+      query: (B, P, 1, N, D) and its bias [(1, N, D)] or []. key_value: (B, S, 2, N, D) and its bias
+        [(2, N, D)] or [].
+      mask: float32 bias as in `attention`.
+      query_rotation: cosines and sines, (B, 1, P, D) each. key_rotation: from `rotation`. Both are
+        None without rotary positions.
+      rate, seed, dropout_key: dropout of the probabilities.
 
     Returns:
       (B, P, N, D).
     """
-    (q, q_bias), (kv, kv_bias) = q, kv
-    (q,), (k, v) = split_heads(q, *q_bias), split_heads(kv, *kv_bias)
-    if rotations is not None:
-        q, k = (rotate(x, *values) for x, values in zip((q, k), rotations, strict=True))
+    (q,) = split_heads(query[0], *query[1])
+    k, v = split_heads(key_value[0], *key_value[1])
+    if query_rotation is not None and key_rotation is not None:
+        q = rotate(q, *query_rotation)
+        k = rotate(k, *key_rotation)
     return tf.transpose(attention(q, k, v, mask, rate, seed, dropout_key), [0, 2, 1, 3])
 
 
-def self_attention(qkv, bias, mask, rotation=None, rate=0.0, seed=None, dropout_key="attention"):
-    """Attention of one projected tensor to itself. The type of the mask selects the implementation,
-    ours or cuDNN's; each gets the layout that it needs.
+def self_attention(
+    qkv: tf.Tensor,
+    bias: Sequence[tf.Tensor],
+    mask: tf.Tensor | cudnn_attention.Mask,
+    rotation: tuple[tf.Tensor, tf.Tensor] | None = None,
+    rate: float = 0.0,
+    seed: tf.Tensor | None = None,
+    dropout_key: str = "attention",
+) -> tf.Tensor:
+    """Return the attention of one projected tensor to itself. The type of the mask selects the
+    implementation, ours or cuDNN's; each gets the layout that it needs.
 
     Args:
       qkv: (B, S, 3, N, D). bias: [(3, N, D)], added to qkv, or [].
       mask: float32 bias as in `attention`, or cudnn_attention.Mask for cuDNN, which has no dropout.
-      rotation: result of `rotation`, or None. rate, seed, dropout_key: dropout of the
+      rotation: from the function of that name. rate, seed, dropout_key: dropout of the
         probabilities.
 
     Returns:
@@ -120,35 +145,47 @@ def self_attention(qkv, bias, mask, rotation=None, rate=0.0, seed=None, dropout_
         return cudnn_attention.attention(q, k, v, mask)
     q, k, v = split_heads(qkv, *bias)
     if rotation is not None:
-        q, k = rotate(q, *rotation), rotate(k, *rotation)
+        q = rotate(q, *rotation)
+        k = rotate(k, *rotation)
     return tf.transpose(attention(q, k, v, mask, rate, seed, dropout_key), [0, 2, 1, 3])
 
 
 @fused
-def _masked(scores, scale, bias):
+def _masked(scores: tf.Tensor, scale: tf.Tensor | float, bias: tf.Tensor) -> tf.Tensor:
     return tf.cast(scores, tf.float32) * scale + bias
 
 
 @fused
-def _mark_dropped(probabilities, bits, threshold, share):
-    """(probabilities that multiply the values, probabilities kept for the backward pass): dropped
+def _mark_dropped(
+    probabilities: tf.Tensor, bits: tf.Tensor, threshold: tf.Tensor, share: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return (probabilities that multiply the values, probabilities for the backward pass): dropped
     elements are 0 in the first, which is scaled up, and negative in the second.
     """
-    is_kept, wide = bits >= threshold, tf.cast(probabilities, tf.float32)
+    is_kept = bits >= threshold
+    wide = tf.cast(probabilities, tf.float32)
     return tf.cast(tf.where(is_kept, wide / share, 0.0), probabilities.dtype), tf.where(
         is_kept, probabilities, -probabilities
     )
 
 
 @fused
-def _unmark(marked, share):
+def _unmark(marked: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.maximum(tf.cast(marked, tf.float32), 0.0) / share, marked.dtype)
 
 
 @fused
-def _softmax_gradient(marked, dkept, mixed, upstream, scale, share):
-    """Gradient of the scores. The softmax gradient subtracts sum_j p_ij dp_ij, which equals the
-    product of output and upstream: S x D terms, not S x S (Dao et al. 2022, FlashAttention, B.2).
+def _softmax_gradient(
+    marked: tf.Tensor,
+    dkept: tf.Tensor,
+    mixed: tf.Tensor,
+    upstream: tf.Tensor,
+    scale: tf.Tensor | float,
+    share: tf.Tensor,
+) -> tf.Tensor:
+    """Return the gradient of the scores. The softmax gradient subtracts sum_j p_ij dp_ij, which
+    equals the product of output and upstream: S x D terms, not S x S (Dao et al. 2022,
+    FlashAttention, B.2).
     """
     projection = tf.reduce_sum(
         tf.cast(upstream, tf.float32) * tf.cast(mixed, tf.float32), -1, keepdims=True
@@ -158,18 +195,25 @@ def _softmax_gradient(marked, dkept, mixed, upstream, scale, share):
     return tf.cast(tf.abs(wide) * (dprobabilities - projection) * scale, marked.dtype)
 
 
-def attention(q, k, v, bias, rate=0.0, seed=None, dropout_key="attention"):
-    """Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax computed in float32.
+def attention(
+    q: tf.Tensor,
+    k: tf.Tensor,
+    v: tf.Tensor,
+    bias: tf.Tensor,
+    rate: float = 0.0,
+    seed: tf.Tensor | None = None,
+    dropout_key: str = "attention",
+) -> tf.Tensor:
+    """Return scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax in float32.
 
-    Keeps one (B, N, P, S) array in q's type for the backward pass: the probabilities, on CPUs
+    One (B, N, P, S) array in q's type is kept for the backward pass: the probabilities, on CPUs
     negative where they were dropped.
 
     Args:
       q: (B, N, P, D). k, v: (B, N, S, D).
       bias: float32, broadcast to (B, N, P, S) and added to the scores: 0, or so far below 0 that it
         masks the token. No gradient flows into it.
-      rate, seed, dropout_key: dropout of the
-        probabilities.
+      rate, seed, dropout_key: dropout of the probabilities.
 
     Returns:
       (B, N, P, D).
@@ -178,27 +222,31 @@ def attention(q, k, v, bias, rate=0.0, seed=None, dropout_key="attention"):
     drop = bool(rate) and seed is not None
 
     @custom_gradient
-    def attend(q, k, v):
+    def attend(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         scores = _masked(tf.matmul(q, k, transpose_b=True), scale, bias)
-        # TensorFlow warns of a softmax whose rank it has lost
+        # TensorFlow warns of a softmax of unknown rank
         scores = tf.ensure_shape(scores, [None] * 4)
-        probabilities = kept = stored = tf.cast(tf.nn.softmax(scores), q.dtype)  # (B, N, P, S)
+        probabilities = tf.cast(tf.nn.softmax(scores), q.dtype)  # (B, N, P, S)
+        for_values = probabilities
+        for_gradient = probabilities
         share = np.float32(1)
         if drop:
-            shape, (threshold, share) = sizes(probabilities), drop_threshold(rate)
-            kept, marked = _mark_dropped(
+            shape = sizes(probabilities)
+            threshold, share = drop_threshold(rate)
+            for_values, marked = _mark_dropped(
                 probabilities, draw_bits(shape, seed, dropout_key), threshold, share
             )
-            stored = probabilities if has_gpu() else marked  # GPUs draw again
-        mixed = tf.matmul(kept, v)
+            for_gradient = probabilities if has_gpu() else marked  # GPUs draw again
+        mixed = tf.matmul(for_values, v)
 
-        def gradient(upstream):
-            marked = stored
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+            marked = for_gradient
             if drop and has_gpu():
-                with tf.control_dependencies([upstream]):  # outside XLA; there the barrier
+                # the edge delays the draw outside XLA, the barrier of `hide_from_xla` inside
+                with tf.control_dependencies([upstream]):
                     late = hide_from_xla(seed)
                 marked = _mark_dropped(
-                    stored, draw_bits(shape, late, dropout_key), threshold, share
+                    for_gradient, draw_bits(shape, late, dropout_key), threshold, share
                 )[1]
             dv = tf.matmul(_unmark(marked, share) if drop else marked, upstream, transpose_a=True)
             dkept = tf.matmul(upstream, v, transpose_b=True)

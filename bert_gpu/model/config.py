@@ -3,14 +3,16 @@ and Hugging Face.
 
 Field names and defaults are those of Google's bert_config.json (Devlin et al. 2018, BERT base), so
 that a file means the same in all three systems; fields that BERT lacks are named as in Google's
-ALBERT or Cramming. A key that changes what is computed and that we do not compute is an error; one
-that is neither ours nor known from Hugging Face gets a warning.
+ALBERT or Cramming. A key that asks for a computation that our encoder does not have is an error; a
+key that is neither ours nor in the lists of known keys gets a warning.
 """
 
 import contextlib
 import dataclasses
 import json
 import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
@@ -23,11 +25,11 @@ ENCODER_PREFIX = "garden:"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Settings):
-    """Everything that decides the shape and the function of the encoder, but not B, S or the number
-    of classes of a head.
+    """The settings that define the shape and the function of the encoder; batch size, row length
+    and the number of classes of a head are none of them.
 
-    Each field's role says whether BERT has it. `is_classic` and the content of config.json follow
-    from the roles.
+    The role of a field is "bert" when BERT has it, else "departure". `is_classic` and the content
+    of config.json follow from the roles.
     """
 
     vocab_size: int = setting(
@@ -190,7 +192,7 @@ class ModelConfig(Settings):
         role="departure",
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.hidden_size % self.num_attention_heads:
             raise UserError(
@@ -246,43 +248,44 @@ class ModelConfig(Settings):
             )
 
     @property
-    def embedding_width(self):
+    def embedding_width(self) -> int:
         """Width E of the embeddings."""
         return self.embedding_size or self.hidden_size
 
     @property
-    def num_groups(self):
+    def num_groups(self) -> int:
         """Number of different sets of layer weights."""
         return self.num_hidden_groups or self.num_hidden_layers
 
     @property
-    def pooled_size(self):
+    def pooled_size(self) -> int:
         """Width of a classifier's sentence vector."""
         return self.pooler_size or self.hidden_size
 
     @property
-    def inner_size(self):
+    def inner_size(self) -> int:
         """Input width of the feed-forward block's second product."""
         return self.intermediate_size // 2 if self.hidden_act in GATED else self.intermediate_size
 
     @property
-    def has_own_encoder(self):
+    def has_own_encoder(self) -> bool:
         """Whether the encoder is our own, not one of Model Garden's."""
         return self.encoder is None
 
     @property
-    def is_classic(self):
+    def is_classic(self) -> bool:
         """Whether this is a BERT of Devlin et al., which `transformers` can open; sizes and rates
-        may differ.
+        are free.
         """
         return not self.departures()
 
-    def departures(self):
-        """Names of the fields whose values are not BERT's."""
+    def departures(self) -> list[str]:
+        """Return the names of the fields whose values are not BERT's."""
         return [field.name for field in dataclasses.fields(self) if not self._is_berts(field)]
 
-    def _is_berts(self, field):
-        value, rules = getattr(self, field.name), field.metadata
+    def _is_berts(self, field: dataclasses.Field) -> bool:
+        value = getattr(self, field.name)
+        rules = field.metadata
         if rules["bert_values"] is not None:
             return value in rules["bert_values"]
         if rules["role"] != "departure" or value == field.default:
@@ -290,8 +293,8 @@ class ModelConfig(Settings):
         return rules["none_means"] is not None and value == getattr(self, rules["none_means"])
 
 
-# Fields that may change when a training goes on from a model's weights: dropout, the range of fresh
-# weights, positions (further ones get fresh weights), and what only fine-tuning uses.
+# Fields that may differ from those of the model whose weights a training starts from: dropout, the
+# range of new weights, positions (additional ones get new weights), and what only fine-tuning uses.
 NOT_IN_WEIGHTS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -303,7 +306,7 @@ NOT_IN_WEIGHTS = (
 
 # The sizes that Google published (Turc et al. 2019, "Well-Read Students Learn Better"; Devlin et
 # al. 2018), and the models of two recipes.
-PRESETS = {
+PRESETS: dict[str, dict[str, Any]] = {
     name: dict(
         num_hidden_layers=layers,
         hidden_size=hidden,
@@ -347,8 +350,8 @@ PRESETS = {
 }
 
 
-def preset(name, **overrides):
-    """The ModelConfig of a named size, with some fields replaced."""
+def preset(name: str, **overrides: Any) -> ModelConfig:
+    """Return the ModelConfig of a named size, with some fields replaced."""
     if name not in PRESETS:
         raise UserError(
             "no such size", f"known are {', '.join(PRESETS)}", setting="model", value=name
@@ -356,12 +359,12 @@ def preset(name, **overrides):
     return ModelConfig(**{**PRESETS[name], **overrides})
 
 
-# Keys that Hugging Face and others write beside the architecture. Those of the first group change
-# what the network computes, so only the value that our encoder implements is accepted; those of the
-# second concern serving, training, tokenizing or generating, not the weights.
+# Keys that Hugging Face and others write beside the architecture. CHECKED_KEYS change what the
+# network computes, so only the value that our encoder implements is accepted; IGNORED_KEYS concern
+# serving, training, tokenizing or generating, not the weights.
 A_CONFIG = "a model's shape, like Google's bert_config.json"
 OWN_TYPE = "bert_gpu"  # model_type of models that `transformers` has no class for
-CHECKED_KEYS = {  # {key: (value, the reason why another is refused)}; null is as good as the value
+CHECKED_KEYS: dict[str, tuple[Any, str]] = {  # {key: (value, why others fail)}; null passes, too
     "is_decoder": (False, "a token of a decoder sees only those before it"),
     "is_encoder_decoder": (False, "there is an encoder alone"),
     "add_cross_attention": (False, "an encoder reads one sequence"),
@@ -372,13 +375,13 @@ CHECKED_KEYS = {  # {key: (value, the reason why another is refused)}; null is a
 }
 IGNORED_KEYS = frozenset(
     (
-        # of Google, and of transformers 2 and 3
+        # keys of Google, and of transformers 2 and 3
         """
     directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
     pooler_size_per_head pooler_type output_past eos_token_ids xla_device use_return_dict
     _num_labels name language cls_token_id mask_token_id
     """
-        # of PretrainedConfig and BertConfig in transformers 4.57.1, and what others name so
+        # keys of PretrainedConfig and BertConfig in transformers 4.57.1, and others of their kind
         """
     architectures torch_dtype dtype transformers_version use_cache gradient_checkpointing
     classifier_dropout id2label label2id num_labels problem_type finetuning_task output_attentions
@@ -389,7 +392,7 @@ IGNORED_KEYS = frozenset(
     bos_token_id eos_token_id sep_token_id decoder_start_token_id cross_attention_hidden_size
     tie_encoder_decoder quantization_config auto_map gelu_form
     """
-        # of GenerationConfig in transformers 4.57.1, which PretrainedConfig once held
+        # keys of GenerationConfig in transformers 4.57.1, once part of PretrainedConfig
         """
     max_length max_new_tokens min_length min_new_tokens early_stopping max_time stop_strings
     do_sample num_beams cache_implementation cache_config return_legacy_cache prefill_chunk_size
@@ -413,8 +416,8 @@ PROBLEM_TYPES = ("single_label_classification", "regression", "multi_label_class
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConfigNotes(Settings):
-    """What else we read in a config.json. position_embedding_type: also null, transformers' way to
-    say that it was not set.
+    """The other entries of a config.json that are read. position_embedding_type may be null, which
+    transformers writes when it was not set.
     """
 
     architectures: tuple[str, ...] | None = setting(None, "Classes of transformers.")
@@ -429,8 +432,8 @@ NOTES_FIELDS = fields_of(ConfigNotes)
 CONFIG_FIELDS = fields_of(ConfigNotes, ModelConfig)
 
 
-def read_config(path):
-    """Reads a bert_config.json of Google or a config.json of Hugging Face's BERT or of ours; absent
+def read_config(path: str) -> ModelConfig:
+    """Read a bert_config.json of Google or a config.json of Hugging Face's BERT or of ours; absent
     keys keep BERT base's values.
 
     Raises:
@@ -440,9 +443,9 @@ def read_config(path):
     return config_of(path, read_json(path, A_CONFIG, CONFIG_FIELDS))
 
 
-def config_of(path: str, values: dict) -> ModelConfig:
-    """Return the ModelConfig of the values {key: value} in such a file, whose types and ranges have
-    been checked; errors as in `read_config`.
+def config_of(path: str, values: dict[str, Any]) -> ModelConfig:
+    """Return the ModelConfig of the values in a config.json, whose types and ranges have been
+    checked; errors as in `read_config`.
     """
     fields = fields_of(ModelConfig)
     if values.get("model_type") not in (None, "bert", OWN_TYPE):
@@ -452,15 +455,15 @@ def config_of(path: str, values: dict) -> ModelConfig:
             where=path,
         )
     check_keys(path, values, {*fields, "model_type"})
-    given = {key: value for key, value in values.items() if key in fields}
-    if given.get("position_embedding_type", "") is None:
-        del given["position_embedding_type"]  # transformers' way to say that it was not set
+    settings = {key: value for key, value in values.items() if key in fields}
+    if settings.get("position_embedding_type", "") is None:
+        del settings["position_embedding_type"]  # null in transformers when it was not set
     with naming(path):
-        config = ModelConfig(**given)
+        config = ModelConfig(**settings)
     if values.get("model_type") == "bert" and not config.is_classic:
-        said = ", ".join(f"{name}={getattr(config, name)!r}" for name in config.departures())
+        departures = ", ".join(f"{name}={getattr(config, name)!r}" for name in config.departures())
         raise UserError(
-            f"model_type='bert' has no {said}",
+            f"model_type='bert' has no {departures}",
             f"remove model_type, or make it '{OWN_TYPE}'",
             where=path,
         )
@@ -468,19 +471,26 @@ def config_of(path: str, values: dict) -> ModelConfig:
 
 
 @contextlib.contextmanager
-def naming(path: str):
-    """Name a file of settings, not flags, in errors about an impossible model."""
+def naming(path: str) -> Iterator[None]:
+    """Name a file, not flags, in errors about the settings of an impossible model."""
     try:
         yield
     except UserError as error:
         raise error.within(path) from None
 
 
-def check_keys(path, values, known, own=None):
-    """UserError for the first value that makes another model than ours; warns, once, of keys that
-    are neither `known` nor in the lists here. own: more of CHECKED_KEYS' form, where null counts.
+def check_keys(
+    path: str,
+    values: Mapping[str, Any],
+    known: Collection[str],
+    own: Mapping[str, tuple[Any, str]] | None = None,
+) -> None:
+    """Raise UserError for the first value that makes another model than ours; warn, once, of keys
+    that are neither `known` nor in the lists of this module.
+
+    own: additional checked keys, in the form of CHECKED_KEYS; null is a value like others there.
     """
-    checked = CHECKED_KEYS | (own or {})
+    checked = {**CHECKED_KEYS, **(own or {})}
     for key, (accepted, reason) in checked.items():
         value = values.get(key, accepted)
         if value != accepted and (value is not None or key not in CHECKED_KEYS):
@@ -493,11 +503,11 @@ def check_keys(path, values, known, own=None):
         )
 
 
-def read_config_of(path, model):
-    """Reads a file, as `read_config` does, that is named beside a model whose ModelConfig is known.
+def read_config_of(path: str, model: ModelConfig) -> ModelConfig:
+    """Read a file, as `read_config` does, that the user names beside a model of known config.
 
-    Google and TF Model Garden call our gelu_new gelu, which is no contradiction to a model that has
-    it, unless the file says which one it means: by model_type, as Hugging Face, or gelu_form.
+    Google and TF Model Garden call our gelu_new gelu. So gelu in the file agrees with gelu_new in
+    the model, unless the file defines its gelu: by model_type, as Hugging Face's, or gelu_form.
     """
     values = read_json(path, A_CONFIG, CONFIG_FIELDS)
     config = config_of(path, values)
@@ -507,9 +517,9 @@ def read_config_of(path, model):
     return dataclasses.replace(config, hidden_act=model.hidden_act)
 
 
-def labels_of(path: str, values: dict) -> tuple[str, ...]:
+def labels_of(path: str, values: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of a classifier's classes, in the order of its logits, in the values of a
-    config.json of Hugging Face's form; () when it has none. UserError for what is no name.
+    config.json of Hugging Face's form; () when it has none. Raises UserError for what is no name.
     """
     labels = values.get("id2label") or {}
     try:
@@ -523,9 +533,14 @@ def labels_of(path: str, values: dict) -> tuple[str, ...]:
     return names
 
 
-def config_bytes(config, architecture, labels=(), more=None):
-    """The text of a config.json that `read_config` reads back to the same config and, if it is a
-    classic BERT's, `transformers` opens.
+def config_bytes(
+    config: ModelConfig,
+    architecture: str,
+    labels: Sequence[str] = (),
+    more: Mapping[str, Any] | None = None,
+) -> bytes:
+    """Return the text of a config.json from which `read_config` reads the same config, and which
+    `transformers` opens if it is a classic BERT's.
 
     Args:
       architecture: class of `transformers` that opens the folder, such as "BertForPreTraining". A
@@ -533,7 +548,7 @@ def config_bytes(config, architecture, labels=(), more=None):
         refuses it instead of building a BERT with other weights.
       labels: names of the classes, in the order of the logits; transformers derives the width of
         the classifier from them.
-      more: {key: value} of further entries that say nothing of the model's shape.
+      more: further entries, which do not concern the shape of the model.
     """
     fields = config.to_dict()
     if config.is_classic:
@@ -543,20 +558,23 @@ def config_bytes(config, architecture, labels=(), more=None):
             if field.metadata["role"] != "departure" or field.metadata["bert_values"]
         }
     name = architecture if config.is_classic else architecture.replace("Bert", "BertGpu", 1)
-    model_type = "bert" if config.is_classic else OWN_TYPE
-    return json_bytes({"model_type": model_type, **fields, **(more or {})}, name, labels)
+    return json_bytes(
+        {"model_type": "bert" if config.is_classic else OWN_TYPE, **fields, **(more or {})},
+        name,
+        labels,
+    )
 
 
-def json_bytes(values, class_name, labels):
-    """The text of a config.json of transformers with the values {key: value} of a model."""
-    values = {
+def json_bytes(values: Mapping[str, Any], class_name: str, labels: Sequence[str]) -> bytes:
+    """Return the text of a config.json of transformers with the values of a model."""
+    content = {
         "architectures": [class_name],
         "pad_token_id": 0,
         "torch_dtype": "float32",
         **values,
     }
     if labels:
-        values["id2label"] = {str(index): label for index, label in enumerate(labels)}
-        values["label2id"] = {label: index for index, label in enumerate(labels)}
-    values[CHECKSUM] = json_checksum(values)
-    return (json.dumps(values, indent=2, sort_keys=True) + "\n").encode("utf-8")
+        content["id2label"] = {str(index): label for index, label in enumerate(labels)}
+        content["label2id"] = {label: index for index, label in enumerate(labels)}
+    content[CHECKSUM] = json_checksum(content)
+    return (json.dumps(content, indent=2, sort_keys=True) + "\n").encode("utf-8")

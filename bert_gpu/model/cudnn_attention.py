@@ -2,8 +2,8 @@
 scores to memory.
 
 XLA runs them as custom calls (__cudnn$fmhaSoftmax and relatives), for which TensorFlow has no op.
-XlaCallModule takes a StableHLO program as text, so this module writes each call: target, operands,
-layouts and configuration as jax/_src/cudnn/fused_attention_stablehlo.py of JAX 0.7.0 has them
+XlaCallModule takes a StableHLO program as text, so this module writes each call with the target,
+operands, layouts and configuration of jax/_src/cudnn/fused_attention_stablehlo.py in JAX 0.7.0
 (Apache-2.0), whose XLA is that of TensorFlow 2.20; a test compares the lowered programs with JAX's.
 Padded rows pass their lengths, packed rows a bias, for which every GPU from compute capability 8.0
 has kernels (cuDNN's own packed layout needs 9.0, and statistics for the largest possible number of
@@ -16,6 +16,7 @@ Legend: B batch, S sequence, N heads, D dimensions per head.
 
 import json
 import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
@@ -30,14 +31,14 @@ ELEMENT_TYPES = {
     tf.int32: "i32",
     tf.uint8: "ui8",
 }
-# What JAX adds to masked scores: cuDNN errs where it subtracts two values near the end of the
-# range.
+# Values that JAX adds to masked scores. Lower ones are no option: cuDNN errs where it subtracts two
+# values near the end of the range.
 BLOCKED = {tf.bfloat16: float(-2 << 40), tf.float16: float(-2 << 14)}
-STATUS_RETURNING = 2  # version of the interface that XLA's own custom calls have
+STATUS_RETURNING = 2  # version of the interface of XLA's own custom calls
 
 
 class Mask(typing.NamedTuple):
-    """Which tokens of a batch see each other. Padded rows have `lengths` and `is_token`, packed
+    """The tokens of a batch that see each other. Padded rows have `lengths` and `is_token`, packed
     rows have `bias`; the other fields are None.
 
     lengths: int32 (B,), tokens of each row, at least 1. is_token: bool (B, S), False for padding.
@@ -49,8 +50,8 @@ class Mask(typing.NamedTuple):
     bias: tf.Tensor | None = None
 
 
-def make_mask(batch, dtype):
-    """The Mask of a batch, in which padding follows the tokens, as in all of BERT's data;
+def make_mask(batch: Mapping[str, tf.Tensor], dtype: tf.DType) -> Mask:
+    """Return the Mask of a batch, in which padding follows the tokens, as in all of BERT's data;
     "sequence_ids" as in packed.py.
     """
     # padding counts as one more sequence, so that no row of scores is fully masked
@@ -66,16 +67,17 @@ def make_mask(batch, dtype):
     )
 
 
-def attention(q, k, v, mask):
-    """Scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax in float32 on the chip.
+def attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, mask: Mask) -> tf.Tensor:
+    """Return scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax in float32 on the
+    chip.
 
     Args:
-      q, k, v: (B, S, N, D) of bfloat16 or float16, all sizes known. Only inside a function that XLA
-        compiles for a GPU (`obstacle`).
-      mask: Mask. No gradient flows into it.
+      q, k, v: (B, S, N, D) of bfloat16 or float16, all sizes known. They must be inside a function
+        that XLA compiles for a GPU (`obstacle`).
+      mask: no gradient flows into it.
 
     Returns:
-      (B, S, N, D). Whatever cuDNN leaves at padding, the result there is 0, and no gradient comes
+      (B, S, N, D). At padding the result is 0, whatever cuDNN computes there, and no gradient comes
         from it or goes to it.
     """
     if not q.shape.is_fully_defined():
@@ -84,29 +86,27 @@ def attention(q, k, v, mask):
             f"and those of {q.shape} are not all known"
         )
     batch_size, length, num_heads, size = q.shape
-    heads, statistics = (
-        tf.TensorSpec(q.shape, q.dtype),
-        tf.TensorSpec([batch_size, num_heads, length], tf.float32),
-    )
+    heads = tf.TensorSpec(q.shape, q.dtype)
+    statistics = tf.TensorSpec([batch_size, num_heads, length], tf.float32)
     bias = [] if mask.bias is None else [mask.bias]
     lengths = [] if mask.lengths is None else [mask.lengths, mask.lengths]  # of queries and of keys
     target = "__cudnn$fmhaScaleBiasSoftmax" if bias else "__cudnn$fmhaSoftmax"
     mask_type = "PADDING" if lengths else "NO_MASK"
 
-    def tokens_only(x):
+    def tokens_only(x: tf.Tensor) -> tf.Tensor:
         if mask.is_token is None:
             return x
         return tf.where(mask.is_token[:, :, None, None], x, tf.zeros([], x.dtype))
 
     @tf.custom_gradient
-    def attend(q, k, v):
+    def attend(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         config = backend_config(q, mask_type, is_backward=False)
         mixed, log_sums = fused_call(
             target, [q, k, v, *bias, *lengths], [heads, statistics], config
         )
         mixed = tokens_only(mixed)
 
-        def gradient(upstream):
+        def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
             operands = [q, k, v, log_sums, tokens_only(upstream), *bias, mixed, *lengths]
             config = backend_config(q, mask_type, is_backward=True)
             return [
@@ -119,9 +119,10 @@ def attention(q, k, v, mask):
     return attend(q, k, v)
 
 
-def backend_config(q, mask_type, is_backward):
-    """The configuration of a call as JSON, which XLA's GPU compiler hands to cuDNN. q: as in
-    `attention`. mask_type: NO_MASK or PADDING.
+def backend_config(q: tf.Tensor, mask_type: str, is_backward: bool) -> str:
+    """Return the configuration of a call as JSON, which XLA's GPU compiler passes to cuDNN.
+
+    q: as in `attention`. mask_type: NO_MASK or PADDING.
     """
     batch_size, length, num_heads, size = q.shape
     layout = {
@@ -143,8 +144,8 @@ def backend_config(q, mask_type, is_backward):
         "layout": layout,
         "is_dynamic_dimension": [False] * 4,
     }
-    # Products over axes of queries, keys, values (B, S, N, D) and of scores (B, N, S, S):
-    # contracted and batch axes, left and right.
+    # Products of queries, keys, values (B, S, N, D) and scores (B, N, S, S): the contracted and the
+    # batch axes of the left and of the right operand.
     if is_backward:
         products = {
             "bmm1_grad_gemm1": (2, 1, [0, 1], [0, 2]),  # dS, q -> dk
@@ -179,7 +180,7 @@ def backend_config(q, mask_type, is_backward):
         "mask_type": mask_type,
         **dimensions,
         "dropout_rate": 0.0,
-        "seed": 42,  # of dropout, as in JAX
+        "seed": 42,  # for dropout, as in JAX
         "sliding_window_length": 0,
         "max_seg_per_batch": 1,
         "is_paged_attention": False,
@@ -193,8 +194,10 @@ def backend_config(q, mask_type, is_backward):
     )
 
 
-def fused_call(target, operands, results, config):
-    """Runs one custom call: [tensors] like the TensorSpecs `results`. It has no gradient."""
+def fused_call(
+    target: str, operands: Sequence[tf.Tensor], results: Sequence[tf.TensorSpec], config: str
+) -> list[tf.Tensor]:
+    """Run one custom call and return its results, which have no gradient."""
     return gen_xla_ops.xla_call_module(
         operands,
         version=9,
@@ -206,11 +209,13 @@ def fused_call(target, operands, results, config):
     )
 
 
-def program(target, operands, results, config):
-    """The StableHLO text of one custom call.
+def program(
+    target: str, operands: Sequence[tf.Tensor], results: Sequence[tf.TensorSpec], config: str
+) -> str:
+    """Return the StableHLO text of one custom call.
 
     cuDNN's results of rank 4 have the shape (B, N, S, D) but lie in memory as (B, S, N, D), so
-    that the transposition to the latter costs nothing. The last result is workspace, whose size
+    that the transposition to (B, S, N, D) costs nothing. The last result is workspace, whose size
     XLA fills in.
     """
     arguments = [f"%arg{index}" for index in range(len(operands))]
@@ -227,15 +232,16 @@ def program(target, operands, results, config):
     ] + [_layout([0])]
     operand_layouts = [_layout(range(x.shape.rank)[::-1]) for x in operands]
     result_types = [_type(spec.shape, spec.dtype) for spec in results]
-    lines, values = [], []
-    for index, (spec, given, wanted) in enumerate(
+    lines = []
+    values = []
+    for index, (spec, call_type, result_type) in enumerate(
         zip(results, call_types, result_types, strict=False)
     ):
         values.append(f"%call#{index}" if spec.shape.rank != 4 else f"%result{index}")
         if spec.shape.rank == 4:
             lines.append(
                 f"{values[-1]} = stablehlo.transpose %call#{index}, "
-                f"dims = [0, 2, 1, 3] : ({given}) -> {wanted}"
+                f"dims = [0, 2, 1, 3] : ({call_type}) -> {result_type}"
             )
     signature = ", ".join(
         f"{name}: {kind}" for name, kind in zip(arguments, operand_types, strict=True)
@@ -257,23 +263,34 @@ def program(target, operands, results, config):
 """
 
 
-def _type(shape, dtype):
+def _type(shape: Iterable[int], dtype: tf.DType) -> str:
     return f"tensor<{''.join(f'{size}x' for size in shape)}{ELEMENT_TYPES[dtype]}>"
 
 
-def _layout(minor_to_major):
+def _layout(minor_to_major: Iterable[int]) -> str:
     order = list(minor_to_major)
     return f"dense<{order if len(order) > 1 else order[0]}> : tensor<{len(order)}xindex>"
 
 
-def obstacle(*, kind, xla, precision, capability, size, dropout, is_packed=False, length=None):
-    """Why a model cannot train with this attention, as the end of a sentence for the user; None
-    when it can.
+def obstacle(
+    *,
+    kind: str,
+    xla: bool,
+    precision: str,
+    capability: tuple[int, int],
+    size: int,
+    dropout: float,
+    is_packed: bool = False,
+    length: int | None = None,
+) -> str | None:
+    """Return why a model cannot train with this attention, as the end of a sentence for the user;
+    None when it can.
 
     Args:
-      kind: "GPU" or "CPU". xla: whether the step is compiled. precision: name of the compute type.
-        capability: compute capability of the oldest GPU, such as (8, 6). size: D. dropout: dropout
-        rate of attention probabilities. is_packed, length: of the rows; length None = any.
+      kind: "GPU" or "CPU". xla: whether XLA compiles the step. precision: name of the compute type.
+      capability: compute capability of the oldest GPU, such as (8, 6). size: D.
+      dropout: dropout rate of attention probabilities.
+      is_packed: whether rows hold several sequences. length: tokens of a row; None = any number.
     """
     if kind != "GPU":
         return "needs a GPU"

@@ -1,20 +1,23 @@
-"""Token ids -> the vectors that enter the first layer: words, segments and positions are summed,
-normalised and, if factorised, widened.
+"""Turns token ids into the vectors that enter the first layer: embeddings of words, segments and
+positions are summed, normalised and, if factorised, widened.
 
 Legend: B batch, S sequence, E embedding width (H unless factorised, as in ALBERT), H hidden, V
 vocabulary, R = B x S rows.
 """
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base.fused import custom_gradient
+from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.layers import dense, dropout, norm, sizes
 from bert_gpu.model.packed import restarted_positions
 from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
 
 
-def embedding_weights(config):
+def embedding_weights(config: ModelConfig) -> dict[str, WeightSpec]:
     width = config.embedding_width
     tables = {
         "word": config.vocab_size,
@@ -41,31 +44,31 @@ def embedding_weights(config):
     return specs
 
 
-def embedding_products(config):
-    """Multiply-adds of `embed` for one token: E H where the embeddings are widened. Lookups, that
-    of segments included, count nothing.
+def embedding_products(config: ModelConfig) -> int:
+    """Return the multiply-adds of `embed` for one token: E H where the embeddings are widened.
+    Lookups, that of segments included, count nothing.
     """
     return dense_products(embedding_weights(config))
 
 
 @custom_gradient
-def look_up(table, ids):
-    """Rows of an embedding table: (V, E), (R,) -> (R, E).
+def look_up(table: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    """Return rows of an embedding table: (V, E), (R,) -> (R, E).
 
     The gradient is dense, as XLA and the all-reduce need it, and summed in float32: frequent tokens
     occur thousands of times in a batch, more than bfloat16 can count.
     """
 
-    def gradient(upstream):
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, None]:
         total = tf.math.unsorted_segment_sum(tf.cast(upstream, tf.float32), ids, sizes(table)[0])
         return tf.cast(total, table.dtype), None
 
     return tf.gather(table, ids), gradient
 
 
-def sinusoids(num_positions, width):
-    """Sines (even columns) and cosines (odd columns) of position / 10000^(2 i / width): float32
-    (num_positions, width).
+def sinusoids(num_positions: int, width: int) -> np.ndarray:
+    """Return sines (even columns) and cosines (odd columns) of position / 10000^(2 i / width):
+    float32 (num_positions, width).
 
     Vaswani et al. 2017, 3.5, computed in float64.
     """
@@ -77,9 +80,14 @@ def sinusoids(num_positions, width):
     )
 
 
-def position_vectors(weights, batch, config, dtype):
-    """Position embeddings: (S, E), or (B, S, E) for packed rows, where positions restart in each
-    sequence.
+def position_vectors(
+    weights: Mapping[str, tf.Tensor],
+    batch: Mapping[str, tf.Tensor],
+    config: ModelConfig,
+    dtype: tf.DType,
+) -> tf.Tensor:
+    """Return position embeddings: (S, E), or (B, S, E) for packed rows, where positions restart in
+    each sequence.
     """
     learnt = config.position_embedding_type == "absolute"
     table = (
@@ -100,13 +108,20 @@ def position_vectors(weights, batch, config, dtype):
     )
 
 
-def embed(weights, batch, config, *, dtype=tf.float32, seed=None):
-    """Input of the first layer: input_ids, segment_ids (B, S) -> (R, H)."""
+def embed(
+    weights: Mapping[str, tf.Tensor],
+    batch: Mapping[str, tf.Tensor],
+    config: ModelConfig,
+    *,
+    dtype: tf.DType = tf.float32,
+    seed: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Return the input of the first layer: input_ids, segment_ids (B, S) -> (R, H)."""
     batch_size, length = sizes(batch["input_ids"])
     x = look_up(tf.cast(weights["embeddings/word"], dtype), tf.reshape(batch["input_ids"], [-1]))
     if config.type_vocab_size:
-        # A product with one-hot rows, not a lookup: its gradient is a product too, while
-        # scatter-adding R rows into two would serialise.
+        # A product with one-hot rows, not a lookup: its gradient is a product too, whereas adding R
+        # rows to two rows of a table would run one after the other.
         kinds = tf.one_hot(
             tf.reshape(batch["segment_ids"], [-1]), config.type_vocab_size, dtype=dtype
         )

@@ -7,14 +7,15 @@ any combination of switches works.
 Legend: B batch, S sequence, P positions of a row, H hidden, N heads, D dimensions per head,
 R = B x S rows, K sequences of a packed row.
 
-Nothing here holds state: the training step owns the variables, reads them as tensors, casts those
-of rank 2 and more to the compute dtype and calls `encode`. `encoder_weights` alone decides which
-weights there are; `encode` finds them by name. BertEncoder puts these functions behind the protocol
-of encoders.py.
+These functions hold no state: the training step owns the variables, reads them as tensors, casts
+those of rank 2 and more to the compute dtype and calls `encode`. `encoder_weights` alone decides
+which weights there are; `encode` finds them by name. BertEncoder implements the protocol of
+encoders.py by these functions.
 """
 
 import dataclasses
 import typing
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -26,11 +27,12 @@ from bert_gpu.model.embeddings import embed, embedding_products, embedding_weigh
 from bert_gpu.model.layers import activate, add_dropped, norm, project, select, sizes
 from bert_gpu.model.packed import sequence_bias
 from bert_gpu.model.recompute import recompute
-from bert_gpu.model.weights import dense_products, dense_weights, norm_weights
+from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
 
 
-def attention_weights(config, name):
-    hidden, use_bias = config.hidden_size, config.use_bias
+def attention_weights(config: ModelConfig, name: str) -> dict[str, WeightSpec]:
+    hidden = config.hidden_size
+    use_bias = config.use_bias
     return {
         **dense_weights(config, f"{name}/qkv", hidden, 3 * hidden, use_bias, num_blocks=3),
         **dense_weights(config, f"{name}/output", hidden, hidden, use_bias),
@@ -38,8 +40,9 @@ def attention_weights(config, name):
     }
 
 
-def feed_forward_weights(config, name):
-    hidden, use_bias = config.hidden_size, config.use_bias
+def feed_forward_weights(config: ModelConfig, name: str) -> dict[str, WeightSpec]:
+    hidden = config.hidden_size
+    use_bias = config.use_bias
     return {
         **dense_weights(
             config,
@@ -54,35 +57,37 @@ def feed_forward_weights(config, name):
     }
 
 
-def encoder_weights(config):
-    """{name: WeightSpec} of embeddings and layers; pooler and heads are specified in heads.py.
+def encoder_weights(config: ModelConfig) -> dict[str, WeightSpec]:
+    """Return the specifications of embeddings and layers; pooler and heads are specified in
+    heads.py.
 
     Layers that share weights are one group: "layer_0" is the first of config.num_groups.
     """
     specs = embedding_weights(config)
     for group in range(config.num_groups):
-        specs.update(attention_weights(config, f"layer_{group}/attention"))
-        specs.update(feed_forward_weights(config, f"layer_{group}/feed_forward"))
+        specs |= {
+            **attention_weights(config, f"layer_{group}/attention"),
+            **feed_forward_weights(config, f"layer_{group}/feed_forward"),
+        }
     if config.norm_first:
         specs.update(norm_weights(config, "final_norm", config.hidden_size))
     return specs
 
 
 class BatchContext(typing.NamedTuple):
-    """What all layers share of a batch.
+    """The values of a batch that all layers read.
 
-    batch_size, length: B and S, ints or scalar tensors. mask: float32, (B, 1, 1, S) or (B, 1, S,
-    S), added to attention scores, or cudnn_attention.Mask. rotation: cosines and sines of rotary
-    positions, (S, D) each, or None.
+    batch_size, length: B and S. mask: float32, (B, 1, 1, S) or (B, 1, S, S), added to attention
+    scores, or cudnn_attention.Mask. rotation: cosines and sines of rotary positions, (S, D) each.
     """
 
     batch_size: int | tf.Tensor
     length: int | tf.Tensor
     mask: tf.Tensor | cudnn_attention.Mask
-    rotation: tuple | None
+    rotation: tuple[tf.Tensor, tf.Tensor] | None
 
-    def rows_at(self, x, positions):
-        """The rows of the tokens at some positions: (R, H), int32 (B, P) -> (B x P, H)."""
+    def rows_at(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+        """Return the rows of the tokens at some positions: (R, H), int32 (B, P) -> (B x P, H)."""
         width = x.shape[-1]
         return tf.reshape(
             select(tf.reshape(x, [self.batch_size, self.length, width]), positions), [-1, width]
@@ -94,19 +99,27 @@ class Readout(typing.NamedTuple):
     queries, residual connections and a feed-forward block; all tokens have keys and values.
 
     positions: int32 (B, P). mask: as in BatchContext, (B, 1, 1 or P, S). rotation: cosines and
-    sines of these positions, (B, 1, P, D) each, or None.
+    sines of these positions, (B, 1, P, D) each.
     """
 
     positions: tf.Tensor
-    mask: tf.Tensor
-    rotation: tuple | None
+    mask: tf.Tensor | cudnn_attention.Mask
+    rotation: tuple[tf.Tensor, tf.Tensor] | None
 
 
-def mix_values(weights, x, context, config, seed, dropout_key):
-    """What each token attends to: (R, H) -> (R, H); queries, keys and values come from one
-    product.
+def mix_values(
+    weights: Mapping[str, tf.Tensor],
+    x: tf.Tensor,
+    context: BatchContext,
+    config: ModelConfig,
+    seed: tf.Tensor | None,
+    dropout_key: str,
+) -> tf.Tensor:
+    """Return the mean of the values that each token attends to: (R, H) -> (R, H); queries, keys and
+    values come from one product.
     """
-    num_heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
+    num_heads = config.num_attention_heads
+    size = config.hidden_size // num_heads
     qkv, bias = project(weights, "attention/qkv", x)
     qkv = tf.reshape(qkv, [context.batch_size, context.length, 3, num_heads, size])
     bias = [tf.reshape(b, [3, num_heads, size]) for b in bias]
@@ -122,10 +135,23 @@ def mix_values(weights, x, context, config, seed, dropout_key):
     return tf.reshape(mixed, [-1, config.hidden_size])
 
 
-def read_values(weights, query_inputs, x, context, readout, config, seed, dropout_key):
-    """What the tokens of a Readout, `query_inputs` (B x P, H), attend to: -> (B x P, H)."""
-    num_heads, size = config.num_attention_heads, config.hidden_size // config.num_attention_heads
-    parts, widths = {}, [config.hidden_size, 2 * config.hidden_size]
+def read_values(
+    weights: Mapping[str, tf.Tensor],
+    query_inputs: tf.Tensor,
+    x: tf.Tensor,
+    context: BatchContext,
+    readout: Readout,
+    config: ModelConfig,
+    seed: tf.Tensor | None,
+    dropout_key: str,
+) -> tf.Tensor:
+    """Return the mean of the values that each token of a Readout attends to: `query_inputs` (B x P,
+    H) -> (B x P, H).
+    """
+    num_heads = config.num_attention_heads
+    size = config.hidden_size // num_heads
+    parts = {}
+    widths = [config.hidden_size, 2 * config.hidden_size]
     for kind in ("kernel", "bias"):
         if f"attention/qkv/{kind}" in weights:
             parts[f"q/{kind}"], parts[f"kv/{kind}"] = tf.split(
@@ -140,9 +166,11 @@ def read_values(weights, query_inputs, x, context, readout, config, seed, dropou
         product = tf.reshape(product, [context.batch_size, length, num, num_heads, size])
         projected.append((product, [tf.reshape(b, [num, num_heads, size]) for b in bias]))
     mixed = attention_from(
-        *projected,
+        projected[0],
+        projected[1],
         readout.mask,
-        None if context.rotation is None else (readout.rotation, context.rotation),
+        readout.rotation,
+        context.rotation,
         config.attention_probs_dropout_prob,
         seed,
         f"{dropout_key}attention/probabilities",
@@ -151,10 +179,17 @@ def read_values(weights, query_inputs, x, context, readout, config, seed, dropou
 
 
 def attention_block(
-    weights, x, context, config, seed, dropout_key, readout=None, query_inputs=None
-):
-    """Self-attention: (R, H) -> (R, H) and a bias yet to be added, as `project` returns them. With
-    a Readout, only of its tokens: `query_inputs` (B x P, H) -> (B x P, H).
+    weights: Mapping[str, tf.Tensor],
+    x: tf.Tensor,
+    context: BatchContext,
+    config: ModelConfig,
+    seed: tf.Tensor | None,
+    dropout_key: str,
+    readout: Readout | None = None,
+    query_inputs: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Return self-attention: (R, H) -> (R, H), and a bias that the caller adds, as `project`
+    returns them. With a Readout, only for its tokens: `query_inputs` (B x P, H) -> (B x P, H).
 
     cuDNN's attention computes queries for all tokens, and those of a Readout are selected after it.
     """
@@ -168,9 +203,9 @@ def attention_block(
     return project(weights, "attention/output", mixed)
 
 
-def attention_products(config, num_attended):
-    """Multiply-adds of `attention_block` for a token that attends to T tokens: 4 H^2 in the dense
-    layers, T H in the scores and T H in mixing the values.
+def attention_products(config: ModelConfig, num_attended: float) -> float:
+    """Return the multiply-adds of `attention_block` for a token that attends to T tokens: 4 H^2 in
+    the dense layers, T H in the scores and T H in mixing the values.
     """
     return (
         dense_products(attention_weights(config, "attention"))
@@ -178,17 +213,19 @@ def attention_products(config, num_attended):
     )
 
 
-def feed_forward_block(weights, x, config):
-    """Two dense layers with an activation between them: (R, H) -> (R, H) and a bias yet to be
-    added, as `project` returns them.
+def feed_forward_block(
+    weights: Mapping[str, tf.Tensor], x: tf.Tensor, config: ModelConfig
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Compute two dense layers with an activation between them: (R, H) -> (R, H), and a bias that
+    the caller adds, as `project` returns them.
     """
     inner, bias = project(weights, "feed_forward/in", x)
     return project(weights, "feed_forward/output", activate(config.hidden_act, inner, *bias))
 
 
-def feed_forward_products(config):
-    """Multiply-adds of `feed_forward_block` for one token: H I + I' H; I' is I, or I / 2 with a
-    gate.
+def feed_forward_products(config: ModelConfig) -> int:
+    """Return the multiply-adds of `feed_forward_block` for one token: H I + I' H; I' is I, or I / 2
+    with a gate.
     """
     return dense_products(feed_forward_weights(config, "feed_forward"))
 
@@ -197,8 +234,8 @@ class Products(typing.NamedTuple):
     """Multiply-adds of one token in a training step.
 
     embeddings: forward, before the layers. layers: forward, in all layers. recomputed: forward once
-    more, in the backward pass. unread: forward, those of the layers that a token does without when
-    its hidden state after the last layer is not read.
+    more, in the backward pass. unread: those of `layers` that are not computed for a
+    token whose hidden state after the last layer is not read.
     """
 
     embeddings: float
@@ -207,44 +244,55 @@ class Products(typing.NamedTuple):
     unread: float = 0
 
 
-def token_products(config, num_attended):
-    """The Products of `encode` for a token that attends to `num_attended` tokens, with all
+def token_products(config: ModelConfig, num_attended: float) -> Products:
+    """Return the Products of `encode` for a token that attends to `num_attended` tokens, with all
     activations kept.
     """
     layer = attention_products(config, num_attended) + feed_forward_products(config)
     return Products(embedding_products(config), config.num_hidden_layers * layer)
 
 
-def unread_products(config, num_attended):
-    """Multiplications that the last layer saves for a token that is not read: of
-    `attention_products` all but the 2 H^2 of its key and value, and the feed-forward block.
+def unread_products(config: ModelConfig, num_attended: float) -> float:
+    """Return the multiply-adds that the last layer saves for a token that is not read: those of the
+    feed-forward block, and all of `attention_products` except the 2 H^2 of its key and value.
     """
-    kept = 2 * config.hidden_size**2
-    return attention_products(config, num_attended) - kept + feed_forward_products(config)
+    key_and_value = 2 * config.hidden_size**2
+    return attention_products(config, num_attended) - key_and_value + feed_forward_products(config)
 
 
-def layer_weights(weights, index, config):
-    """The weights of the layer at `index`, by full name; consecutive layers may share them."""
+def layer_weights(
+    weights: Mapping[str, tf.Tensor], index: int, config: ModelConfig
+) -> dict[str, tf.Tensor]:
+    """Return the weights of the layer at `index` by full name. Several layers may share them."""
     group = f"layer_{index * config.num_groups // config.num_hidden_layers}/"
     return {name: weight for name, weight in weights.items() if name.startswith(group)}
 
 
-def run_layer(weights, index, x, context, config, seed, readout=None):
-    """Runs the layer at `index`: (R, H) -> (R, H), or with a Readout -> (B x P, H)."""
+def run_layer(
+    weights: Mapping[str, tf.Tensor],
+    index: int,
+    x: tf.Tensor,
+    context: BatchContext,
+    config: ModelConfig,
+    seed: tf.Tensor | None,
+    readout: Readout | None = None,
+) -> tf.Tensor:
+    """Run the layer at `index`: (R, H) -> (R, H), or with a Readout -> (B x P, H)."""
     own = {
         name.split("/", 1)[1]: weight
         for name, weight in layer_weights(weights, index, config).items()
     }
     dropout_key = f"layer_{index}/"
 
-    def before(part, x):
+    def before(part: str, x: tf.Tensor) -> tf.Tensor:
         return norm(own, f"{part}/norm", x, config) if config.norm_first else x
 
-    def add(part, x, change):
+    def add(part: str, x: tf.Tensor, change: tuple[tf.Tensor, list[tf.Tensor]]) -> tf.Tensor:
         x = add_dropped(x, *change, config.hidden_dropout_prob, seed, dropout_key + part)
         return x if config.norm_first else norm(own, f"{part}/norm", x, config)
 
-    tokens, query_inputs = before("attention", x), None
+    tokens = before("attention", x)
+    query_inputs = None
     if readout is not None:
         x = context.rows_at(x, readout.positions)
         query_inputs = before("attention", x)
@@ -254,37 +302,36 @@ def run_layer(weights, index, x, context, config, seed, readout=None):
 
 
 def encode(
-    weights,
-    batch,
-    config,
+    weights: Mapping[str, tf.Tensor],
+    batch: Mapping[str, tf.Tensor],
+    config: ModelConfig,
     *,
-    dtype=tf.float32,
-    seed=None,
-    recompute_every=0,
-    xla=False,
-    attention="plain",
-    positions=None,
-):
-    """Hidden states after the last layer.
+    dtype: tf.DType = tf.float32,
+    seed: tf.Tensor | None = None,
+    recompute_every: int = 0,
+    xla: bool = False,
+    attention: str = "plain",
+    positions: tf.Tensor | None = None,
+) -> tf.Tensor:
+    """Return the hidden states after the last layer.
 
     Args:
-      weights: {name: tensor} with at least the names of `encoder_weights`; float32 or already of
-        the compute dtype.
+      weights: at least those of `encoder_weights`; float32 or already of the compute dtype.
       batch: int32 "input_ids", "input_mask" (1 for tokens, 0 for padding) and "segment_ids", (B, S)
         each. With "sequence_ids" (packed.py) no token sees another sequence of its row, and
-        positions restart in each: every sequence gets what it would get alone.
+        positions restart in each: the hidden states are those of the sequence alone.
       dtype: compute dtype of products and activations.
       seed: int32 (2,) for dropout; None switches dropout off.
       recompute_every: k > 0 keeps one activation (R, H) for every k layers, and the backward pass
-        recomputes the others (recompute.py): the same results, the activations of only k layers in
-        memory at a time, at the price of one more forward pass. 0 keeps all.
-      xla: whether XLA compiles this; only used where recompute_every is above 0.
+        recomputes the others (recompute.py): with the same results, the activations of only k
+        layers are in memory at a time, at the cost of one more forward pass. 0 keeps all.
+      xla: whether XLA compiles the call; only used where recompute_every is above 0.
       attention: "plain" or "cudnn"; "cudnn" needs XLA, a GPU, static shapes and no dropout of
         attention probabilities (cudnn_attention.py). It changes the hidden states of padding, on
         which nothing depends.
-      positions: int32 (B, P): the tokens whose hidden states are wanted; None = all. They are the
-        same, but the last layer computes little for the others: of a layer's 12 H^2 multiply-adds
-        for each token only the 2 H^2 of keys and values.
+      positions: int32 (B, P): the tokens whose hidden states are returned; None = all. The results
+        are the same, but for the other tokens the last layer computes only keys and values: 2 H^2
+        of the 12 H^2 multiply-adds for each token.
 
     Returns:
       (B, S, H), or (B, P, H), in the compute dtype.
@@ -316,7 +363,12 @@ def encode(
             min(first + (recompute_every or config.num_hidden_layers), config.num_hidden_layers),
         )
 
-        def run(x, weights, seed, indices=indices):
+        def run(
+            x: tf.Tensor,
+            weights: Mapping[str, tf.Tensor],
+            seed: tf.Tensor | None,
+            indices: range = indices,
+        ) -> tf.Tensor:
             for index in indices:
                 read = readout if index == last else None
                 x = run_layer(weights, index, x, context, config, seed, read)
@@ -337,20 +389,24 @@ def encode(
     return tf.reshape(x, [batch_size, num_read, config.hidden_size])
 
 
-def make_readout(batch, positions, context):
-    """The Readout of positions (B, P) of a batch with this BatchContext."""
-    mask, turned = context.mask, None
+def make_readout(
+    batch: Mapping[str, tf.Tensor], positions: tf.Tensor, context: BatchContext
+) -> Readout:
+    """Return the Readout of positions (B, P) of a batch."""
+    mask = context.mask
+    rotation_at_positions = None
     if "sequence_ids" in batch and not isinstance(mask, cudnn_attention.Mask):
         mask = sequence_bias(batch["sequence_ids"], positions)
     if context.rotation is not None:
-        turned = tuple(tf.gather(values, positions)[:, None] for values in context.rotation)
-    return Readout(positions, mask, turned)
+        cosines, sines = (tf.gather(values, positions)[:, None] for values in context.rotation)
+        rotation_at_positions = (cosines, sines)
+    return Readout(positions, mask, rotation_at_positions)
 
 
 @dataclasses.dataclass(frozen=True)
 class BertEncoder:
-    """Our own encoder behind the protocol of encoders.py; recompute_every, attention and xla as for
-    `encode`.
+    """Our own encoder, which implements the protocol of encoders.py; recompute_every, attention and
+    xla as for `encode`.
     """
 
     config: ModelConfig
@@ -360,37 +416,54 @@ class BertEncoder:
     fixed_length = None
 
     @property
-    def num_groups(self):
+    def num_groups(self) -> int:
         return self.config.num_groups
 
-    def weights(self):
+    def weights(self) -> dict[str, WeightSpec]:
         return encoder_weights(self.config)
 
-    def encode(self, weights, batch, *, dtype=tf.float32, seed=None, positions=None):
-        how = dict(recompute_every=self.recompute_every, attention=self.attention, xla=self.xla)
+    def encode(
+        self,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        *,
+        dtype: tf.DType = tf.float32,
+        seed: tf.Tensor | None = None,
+        positions: tf.Tensor | None = None,
+    ) -> tf.Tensor:
         return encode(
-            weights, batch, self.config, dtype=dtype, seed=seed, positions=positions, **how
+            weights,
+            batch,
+            self.config,
+            dtype=dtype,
+            seed=seed,
+            positions=positions,
+            recompute_every=self.recompute_every,
+            attention=self.attention,
+            xla=self.xla,
         )
 
-    def check(self, length, precision, is_packed=False):
+    def check(self, length: int | None, precision: str, is_packed: bool = False) -> None:
         positions = self.config.max_position_embeddings
         if length is not None and length > positions:
             raise UserError(
                 f"rows of {length} tokens, but --max_position_embeddings={positions}", "raise it"
             )
 
-    def cudnn_obstacle(self, **conditions):
+    def cudnn_obstacle(self, **conditions: typing.Any) -> str | None:
         size = self.config.hidden_size // self.config.num_attention_heads
         return cudnn_attention.obstacle(
             size=size, dropout=self.config.attention_probs_dropout_prob, **conditions
         )
 
-    def token_products(self, num_attended):
+    def token_products(self, num_attended: float) -> Products:
         products = token_products(self.config, num_attended)
         products = products._replace(unread=unread_products(self.config, num_attended))
         return products._replace(recomputed=products.layers) if self.recompute_every else products
 
-    def for_training(self, *, recompute_every=0, attention="plain", xla=False):
+    def for_training(
+        self, *, recompute_every: int = 0, attention: str = "plain", xla: bool = False
+    ) -> "BertEncoder":
         return dataclasses.replace(
             self, recompute_every=recompute_every, attention=attention, xla=xla
         )

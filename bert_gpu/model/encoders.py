@@ -2,12 +2,13 @@
 `open_encoder`, the only code that chooses between the two implementations.
 
 encoder.BertEncoder is ours; garden.GardenEncoder wraps an encoder of TF Model Garden. Heads,
-training, fine-tuning and model folders take an Encoder and do not know which one it is.
+training, fine-tuning and model folders take any Encoder.
 
 Legend: B batch, S sequence, H hidden.
 """
 
 import typing
+from collections.abc import Mapping
 
 import tensorflow as tf
 
@@ -31,18 +32,28 @@ class Encoder(typing.Protocol):
 
     @property
     def fixed_length(self) -> int | None:
-        """The only row length that it takes; None = any length up to its number of positions."""
-
-    def weights(self) -> dict[str, WeightSpec]:
-        """{name: WeightSpec} of embeddings and layers, "embeddings/word" (V, E) among them;
-        heads.py specifies pooler and heads.
-
-        Raises UserError when the config asks for something that the encoder does not have.
+        """The only row length that the encoder takes; None = any length up to its number of
+        positions.
         """
 
-    def encode(self, weights, batch, *, dtype=tf.float32, seed=None, positions=None) -> tf.Tensor:
-        """Hidden states after the last layer, (B, S, H) or, at positions (B, P), (B, P, H), in the
-        compute dtype; arguments as for `encoder.encode`.
+    def weights(self) -> dict[str, WeightSpec]:
+        """Return the specifications of embeddings and layers, "embeddings/word" (V, E) among them;
+        heads.py specifies pooler and heads.
+
+        Raises UserError when the config sets a field that the encoder does not support.
+        """
+
+    def encode(
+        self,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        *,
+        dtype: tf.DType = tf.float32,
+        seed: tf.Tensor | None = None,
+        positions: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Return the hidden states after the last layer, (B, S, H) or, at positions (B, P), (B, P,
+        H), in the compute dtype; arguments as for `encoder.encode`.
         """
 
     def check(self, length: int | None, precision: str, is_packed: bool = False) -> None:
@@ -54,28 +65,31 @@ class Encoder(typing.Protocol):
           is_packed: whether batches have sequence_ids.
         """
 
-    def cudnn_obstacle(self, **conditions) -> str | None:
-        """Why it cannot train with cuDNN's attention, as the end of a sentence; None when it can.
+    def cudnn_obstacle(self, **conditions: typing.Any) -> str | None:
+        """Return why the encoder cannot train with cuDNN's attention, as the end of a sentence;
+        None when it can.
 
         conditions: the arguments of `cudnn_attention.obstacle` that do not describe the model.
         """
 
     def token_products(self, num_attended: float) -> Products | None:
-        """Multiply-adds for a token that attends to `num_attended` tokens; None = not known."""
+        """Return the multiply-adds for a token that attends to `num_attended` tokens; None = not
+        known.
+        """
 
     def for_training(
         self, *, recompute_every: int = 0, attention: str = "plain", xla: bool = False
     ) -> "Encoder":
-        """The same encoder with these training options; arguments as for `encoder.encode`. Raises
-        UserError when it does not support one.
+        """Return the same encoder with these training options; arguments as for `encoder.encode`.
+        Raises UserError when it does not support one.
         """
 
 
-def open_encoder(config):
-    """The Encoder of a ModelConfig. Raises UserError when the config names an unknown one."""
+def open_encoder(config: ModelConfig) -> Encoder:
+    """Return the Encoder of a config. Raises UserError when the config names an unknown one."""
     if config.encoder is None:
         return BertEncoder(config)
-    # imports tf_keras and Model Garden, which other models do not need
+    # imported here, because it imports tf_keras and Model Garden, which our encoder does not need
     from bert_gpu.model import garden
 
     return garden.open_encoder(config)

@@ -4,20 +4,21 @@ FLOPs are counted as in PaLM (Chowdhery et al. 2022, appendix B; Kaplan et al. 2
 attention products added): only matrix products, two FLOPs for each multiply-add, and a backward
 pass of twice the forward one. Lookups (also those done as products), normalisation, softmax,
 dropout and the optimizer count nothing. A head counts at the positions that it reads, where it is
-computed, not at all S; so does the last layer, but for the keys and values of all tokens. Each
+computed, not at all S; so does the last layer, except for the keys and values of all tokens. Each
 block states its multiply-adds beside its code, in functions *_products; this module sums them over
 a row of S tokens.
 
-Model FLOPs are what the mathematics needs; hardware FLOPs are what is computed. They differ where
-activations are recomputed, which runs the layers forward once more (counted in full, although a
-compiler may drop an unused product), and in packed rows, which are multiplied over all S^2 pairs,
-of which T S are within a sequence. The engine adds an optimizer's matrix products (Muon's) to the
-hardware FLOPs. Padding is computed, so both counts include it; throughput of real tokens is
-reported separately.
+Model FLOPs are those that the mathematics needs; hardware FLOPs are those that are computed. They
+differ where activations are recomputed, which runs the layers forward once more (counted in full,
+although a compiler may drop an unused product), and in packed rows, which are multiplied over all
+S^2 pairs, of which T S are within a sequence. The engine adds an optimizer's matrix products
+(Muon's) to the hardware FLOPs. Padding is computed, so both counts include it; throughput of real
+tokens is reported separately.
 """
 
 import dataclasses
 import typing
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -25,8 +26,8 @@ from bert_gpu.model.encoders import Encoder
 
 
 class Flops(typing.NamedTuple):
-    """Floating-point operations of the forward and backward passes: `model` as needed, `hardware`
-    as computed.
+    """Floating-point operations of the forward and backward passes: those that the model needs, and
+    those that the hardware computes.
     """
 
     model: float
@@ -35,12 +36,14 @@ class Flops(typing.NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FlopsCounter:
-    """Counts the FLOPs of pretraining. encoder: an Encoder whose products are known."""
+    """Counts the FLOPs of pretraining. encoder: one whose `token_products` are not None."""
 
     encoder: Encoder
 
-    def per_row(self, length, heads, *, attended=None):
-        """Flops of one row.
+    def per_row(
+        self, length: int, heads: Sequence[tuple[int, int]], *, attended: float | None = None
+    ) -> Flops:
+        """Return the Flops of one row.
 
         Args:
           length: S. heads: [(hidden states of a row that a head reads, multiply-adds of the head
@@ -50,6 +53,7 @@ class FlopsCounter:
         """
         computed = self.encoder.token_products(length)
         needed = computed if attended is None else self.encoder.token_products(attended)
+        assert computed is not None and needed is not None
         others = length * computed.embeddings
         for num_read, products in heads:
             others += num_read * products
@@ -63,8 +67,8 @@ class FlopsCounter:
             hardware=6.0 * (layers + others) + 2.0 * again,
         )
 
-    def per_batch(self, batch, heads):
-        """Flops of a batch of arrays (or tensors) in Google's features, with or without
+    def per_batch(self, batch: Mapping[str, np.ndarray], heads: Sequence[tuple[int, int]]) -> Flops:
+        """Return the Flops of a batch of arrays (or tensors) in Google's features, with or without
         "sequence_ids" for packed rows. heads: as for `per_row`.
         """
         num_rows, length = np.shape(batch["input_mask"])
@@ -74,9 +78,9 @@ class FlopsCounter:
         return Flops(model=num_rows * row.model, hardware=num_rows * row.hardware)
 
 
-def mean_attended(sequence_ids):
-    """Mean over all positions of packed rows, int (B, S), of the length of their sequence. The
-    padding of a row (0) counts as a sequence, because attention computes it too.
+def mean_attended(sequence_ids: np.ndarray) -> float:
+    """Return the mean length of the sequence of a position, over all positions of packed rows, int
+    (B, S). The padding of a row (0) counts as a sequence, because attention computes it too.
     """
     starts = np.ones_like(sequence_ids, bool)
     starts[:, 1:] = sequence_ids[:, 1:] != sequence_ids[:, :-1]

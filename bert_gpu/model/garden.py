@@ -2,9 +2,9 @@
 checkpoints train them.
 
 A tf_keras layer owns its variables and draws dropout from a stateful generator; our step passes
-tensors and a seed to pure functions. So we build an encoder once, to learn the names, shapes and
-initializers of its weights, and drop its variables. Whenever the encoder is traced, the given
-tensors replace its variables, and stateless draws replace its generators.
+tensors and a seed to pure functions. So we build an encoder once, to read the names, shapes and
+initializers of its weights, and drop its variables. Whenever the encoder is traced, the tensors of
+the step replace its variables, and stateless draws replace its generators.
 
 Legend: B batch, S sequence, H hidden, V vocabulary, E width of the word embeddings.
 """
@@ -16,6 +16,8 @@ import dataclasses
 import functools
 import re
 import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +25,7 @@ import tensorflow as tf
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.fused import compile_silently_once, custom_gradient
 from bert_gpu.model.config import ENCODER_PREFIX, ModelConfig
-from bert_gpu.model.encoder import token_products
+from bert_gpu.model.encoder import Products, token_products
 from bert_gpu.model.garden_settings import activation_name, read_options, transfer
 from bert_gpu.model.layers import ACTIVATIONS, dropout, select
 from bert_gpu.model.weights import WeightSpec
@@ -54,18 +56,18 @@ REFUSED = {
 # max_position_embeddings.
 FIXED_LENGTH = ("fnet", "sparse_mixer", "bigbird")
 FLOAT32_ONLY = ("mobilebert", "kernel")  # they add float32 to lower precision inside, which fails
-# options that draw random numbers without our seed, or own variables that our weights do not
-# replace
+# Options that draw random numbers without our seed, or own variables that our weights do not
+# replace.
 IMPURE = ("redraw", "use_gradient_checkpointing")
-BERT_PRODUCTS = ("bert", "bert_v2", "albert")  # do the same matrix products as ours
-# Model Garden's poolers, unused: our own heads make the sentence vectors
+BERT_PRODUCTS = ("bert", "bert_v2", "albert")  # they compute the same matrix products as ours
+# Model Garden's poolers are not used: our own heads compute the sentence vectors.
 POOLERS = ("pooler_transform", "cls_transform", "pooler")
 
 
 @dataclasses.dataclass(frozen=True)
 class GardenEncoder:
-    """An encoder of Model Garden behind the Encoder protocol (encoders.py), which documents the
-    methods.
+    """An encoder of Model Garden with the methods of the Encoder protocol, which encoders.py
+    documents.
 
     name: the encoder's type in `official.nlp.configs.encoders`. options: (field, value) pairs of
     its own configuration.
@@ -73,35 +75,43 @@ class GardenEncoder:
 
     config: ModelConfig
     name: str
-    options: tuple = ()
+    options: tuple[tuple[str, Any], ...] = ()
 
     @property
-    def flag(self):
+    def flag(self) -> str:
         return f"--encoder={ENCODER_PREFIX}" + ",".join(
             [self.name, *(f"{field}={value}" for field, value in self.options)]
         )
 
     @property
-    def shares_layers(self):
+    def shares_layers(self) -> bool:
         """Whether all layers share one set of weights."""
         return self.name == "albert"
 
     @property
-    def num_groups(self):
+    def num_groups(self) -> int:
         return 1 if self.shares_layers else self.config.num_hidden_layers
 
     @property
-    def fixed_length(self):
+    def fixed_length(self) -> int | None:
         return self.config.max_position_embeddings if self.name in FIXED_LENGTH else None
 
-    def weights(self):
-        """{name: WeightSpec}: "embeddings/word", and the others as "encoder/..." with Model
-        Garden's names, without its pooler.
+    def weights(self) -> dict[str, WeightSpec]:
+        """Return the specifications of "embeddings/word" and of the other weights, "encoder/..."
+        with Model Garden's names, without its pooler.
         """
         return dict(build(self, "float32").specs)
 
-    def encode(self, weights, batch, *, dtype=tf.float32, seed=None, positions=None):
-        """Raises UserError for rows that the encoder cannot take: packed ones, and lengths that it
+    def encode(
+        self,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        *,
+        dtype: tf.DType = tf.float32,
+        seed: tf.Tensor | None = None,
+        positions: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Raise UserError for rows that the encoder cannot take: packed ones, and lengths that it
         was not built for.
         """
         self.check(
@@ -117,12 +127,12 @@ class GardenEncoder:
                 name: tf.ensure_shape(x, [None, self.fixed_length]) for name, x in features.items()
             }
         built = build(self, tf.as_dtype(dtype).name)
-        with built.given(weights, seed):
+        with built.bound_to(weights, seed):
             hidden = built.model(features, training=seed is not None)["sequence_output"]
         hidden = tf.cast(hidden, dtype)
         return hidden if positions is None else select(hidden, positions)
 
-    def check(self, length, precision, is_packed=False):
+    def check(self, length: int | None, precision: str, is_packed: bool = False) -> None:
         positions = self.config.max_position_embeddings
         if is_packed:
             raise UserError(
@@ -163,17 +173,19 @@ class GardenEncoder:
                 value=self.config.encoder,
             )
 
-    def cudnn_obstacle(self, **conditions):
+    def cudnn_obstacle(self, **conditions: Any) -> str:
         return f"works only with our own encoder, not with {self.flag}; drop that flag"
 
-    def token_products(self, num_attended):
+    def token_products(self, num_attended: float) -> Products | None:
         return (
             token_products(self.config, num_attended)
             if self.name in BERT_PRODUCTS and not self.options
             else None
         )
 
-    def for_training(self, *, recompute_every=0, attention="plain", xla=False):
+    def for_training(
+        self, *, recompute_every: int = 0, attention: str = "plain", xla: bool = False
+    ) -> "GardenEncoder":
         if recompute_every or attention != "plain":
             raise UserError(
                 f"works only with our own encoder, not with {self.flag}",
@@ -184,13 +196,14 @@ class GardenEncoder:
         return self
 
 
-def open_encoder(config):
-    """The GardenEncoder of a ModelConfig with --encoder=garden:NAME[,FIELD=VALUE...]; each FIELD is
-    one of Model Garden's configuration.
+def open_encoder(config: ModelConfig) -> GardenEncoder:
+    """Return the GardenEncoder of a ModelConfig with --encoder=garden:NAME[,FIELD=VALUE...]; each
+    FIELD is one of Model Garden's configuration.
 
     Raises UserError for unknown names and fields.
     """
-    # at commas outside of brackets
+    assert config.encoder is not None
+    # split at commas outside of brackets
     name, *options = re.split(r",(?![^(\[]*[)\]])", config.encoder.removeprefix(ENCODER_PREFIX))
     named = dict(setting="encoder", value=config.encoder)
     if name in REFUSED:
@@ -208,11 +221,12 @@ def open_encoder(config):
     return GardenEncoder(config, name, pairs)
 
 
-def garden_config(encoder):
-    """Model Garden's EncoderConfig of a GardenEncoder. Raises UserError when its ModelConfig asks
-    for something that the encoder does not have.
+def garden_config(encoder: GardenEncoder) -> encoders.EncoderConfig:
+    """Return Model Garden's config of an encoder. Raises UserError when its ModelConfig sets a
+    field that the encoder does not have.
     """
-    config, result = encoder.config, encoders.EncoderConfig(type=encoder.name)
+    config = encoder.config
+    result = encoders.EncoderConfig(type=encoder.name)
     theirs = result.get()
     transfer(config, theirs, encoder.flag, shares_layers=encoder.shares_layers)
     if encoder.name == "mobilebert":  # ModelConfig has no inner width
@@ -225,37 +239,39 @@ def garden_config(encoder):
 
 
 class _Model(tf_keras.layers.Layer):
-    """Passes `training` down to an encoder whose own call does not take the argument."""
+    """A layer that takes the argument `training`, around an encoder that may not take it."""
 
-    def __init__(self, encoder):
+    def __init__(self, encoder: tf_keras.Model) -> None:
         super().__init__()
         self.encoder = encoder
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: dict[str, tf.Tensor], training: bool | None = None) -> dict[str, Any]:
         return self.encoder(inputs)
 
 
 class _SeededDropout:
-    """Replaces the random generator of a Dropout layer: draws from the step's seed, with another
-    mask for each call.
+    """A replacement for the random generator of a Dropout layer, which draws from the seed of the
+    step, with another mask for each call.
     """
 
-    def __init__(self, seed, dropout_key):
-        self.seed, self.dropout_key, self.num_calls = seed, dropout_key, 0
+    def __init__(self, seed: tf.Tensor | None, dropout_key: str) -> None:
+        self.seed = seed
+        self.dropout_key = dropout_key
+        self.num_calls = 0
 
-    def dropout(self, inputs, rate, noise_shape=None):
+    def dropout(self, inputs: tf.Tensor, rate: float, noise_shape: None = None) -> tf.Tensor:
         assert noise_shape is None
         self.num_calls += 1
         return dropout(inputs, rate, self.seed, f"{self.dropout_key}/{self.num_calls}")
 
 
 @custom_gradient
-def dense_gradient(table):
-    """The identity on an embedding table. Turns gradients of lookups, which arrive as slices, into
-    dense ones, summed in float32.
+def dense_gradient(table: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    """Return an embedding table itself, and turn the gradients of lookups, which arrive as slices,
+    into dense ones, summed in float32.
     """
 
-    def gradient(upstream):
+    def gradient(upstream: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
         if isinstance(upstream, tf.IndexedSlices):
             upstream = tf.math.unsorted_segment_sum(
                 tf.cast(upstream.values, tf.float32), upstream.indices, table.shape[0]
@@ -268,14 +284,20 @@ def dense_gradient(table):
 class BuiltEncoder:
     """An encoder without variables.
 
-    model: callable (features, training) -> {"sequence_output": ...}, usable only inside `given`.
-    specs: {name: WeightSpec}.
+    model: callable (features, training) -> {"sequence_output": ...}, usable only inside `bound_to`.
     attributes: [(layer, attribute, name)] of all weights; name is None for the pooler's, because
     its output is not used.
     """
 
-    def __init__(self, encoder, specs, attributes):
-        self.model, self.specs, self.attributes = _Model(encoder), specs, attributes
+    def __init__(
+        self,
+        encoder: tf_keras.Model,
+        specs: Mapping[str, WeightSpec],
+        attributes: Sequence[tuple[tf_keras.layers.Layer, str, str | None]],
+    ) -> None:
+        self.model = _Model(encoder)
+        self.specs = specs
+        self.attributes = attributes
         self.layers = list(encoder._flatten_layers())
         self.shapes = {
             (layer, attribute): vars(layer)[attribute].shape for layer, attribute, _ in attributes
@@ -283,18 +305,19 @@ class BuiltEncoder:
         for layer, attribute, _ in attributes:
             vars(layer)[attribute] = None
         for layer in self.layers:
-            layer._trainable_weights, layer._non_trainable_weights = [], []
+            layer._trainable_weights = []
+            layer._non_trainable_weights = []
 
     @contextlib.contextmanager
-    def given(self, weights, seed):
-        """Within this context, the layers compute with these weights and draw dropout from this
+    def bound_to(self, weights: Mapping[str, tf.Tensor], seed: tf.Tensor | None) -> Iterator[None]:
+        """A context in which the layers compute with these weights and draw dropout from this
         seed.
         """
         tensors = {
             name: dense_gradient(tensor) if tensor.shape.rank == 2 else tensor
             for name, tensor in weights.items()
         }
-        inserted = []
+        inserted: list[tuple[tf_keras.layers.Layer, str, Any]] = []
         for layer, attribute, name in self.attributes:
             value = tf.zeros(self.shapes[layer, attribute]) if name is None else tensors[name]
             inserted.append((layer, attribute, tf.cast(value, layer.compute_dtype)))
@@ -322,21 +345,23 @@ class BuiltEncoder:
 
 
 @functools.lru_cache(maxsize=8)
-def build(encoder, dtype):
-    """The BuiltEncoder of a GardenEncoder for a compute dtype ("float32", "bfloat16", "float16").
+def build(encoder: GardenEncoder, dtype: str) -> BuiltEncoder:
+    """Build an encoder for a compute dtype ("float32", "bfloat16" or "float16").
 
-    Builds in its own thread, which has neither the graph nor the replica context in which the
-    caller may be tracing.
+    The work runs in a thread of its own, which has neither the graph nor the replica context in
+    which the caller may be tracing.
     """
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(_build, encoder, dtype).result()
 
 
-def _build(encoder, dtype):
-    compile_silently_once()  # building computes, and so compiles, what is fused
-    config, theirs, initializers = encoder.config, garden_config(encoder), {}
+def _build(encoder: GardenEncoder, dtype: str) -> BuiltEncoder:
+    compile_silently_once()  # building computes, and so compiles, the fused functions
+    config = encoder.config
+    theirs = garden_config(encoder)
+    initializers = {}
 
-    def create(next_creator, **settings):
+    def create(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
         # tf_keras passes partial(initializer, shape, dtype=...)
         initializer = getattr(settings["initial_value"], "func", None)
         if initializer is not None:
@@ -355,7 +380,7 @@ def _build(encoder, dtype):
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        stack.callback(np.random.set_state, np.random.get_state())  # BigBird seeds it
+        stack.callback(np.random.set_state, np.random.get_state())  # BigBird sets it
         precision = tf_keras.mixed_precision
         stack.callback(precision.set_global_policy, precision.global_policy())
         precision.set_global_policy(dtype if dtype == "float32" else f"mixed_{dtype}")
@@ -365,7 +390,7 @@ def _build(encoder, dtype):
         stack.enter_context(tf.device("CPU:0"))
         stack.enter_context(tf_keras.utils.custom_object_scope(activations))
         stack.enter_context(tf.variable_creator_scope(create))
-        tf_keras.backend.reset_uids()  # names without a count of what was built before
+        tf_keras.backend.reset_uids()  # so that names do not count the encoders built before
         try:
             network = encoders.build_encoder(theirs)
             hidden = network(features)["sequence_output"]
@@ -377,13 +402,14 @@ def _build(encoder, dtype):
                 value=encoder.config.encoder,
             ) from error
     assert hidden.shape == [1, length, config.hidden_size], (encoder, hidden.shape)
-    owners = {}
+    owners: dict[int, list[tuple[tf_keras.layers.Layer, str]]] = {}
     for layer in network._flatten_layers():
         for attribute, value in vars(layer).items():
             if isinstance(value, tf.Variable):
                 owners.setdefault(id(value), []).append((layer, attribute))
     table = network.get_embedding_table()
-    specs, attributes = {}, []
+    specs: dict[str, WeightSpec] = {}
+    attributes: list[tuple[tf_keras.layers.Layer, str, str | None]] = []
     for variable in network.trainable_weights:
         path = variable.name.removesuffix(":0").removeprefix(f"{network.name}/")
         name = (
@@ -404,7 +430,7 @@ def _build(encoder, dtype):
     return BuiltEncoder(network, specs, attributes)
 
 
-def _spec(variable, initializer):
+def _spec(variable: tf.Variable, initializer: tf_keras.initializers.Initializer) -> WeightSpec:
     shape = tuple(variable.shape)
     if isinstance(initializer, tf_keras.initializers.TruncatedNormal):
         return WeightSpec(shape, "normal", initializer.get_config()["stddev"])
@@ -416,8 +442,8 @@ def _spec(variable, initializer):
     )
 
 
-def _plain(function):
-    """Wraps an activation in a function object, which tf_keras can serialise; it cannot serialise
+def _plain(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Wrap an activation in a plain function, which tf_keras can serialise; it cannot serialise
     TensorFlow's functions with custom gradients.
     """
     return lambda x: function(x)

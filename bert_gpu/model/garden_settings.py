@@ -7,12 +7,14 @@ dataclass.
 
 import ast
 import dataclasses
+from collections.abc import Iterable
+from typing import Any, NoReturn
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.model.config import GATED, ModelConfig
 
-# Names that Model Garden's encoders give to the fields of our ModelConfig. Their layer_norm_eps is
-# always 1e-12.
+# The names of our ModelConfig's fields in Model Garden's encoders, whose layer_norm_eps is always
+# 1e-12.
 FIELDS = {
     "vocab_size": ("vocab_size", "word_vocab_size"),
     "hidden_size": ("hidden_size",),
@@ -35,15 +37,15 @@ FIELDS = {
 HEAD_FIELDS = ("mlm_transform", "decoder_bias", "pooling", "pooler_size")
 
 
-def activation_name(name):
-    """The name under which tf_keras knows our activation `name`. It must differ from theirs: Model
-    Garden's gelu is the tanh approximation.
+def activation_name(name: str) -> str:
+    """Return the name under which our activation `name` is registered in tf_keras. It must differ
+    from theirs: Model Garden's gelu is the tanh approximation.
     """
     return f"bert_gpu_{name}"
 
 
-def transfer(config, theirs, flag, shares_layers):
-    """Sets the fields of `theirs` from a ModelConfig; names activations by `activation_name`.
+def transfer(config: ModelConfig, theirs: Any, flag: str, shares_layers: bool) -> None:
+    """Set the fields of `theirs` from a ModelConfig; names activations by `activation_name`.
 
     Args:
       flag: the flag as the user gave it. shares_layers: whether all layers share one set of
@@ -53,7 +55,7 @@ def transfer(config, theirs, flag, shares_layers):
     """
     names = {field.name for field in dataclasses.fields(theirs)}
 
-    def refuse(field, remedy):
+    def refuse(field: str, remedy: str) -> NoReturn:
         raise UserError(
             f"{flag} has no such switch", remedy, setting=field, value=str(getattr(config, field))
         )
@@ -81,8 +83,8 @@ def transfer(config, theirs, flag, shares_layers):
             setattr(theirs, name, activation_name(value) if field.name == "hidden_act" else value)
 
 
-def read_options(encoder, theirs, options):
-    """Parses FIELD=VALUE texts for fields that ModelConfig does not have: ((field, value), ...).
+def read_options(encoder: str, theirs: Any, options: Iterable[str]) -> tuple[tuple[str, Any], ...]:
+    """Parse FIELD=VALUE texts for fields that ModelConfig does not have: ((field, value), ...).
 
     Raises UserError for an unknown field, a field that has its own flag, and a value whose type
     differs from the default's.
@@ -114,8 +116,8 @@ def read_options(encoder, theirs, options):
     return tuple(pairs)
 
 
-def _parse(what, text, default):
-    """Parses the value of a field to the type of its default, to a number if that is None."""
+def _parse(place: str, text: str, default: Any) -> Any:
+    """Parse the value of a field to the type of its default, to a number if that is None."""
     if isinstance(default, str):
         return text
     try:
@@ -126,8 +128,8 @@ def _parse(what, text, default):
         value = float(value)
     if isinstance(default, tuple) and isinstance(value, list):
         value = tuple(value)
-    wanted = (int, float) if default is None else type(default)
-    if not isinstance(value, wanted) or isinstance(value, bool) != isinstance(default, bool):
+    expected = (int, float) if default is None else type(default)
+    if not isinstance(value, expected) or isinstance(value, bool) != isinstance(default, bool):
         kind = "number" if default is None else type(default).__name__
-        raise UserError(f"{what} must be of type {kind}, like its default {default}")
+        raise UserError(f"{place} must be of type {kind}, like its default {default}")
     return value

@@ -3,68 +3,77 @@ answers) and their losses.
 
 Legend: B batch, S sequence, P predictions, H hidden, V vocabulary, C classes.
 
-They are functions of the encoder's output and take its config.
+Heads are functions of the encoder's output and take its config.
 
 Losses are sums, with separate counts: the mean over a step is the sum over all micro-batches and
 replicas divided by the global count. Counts need no forward pass, so they are known before the
 first backward pass.
 """
 
+from collections.abc import Callable, Container, Mapping, Sequence
+
+import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base.fused import column_sums, custom_gradient, fused, widened
+from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.layers import dense, dropout, norm, project, select, sizes, ungated
 from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
 
 
-def mlm_weights(config):
-    """Transform and output bias of the masked-word head; its output kernel is the word
-    embeddings, of width E.
+def mlm_weights(config: ModelConfig) -> dict[str, WeightSpec]:
+    """Return the transform and the output bias of the masked-word head; its output kernel is the
+    table of word embeddings, of width E.
     """
     specs = {}
     if config.mlm_transform:
-        specs.update(
-            dense_weights(
+        specs = {
+            **dense_weights(
                 config, "mlm/transform", config.hidden_size, config.embedding_width, config.use_bias
-            )
-        )
-        specs.update(norm_weights(config, "mlm/norm", config.embedding_width))
+            ),
+            **norm_weights(config, "mlm/norm", config.embedding_width),
+        }
     if config.decoder_bias:
         specs["mlm/bias"] = WeightSpec((config.vocab_size,), "zeros")
     return specs
 
 
-def pooler_weights(config, width=None):
-    """A dense layer from H to the width of the sentence vector, by default H."""
+def pooler_weights(config: ModelConfig, width: int | None = None) -> dict[str, WeightSpec]:
+    """Return a dense layer from H to the width of the sentence vector, by default H."""
     return dense_weights(config, "pooler", config.hidden_size, width or config.hidden_size)
 
 
-def nsp_weights(config):
-    """Pooler and scores of the next-sentence head."""
+def nsp_weights(config: ModelConfig) -> dict[str, WeightSpec]:
+    """Return the pooler and the scores of the next-sentence head."""
     return {**pooler_weights(config), **dense_weights(config, "nsp", config.hidden_size, 2)}
 
 
-def classifier_weights(config, num_classes):
-    """A pooler and the scores of a classifier of texts; with one class it is a regressor."""
+def classifier_weights(config: ModelConfig, num_classes: int) -> dict[str, WeightSpec]:
+    """Return a pooler and the scores of a classifier of texts; with one class it is a regressor."""
     return {
         **pooler_weights(config, config.pooled_size),
         **dense_weights(config, "classifier", config.pooled_size, num_classes),
     }
 
 
-def token_classifier_weights(config, num_classes):
-    """Scores of a classifier of tokens."""
+def token_classifier_weights(config: ModelConfig, num_classes: int) -> dict[str, WeightSpec]:
+    """Return the scores of a classifier of tokens."""
     return dense_weights(config, "token_classifier", config.hidden_size, num_classes)
 
 
-def span_weights(config):
-    """Scores of an answer's first and last token."""
+def span_weights(config: ModelConfig) -> dict[str, WeightSpec]:
+    """Return the scores of an answer's first and last token."""
     return dense_weights(config, "span", config.hidden_size, 2)
 
 
-def mlm_product(weights, hidden, config, dtype=tf.float32):
-    """(scores of every word at the masked positions, biases yet to be added): their hidden states
-    (B, P, H) -> (B x P, V), [(V,)] or [].
+def mlm_product(
+    weights: Mapping[str, tf.Tensor],
+    hidden: tf.Tensor,
+    config: ModelConfig,
+    dtype: tf.DType = tf.float32,
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Return (scores of every word at the masked positions, biases that the caller adds): the
+    hidden states of these positions (B, P, H) -> (B x P, V), [(V,)] or [].
     """
     x = tf.reshape(tf.cast(hidden, dtype), [-1, config.hidden_size])
     if config.mlm_transform:
@@ -74,23 +83,36 @@ def mlm_product(weights, hidden, config, dtype=tf.float32):
     return logits, [weights["mlm/bias"]] if config.decoder_bias else []
 
 
-def mlm_products(config):
-    """Multiply-adds of `mlm_product` for one masked word: H E in the transform, if any, and E V in
-    the scores.
+def mlm_products(config: ModelConfig) -> int:
+    """Return the multiply-adds of `mlm_product` for one masked word: H E in the transform, if any,
+    and E V in the scores.
 
     Selecting the masked positions, in the encoder, is a lookup, and counts nothing.
     """
     return dense_products(mlm_weights(config)) + config.embedding_width * config.vocab_size
 
 
-def mlm_logits(weights, hidden, positions, config, dtype=tf.float32):
-    """Scores of every word, only at the masked positions: (B, S, H), (B, P) -> (B, P, V)."""
+def mlm_logits(
+    weights: Mapping[str, tf.Tensor],
+    hidden: tf.Tensor,
+    positions: tf.Tensor,
+    config: ModelConfig,
+    dtype: tf.DType = tf.float32,
+) -> tf.Tensor:
+    """Return the scores of every word, only at the masked positions: (B, S, H), (B, P) -> (B, P,
+    V).
+    """
     return chosen_mlm_logits(weights, select(tf.cast(hidden, dtype), positions), config, dtype)
 
 
-def chosen_mlm_logits(weights, hidden, config, dtype=tf.float32):
-    """Scores of every word from the hidden states of the masked positions: (B, P, H) -> (B, P,
-    V).
+def chosen_mlm_logits(
+    weights: Mapping[str, tf.Tensor],
+    hidden: tf.Tensor,
+    config: ModelConfig,
+    dtype: tf.DType = tf.float32,
+) -> tf.Tensor:
+    """Return the scores of every word from the hidden states of the masked positions: (B, P, H) ->
+    (B, P, V).
     """
     logits, bias = mlm_product(weights, hidden, config, dtype)
     return tf.reshape(
@@ -99,53 +121,54 @@ def chosen_mlm_logits(weights, hidden, config, dtype=tf.float32):
     )
 
 
-def best_words(logits, has_piece, count):
-    """The likeliest words, best first: (M, V) -> probabilities float32 (M, K), ids int32 (M, K).
+def best_words(logits: tf.Tensor, has_piece: np.ndarray, count: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the likeliest words, best first: (M, V) -> probabilities float32 (M, K), ids int32 (M,
+    K).
 
-    All rows of the table share the softmax, as in training and in transformers; those without a
-    piece (has_piece, bool (V,), says which) are no words.
+    has_piece: bool (V,), False for rows of the table without a piece: they are part of the softmax,
+    as in training and in transformers, but they are no words.
     """
     shares = tf.where(has_piece, tf.nn.softmax(tf.cast(logits, tf.float32)), -1.0)
     return tf.math.top_k(shares, min(count, int(has_piece.sum())))
 
 
 @fused
-def _added(first, second):
+def _added(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
     return tf.cast(tf.cast(first, tf.float32) + tf.cast(second, tf.float32), first.dtype)
 
 
 @custom_gradient
-def two_uses_one_gradient(table):
-    """Returns a table (V, E) once for each of its two uses, as embeddings and as output kernel, so
+def two_uses_one_gradient(table: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable]:
+    """Return a table (V, E) once for each of its two uses, as embeddings and as output kernel, so
     that their gradients are added in one pass.
     """
     return (tf.identity(table), tf.identity(table)), _added
 
 
-def nsp_logits(weights, pooled):
-    """(B, H) -> (B, 2); class 0 means "is next", 1 "random", as in Google's and Hugging Face's
-    BERT.
+def nsp_logits(weights: Mapping[str, tf.Tensor], pooled: tf.Tensor) -> tf.Tensor:
+    """Return the scores of the next-sentence head: (B, H) -> (B, 2); class 0 means "is next", 1
+    "random", as in Google's and Hugging Face's BERT.
     """
     return dense(weights, "nsp", pooled)
 
 
-def pool(weights, hidden):
-    """The sentence vector: tanh of a dense layer over [CLS], the first token; (B, S,
-    H) -> (B, H). S may be 1.
+def pool(weights: Mapping[str, tf.Tensor], hidden: tf.Tensor) -> tf.Tensor:
+    """Return the sentence vector, tanh of a dense layer over [CLS], the first token: (B, S, H) ->
+    (B, H). S may be 1.
     """
     return tf.tanh(dense(weights, "pooler", hidden[:, 0]))
 
 
-def nsp_products(config):
-    """Multiply-adds of the next-sentence head for one sentence vector: H^2 in the pooler, 2 H in
-    the scores.
+def nsp_products(config: ModelConfig) -> int:
+    """Return the multiply-adds of the next-sentence head for one sentence vector: H^2 in the
+    pooler, 2 H in the scores.
     """
     return dense_products(nsp_weights(config))
 
 
-def pooling_of(config, weights):
-    """(pooling, width) of the pooler among a model's weights: those of the classifier if it has
-    one, else those of the next-sentence head.
+def pooling_of(config: ModelConfig, weights: Container[str]) -> tuple[str, int]:
+    """Return (pooling, width) of the pooler among a model's weights: those of the classifier if it
+    has one, else those of the next-sentence head.
     """
     return (
         (config.pooling, config.pooled_size)
@@ -154,16 +177,18 @@ def pooling_of(config, weights):
     )
 
 
-def sentence_positions(batch, config):
-    """The positions, int32 (B, 1), that `sentence_vector` reads of a batch; None = all."""
+def sentence_positions(batch: Mapping[str, tf.Tensor], config: ModelConfig) -> tf.Tensor | None:
+    """Return the positions, int32 (B, 1), that `sentence_vector` reads of a batch; None = all."""
     if config.pooling != "first":
         return None
     return tf.zeros([sizes(batch["input_ids"])[0], 1], tf.int32)
 
 
-def sentence_vector(weights, hidden, mask, config):
-    """Input of a classifier for each row: tanh of a dense layer over [CLS] or over the mean of all
-    tokens, by config.pooling.
+def sentence_vector(
+    weights: Mapping[str, tf.Tensor], hidden: tf.Tensor, mask: tf.Tensor, config: ModelConfig
+) -> tf.Tensor:
+    """Return the input of a classifier for each row: tanh of a dense layer over [CLS] or over the
+    mean of all tokens, by config.pooling.
 
     Args:
       hidden: (B, S, H), or those at `sentence_positions`. mask: (B, S), 1 for tokens, 0 for
@@ -180,23 +205,39 @@ def sentence_vector(weights, hidden, mask, config):
     return tf.tanh(dense(weights, "pooler", tf.cast(mean, hidden.dtype)))
 
 
-def classifier_logits(weights, pooled, seed=None, rate=0.0):
-    """(B, config.pooled_size) -> (B, C), with dropout of the sentence vector while training."""
+def classifier_logits(
+    weights: Mapping[str, tf.Tensor],
+    pooled: tf.Tensor,
+    seed: tf.Tensor | None = None,
+    rate: float = 0.0,
+) -> tf.Tensor:
+    """Return the scores of a text's classes, (B, config.pooled_size) -> (B, C), with dropout of the
+    sentence vector while training.
+    """
     return dense(weights, "classifier", dropout(pooled, rate, seed, "classifier"))
 
 
-def token_logits(weights, hidden, seed=None, rate=0.0):
-    """Scores of every token's classes, (B, S, H) -> (B, S, C), with dropout while training."""
+def token_logits(
+    weights: Mapping[str, tf.Tensor],
+    hidden: tf.Tensor,
+    seed: tf.Tensor | None = None,
+    rate: float = 0.0,
+) -> tf.Tensor:
+    """Return the scores of every token's classes, (B, S, H) -> (B, S, C), with dropout while
+    training.
+    """
     return _each_token(weights, "token_classifier", dropout(hidden, rate, seed, "token_classifier"))
 
 
-def span_logits(weights, hidden):
-    """Scores of every token as an answer's first and as its last: (B, S, H) -> (B, S), (B, S)."""
+def span_logits(weights: Mapping[str, tf.Tensor], hidden: tf.Tensor) -> list[tf.Tensor]:
+    """Return the scores of every token as an answer's first and as its last: (B, S, H) -> (B, S),
+    (B, S).
+    """
     return tf.unstack(_each_token(weights, "span", hidden), axis=-1)
 
 
-def _each_token(weights, name, hidden):
-    """A dense layer on each vector: (B, S, H) -> (B, S, out)."""
+def _each_token(weights: Mapping[str, tf.Tensor], name: str, hidden: tf.Tensor) -> tf.Tensor:
+    """Return a dense layer on each vector: (B, S, H) -> (B, S, out)."""
     batch_size, length = sizes(hidden)[:2]
     rows = dense(weights, name, tf.reshape(hidden, [-1, hidden.shape[-1]]))
     return tf.reshape(rows, [batch_size, length, rows.shape[-1]])
@@ -206,14 +247,24 @@ _widened = fused(widened)
 
 
 @fused
-def _sum_of_exponentials(logits, largest, bias):
+def _sum_of_exponentials(
+    logits: tf.Tensor, largest: tf.Tensor, bias: Sequence[tf.Tensor]
+) -> tf.Tensor:
     return tf.reduce_sum(tf.exp(widened(logits, bias) - largest[:, None]), -1)
 
 
 @fused
-def _cross_entropy_gradient(logits, labels, logarithms, upstream, classes, bias):
-    """(softmax - 1 at the label) x upstream, in one pass. classes: 0, 1, ...; an argument, because
-    XLA computes a range slowly on CPUs.
+def _cross_entropy_gradient(
+    logits: tf.Tensor,
+    labels: tf.Tensor,
+    logarithms: tf.Tensor,
+    upstream: tf.Tensor,
+    classes: tf.Tensor,
+    bias: Sequence[tf.Tensor],
+) -> tf.Tensor:
+    """Return (softmax - 1 at the label) x upstream, in one pass.
+
+    classes: 0, 1, ...; an argument, because XLA computes a range slowly on CPUs.
     """
     wide = tf.exp(widened(logits, bias) - logarithms[:, None]) * upstream[:, None]
     return tf.cast(
@@ -221,58 +272,65 @@ def _cross_entropy_gradient(logits, labels, logarithms, upstream, classes, bias)
     )
 
 
-def cross_entropy(logits, labels, *bias):
-    """-log softmax(logits + bias)[label] in float32: (R, C), int32 (R,) and optionally (C,) ->
-    (R,).
+def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, *bias: tf.Tensor) -> tf.Tensor:
+    """Return -log softmax(logits + bias)[label] in float32: (R, C), int32 (R,) and optionally (C,)
+    -> (R,).
     """
     return cross_entropy_and_correct(logits, labels, *bias)[0]
 
 
 @custom_gradient
-def cross_entropy_and_correct(logits, labels, *bias):
-    """(`cross_entropy`, whether no class scores higher than the label: float32 (R,) of 0 and 1,
-    which costs nothing beside it).
+def cross_entropy_and_correct(
+    logits: tf.Tensor, labels: tf.Tensor, *bias: tf.Tensor
+) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable]:
+    """Return (`cross_entropy`, float32 (R,): 1 where no class scores higher than the label, else
+    0). The second costs nothing beside the first.
 
     Of arrays as large as the logits, only the logits are kept. For the width of a vocabulary,
     TensorFlow's own op takes twice as long on a CPU, gradient included, and it is slower still with
     deterministic ops.
     """
     wide = _widened(logits, bias)
-    largest, chosen = tf.reduce_max(wide, -1), tf.gather(wide, labels, batch_dims=1)
+    largest = tf.reduce_max(wide, -1)
+    of_label = tf.gather(wide, labels, batch_dims=1)
     logarithms = largest + tf.math.log(_sum_of_exponentials(logits, largest, bias))
 
-    def gradient(upstream, _):
+    def gradient(upstream: tf.Tensor, _: tf.Tensor) -> tuple[tf.Tensor | None, ...]:
         classes = tf.range(sizes(logits)[1])
         dlogits = _cross_entropy_gradient(logits, labels, logarithms, upstream, classes, bias)
         return dlogits, None, *(column_sums(dlogits, b.dtype) for b in bias)
 
-    return (logarithms - chosen, tf.cast(chosen >= largest, tf.float32)), gradient
+    return (logarithms - of_label, tf.cast(of_label >= largest, tf.float32)), gradient
 
 
-def summed_loss_and_correct(logits, labels, weights, bias=()):
-    """Weighted sums of the cross-entropy and of what is correct: (..., C), (...), (...), [(C,)] or
-    [] -> two float32 scalars.
+def summed_loss_and_correct(
+    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, bias: Sequence[tf.Tensor] = ()
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the weighted sum of the cross-entropy and the weighted number of correct predictions:
+    (..., C), (...), (...), [(C,)] or [] -> two float32 scalars.
     """
     logits = tf.reshape(logits, [-1, logits.shape[-1]])
-    labels, weights = (
-        tf.reshape(tf.cast(labels, tf.int32), [-1]),
-        tf.reshape(tf.cast(weights, tf.float32), [-1]),
-    )
+    labels = tf.reshape(tf.cast(labels, tf.int32), [-1])
+    weights = tf.reshape(tf.cast(weights, tf.float32), [-1])
     losses, correct = cross_entropy_and_correct(logits, labels, *bias)
     return tf.reduce_sum(losses * weights), tf.reduce_sum(correct * weights)
 
 
-def summed_loss(logits, labels, weights):
-    """Summed cross-entropy and the sum of the weights: (..., C), (...), (...) -> two float32
-    scalars.
+def summed_loss(
+    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the weighted sum of the cross-entropy and the sum of the weights: (..., C), (...),
+    (...) -> two float32 scalars.
     """
     loss, _ = summed_loss_and_correct(logits, labels, weights)
     return loss, tf.reduce_sum(tf.cast(weights, tf.float32))
 
 
-def summed_correct(logits, labels, weights):
-    """Weighted number of correct predictions, and the sum of the weights; arguments as for
-    `summed_loss`.
+def summed_correct(
+    logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the weighted number of correct predictions, and the sum of the weights; arguments as
+    for `summed_loss`.
     """
     correct = tf.cast(
         tf.reshape(tf.argmax(logits, -1, tf.int32), [-1])

@@ -10,16 +10,18 @@ between the products are compiled into a few passes (fused.py), gradients includ
 """
 
 import hashlib
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from bert_gpu.base.fused import column_sums, custom_gradient, elementwise, fused, has_gpu, widened
+from bert_gpu.model.config import ModelConfig
 
 
-def sizes(x):
-    """The shape of a tensor as a list: ints where they are known, scalar tensors elsewhere."""
+def sizes(x: tf.Tensor) -> list[int | tf.Tensor]:
+    """Return the shape of a tensor: ints where they are known, scalar tensors elsewhere."""
     static = x.shape.as_list()
     if None not in static:
         return static
@@ -27,45 +29,48 @@ def sizes(x):
     return [dynamic[axis] if size is None else size for axis, size in enumerate(static)]
 
 
-def select(hidden, positions):
-    """The vectors at some positions of each row: (B, S, H), int32 (B, P) -> (B, P, H).
+def select(hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
+    """Return the vectors at some positions of each row: (B, S, H), int32 (B, P) -> (B, P, H).
 
-    A product with one-hot rows, exact for finite values (float32 on GPUs: as TensorFloat-32, like
-    all products). The gradient of a gather is a scatter, which makes XLA on GPUs lay out all hidden
-    states of the model in columns.
+    They are a product with one-hot rows, exact for finite values (in float32 on GPUs as exact as
+    TensorFloat-32, like all products). The gradient of a gather would be a scatter, which makes XLA
+    on GPUs lay out all hidden states of the model in columns.
     """
-    chosen = tf.one_hot(positions, sizes(hidden)[1], dtype=hidden.dtype)  # (B, P, S)
+    one_hot = tf.one_hot(positions, sizes(hidden)[1], dtype=hidden.dtype)  # (B, P, S)
 
     @custom_gradient
-    def choose(hidden):
-        return tf.matmul(chosen, hidden), lambda upstream: tf.matmul(
-            chosen, upstream, transpose_a=True
+    def pick(hidden: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+        return tf.matmul(one_hot, hidden), lambda upstream: tf.matmul(
+            one_hot, upstream, transpose_a=True
         )
 
-    return choose(hidden)
+    return pick(hidden)
 
 
-def project(weights, name, x):
-    """(x @ kernel, biases): (R, in) -> (R, out), and [(out,)], or [] for a layer without bias.
+def project(
+    weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor
+) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    """Return (x @ kernel, biases): (R, in) -> (R, out), and [(out,)], or [] for a layer without
+    bias.
 
-    For callers that add the bias in a compiled pass over the product. TensorFlow's op for a product
-    with its bias takes up to twice as long as the product alone (bfloat16, CPU).
+    Callers add the bias in a compiled pass over the product. TensorFlow's op for a product with its
+    bias takes up to twice as long as the product alone (bfloat16, CPU).
     """
     bias = weights.get(f"{name}/bias")
     return tf.matmul(x, tf.cast(weights[f"{name}/kernel"], x.dtype)), [] if bias is None else [bias]
 
 
-def dense(weights, name, x):
-    """x @ kernel + bias: (R, in) -> (R, out), for small layers. A layer without a "bias" weight
-    adds none.
+def dense(weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor) -> tf.Tensor:
+    """Return x @ kernel + bias: (R, in) -> (R, out), for small layers. A layer without a "bias"
+    weight adds none.
     """
     x, bias = project(weights, name, x)
     return tf.nn.bias_add(x, tf.cast(bias[0], x.dtype)) if bias else x
 
 
-def _row_means(x):
-    """(R, H) -> (R, 1). XLA on CPUs sums along rows one value at a time, but along columns many at
-    a time.
+def _row_means(x: tf.Tensor) -> tf.Tensor:
+    """Return the mean of each row, (R, H) -> (R, 1). XLA on CPUs sums along rows one value at a
+    time, but along columns many at a time.
     """
     size = x.shape[1]
     if not has_gpu() and size is not None and size % 32 == 0:
@@ -74,8 +79,10 @@ def _row_means(x):
 
 
 @fused
-def _normalise(x, scale, bias, eps):
-    """(result, mean, 1 / deviation): (R, H) in x's dtype, (R, 1) and (R, 1) float32."""
+def _normalise(
+    x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor, eps: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return (result, mean, 1 / deviation): (R, H) in x's dtype, (R, 1) and (R, 1) float32."""
     wide = tf.cast(x, tf.float32)
     mean = _row_means(wide)
     inverse = tf.math.rsqrt(_row_means(tf.square(wide - mean)) + eps)
@@ -83,25 +90,28 @@ def _normalise(x, scale, bias, eps):
 
 
 @fused
-def _normalise_gradient(x, scale, mean, inverse, upstream):
-    """Gradients of x (R, H), scale and bias (H,)."""
-    # Without the barrier, XLA on GPUs computes both again in here, and can no longer sum columns
-    # while it reads.
+def _normalise_gradient(
+    x: tf.Tensor, scale: tf.Tensor, mean: tf.Tensor, inverse: tf.Tensor, upstream: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return the gradients of x (R, H), scale and bias (H,)."""
+    # Without the barrier, XLA on GPUs computes both again in this function, and can no longer sum
+    # columns while it reads x.
     mean, inverse = gen_xla_ops.xla_optimization_barrier([mean, inverse])
-    upstream, normal = tf.cast(upstream, tf.float32), (tf.cast(x, tf.float32) - mean) * inverse
+    upstream = tf.cast(upstream, tf.float32)
+    normal = (tf.cast(x, tf.float32) - mean) * inverse
     scaled = upstream * scale
     projection = tf.reduce_mean(scaled * normal, -1, keepdims=True)
     dx = (scaled - tf.reduce_mean(scaled, -1, keepdims=True) - normal * projection) * inverse
     return tf.cast(dx, x.dtype), tf.reduce_sum(upstream * normal, 0), tf.reduce_sum(upstream, 0)
 
 
-def layer_norm(weights, name, x, eps):
-    """Layer normalisation over the last axis (Ba et al. 2016): (R, H) -> (R, H), statistics in
-    float32, result in x's dtype.
+def layer_norm(weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor, eps: float) -> tf.Tensor:
+    """Return the layer normalisation over the last axis (Ba et al. 2016): (R, H) -> (R, H),
+    statistics in float32, result in x's dtype.
     """
 
     @custom_gradient
-    def normalise(x, scale, bias):
+    def normalise(x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         y, mean, inverse = _normalise(x, scale, bias, tf.constant(eps, tf.float32))
         return y, lambda upstream: _normalise_gradient(x, scale, mean, inverse, upstream)
 
@@ -113,39 +123,44 @@ def layer_norm(weights, name, x, eps):
 
 
 @fused
-def _scale_to_unit(x, scale, eps):
-    """(result, 1 / root mean square): (R, H) in x's dtype, (R, 1) float32."""
+def _scale_to_unit(x: tf.Tensor, scale: tf.Tensor, eps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return (result, 1 / root mean square): (R, H) in x's dtype, (R, 1) float32."""
     wide = tf.cast(x, tf.float32)
     inverse = tf.math.rsqrt(_row_means(tf.square(wide)) + eps)
     return tf.cast(wide * inverse * scale, x.dtype), inverse
 
 
 @fused
-def _scale_to_unit_gradient(x, scale, inverse, upstream):
-    """Gradients of x (R, H) and scale (H,)."""
+def _scale_to_unit_gradient(
+    x: tf.Tensor, scale: tf.Tensor, inverse: tf.Tensor, upstream: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the gradients of x (R, H) and scale (H,)."""
     inverse = gen_xla_ops.xla_optimization_barrier([inverse])[0]  # as in `_normalise_gradient`
-    upstream, normal = tf.cast(upstream, tf.float32), tf.cast(x, tf.float32) * inverse
+    upstream = tf.cast(upstream, tf.float32)
+    normal = tf.cast(x, tf.float32) * inverse
     scaled = upstream * scale
     dx = (scaled - normal * tf.reduce_mean(scaled * normal, -1, keepdims=True)) * inverse
     return tf.cast(dx, x.dtype), tf.reduce_sum(upstream * normal, 0)
 
 
-def rms_norm(weights, name, x, eps):
-    """Division by the root mean square of the last axis, times a scale (Zhang & Sennrich 2019,
-    "Root Mean Square Layer Normalization", section 3): (R, H) -> (R, H), statistics in float32,
-    result in x's dtype. It neither subtracts the mean nor adds a bias.
+def rms_norm(weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor, eps: float) -> tf.Tensor:
+    """Divide by the root mean square of the last axis and multiply by a scale (Zhang & Sennrich
+    2019, "Root Mean Square Layer Normalization", section 3): (R, H) -> (R, H), statistics in
+    float32, result in x's dtype. It neither subtracts the mean nor adds a bias.
     """
 
     @custom_gradient
-    def normalise(x, scale):
+    def normalise(x: tf.Tensor, scale: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         y, inverse = _scale_to_unit(x, scale, tf.constant(eps, tf.float32))
         return y, lambda upstream: _scale_to_unit_gradient(x, scale, inverse, upstream)
 
     return normalise(x, tf.cast(weights[f"{name}/scale"], tf.float32))
 
 
-def norm(weights, name, x, config):
-    """The normalisation of --norm_type: (R, H) -> (R, H) in x's dtype."""
+def norm(
+    weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor, config: ModelConfig
+) -> tf.Tensor:
+    """Return the normalisation of --norm_type: (R, H) -> (R, H) in x's dtype."""
     function = {"layer_norm": layer_norm, "rms_norm": rms_norm}[config.norm_type]
     return function(weights, name, x, config.layer_norm_eps)
 
@@ -160,8 +175,8 @@ _PLAIN = {
 _GATES = {"geglu": "gelu", "reglu": "relu", "swiglu": "silu"}
 
 
-def _gated(gate):
-    def function(x):
+def _gated(gate: str) -> Callable[[tf.Tensor], tf.Tensor]:
+    def function(x: tf.Tensor) -> tf.Tensor:
         values, gates = tf.split(x, 2, -1)
         return values * _PLAIN[gate](gates)
 
@@ -174,19 +189,19 @@ ACTIVATIONS = {
 }
 
 
-def activate(name, x, *bias):
-    """The activation `name` of x + bias, (R, I) and (I,). A gate halves I: it multiplies the first
-    half by the activation of the second (Cramming).
+def activate(name: str, x: tf.Tensor, *bias: tf.Tensor) -> tf.Tensor:
+    """Return the activation `name` of x + bias, (R, I) and (I,). A gate halves I: it multiplies the
+    first half by the activation of the second (Cramming).
     """
     return ACTIVATIONS[name](x, *bias)
 
 
-plus_bias = elementwise(tf.identity)  # (R, H) and a bias (H,)
+plus_bias = elementwise(tf.identity)  # adds a bias (H,) to (R, H)
 
 
-def ungated(name):
-    """The activation of the gate in a gated activation, (R, I) and a bias -> (R, I); any other
-    activation is returned itself.
+def ungated(name: str) -> Callable[..., tf.Tensor]:
+    """Return the activation of the gate in a gated activation, (R, I) and a bias -> (R, I); any
+    other activation itself.
     """
     return ACTIVATIONS[_GATES.get(name, name)]
 
@@ -194,11 +209,11 @@ def ungated(name):
 DRAW_COLUMNS = 2048  # words of 32 bits
 
 
-def mix(x):
-    """A bijection of uint32 in which each input bit flips each output bit half of the time.
+def mix(x: tf.Tensor) -> tf.Tensor:
+    """Hash uint32 by a bijection in which each input bit flips each output bit half of the time.
 
-    lowbias32 of C. Wellons's hash-prospector (public domain), found by searching hashes of two
-    multiplications for little bias.
+    It is lowbias32 of C. Wellons's hash-prospector (public domain), the result of a search for
+    little bias among hashes of two multiplications.
     """
     for distance, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         x = tf.bitwise.bitwise_xor(
@@ -208,12 +223,12 @@ def mix(x):
 
 
 @fused
-def _draw(num_rows, key):
-    """uint16 (num_rows x DRAW_COLUMNS x 2,): halves of mix(mix(start + 0, 1, ...) ^ key) for the
-    two words of an int32 (2,).
+def _draw(num_rows: int | tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+    """Return uint16 (num_rows x DRAW_COLUMNS x 2,): halves of mix(mix(start + 0, 1, ...) ^ key) for
+    the two words of an int32 (2,).
 
-    The counters are the sum of a column and a row, because TensorFlow would fold one array of them
-    into the program as a constant.
+    The counters are the sum of a column and a row, because TensorFlow would fold a single array of
+    them into the program as a constant.
     """
     start, key = tf.unstack(tf.bitcast(key, tf.uint32))
     columns, rows = (tf.cast(tf.range(size), tf.uint32) for size in (DRAW_COLUMNS, num_rows))
@@ -222,15 +237,15 @@ def _draw(num_rows, key):
 
 
 @fused
-def hide_from_xla(x):
-    """Returns x as a value that XLA knows nothing about, so that values derived from it are
-    computed again instead of kept.
+def hide_from_xla(x: tf.Tensor) -> tf.Tensor:
+    """Return x behind a barrier for XLA, so that values derived from it are computed again instead
+    of kept.
     """
     return gen_xla_ops.xla_optimization_barrier([x])[0]
 
 
-def draw_bits(shape, seed, dropout_key):
-    """Draws 16 random bits, as uint16, for each value of one dropout, in `shape`.
+def draw_bits(shape: Sequence[int | tf.Tensor], seed: tf.Tensor, dropout_key: str) -> tf.Tensor:
+    """Draw 16 random bits, as uint16, for each value of one dropout, in `shape`.
 
     The bits are a hash of the value's index in the tensor, the seed and the key (Salmon et al.
     2011, "Parallel random numbers: as easy as 1, 2, 3", without their margin of safety): the same
@@ -240,8 +255,7 @@ def draw_bits(shape, seed, dropout_key):
     CPU the hash takes half of Philox's time.
 
     Args:
-      shape: list of ints or scalar tensors, as from `sizes`.
-      seed: int32 (2,).
+      shape: as from `sizes`. seed: int32 (2,).
       dropout_key: name of the dropout in the network, such as "layer_0/attention".
     """
     name = np.frombuffer(hashlib.sha256(dropout_key.encode()).digest()[:8], "<i4")
@@ -254,9 +268,9 @@ def draw_bits(shape, seed, dropout_key):
     return tf.reshape(bits[:num_values], shape)
 
 
-def drop_threshold(rate):
-    """(threshold, share kept): uint16 bits below the threshold drop a value; the share is within
-    2^-17 of 1 - rate.
+def drop_threshold(rate: float) -> tuple[tf.Tensor, np.float32]:
+    """Return (threshold, share of the values that stay): uint16 bits below the threshold drop a
+    value; the share is within 2^-17 of 1 - rate.
 
     Scaling by the exact share keeps the mean.
     """
@@ -265,33 +279,41 @@ def drop_threshold(rate):
 
 
 @fused
-def _drop(x, bits, threshold, share):
+def _drop(x: tf.Tensor, bits: tf.Tensor, threshold: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
     return tf.where(
         bits >= threshold, tf.cast(tf.cast(x, tf.float32) / share, x.dtype), tf.zeros((), x.dtype)
     )
 
 
 @fused
-def _drop_and_add(x, change, bits, threshold, share, bias):
-    kept = tf.where(bits >= threshold, widened(change, bias) / share, 0.0)
-    return tf.cast(tf.cast(x, tf.float32) + kept, x.dtype)
+def _drop_and_add(
+    x: tf.Tensor,
+    change: tf.Tensor,
+    bits: tf.Tensor,
+    threshold: tf.Tensor,
+    share: tf.Tensor,
+    bias: Sequence[tf.Tensor],
+) -> tf.Tensor:
+    dropped = tf.where(bits >= threshold, widened(change, bias) / share, 0.0)
+    return tf.cast(tf.cast(x, tf.float32) + dropped, x.dtype)
 
 
 @fused
-def _add(x, change, bias):
+def _add(x: tf.Tensor, change: tf.Tensor, bias: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.cast(tf.cast(x, tf.float32) + widened(change, bias), x.dtype)
 
 
-def dropout(x, rate, seed, dropout_key):
-    """Zeroes a share `rate` of the values and scales up the others. Returns x itself for rate 0 or
-    seed None.
+def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None, dropout_key: str) -> tf.Tensor:
+    """Zero a share `rate` of the values and scale up the others. Return x itself for rate 0 or seed
+    None.
     """
     if not rate or seed is None:
         return x
-    bits, (threshold, share) = draw_bits(sizes(x), seed, dropout_key), drop_threshold(rate)
+    bits = draw_bits(sizes(x), seed, dropout_key)
+    threshold, share = drop_threshold(rate)
 
     @custom_gradient
-    def drop(x):
+    def drop(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         return _drop(x, bits, threshold, share), lambda upstream: _drop(
             upstream, bits, threshold, share
         )
@@ -299,17 +321,25 @@ def dropout(x, rate, seed, dropout_key):
     return drop(x)
 
 
-def add_dropped(x, change, bias, rate, seed, dropout_key):
-    """x + dropout(change + bias), in one pass: (R, H), (R, H) and [(H,)] or [] -> (R, H). The
-    residual connection of a block.
+def add_dropped(
+    x: tf.Tensor,
+    change: tf.Tensor,
+    bias: Sequence[tf.Tensor],
+    rate: float,
+    seed: tf.Tensor | None,
+    dropout_key: str,
+) -> tf.Tensor:
+    """Return x + dropout(change + bias), the residual connection of a block, in one pass: (R, H),
+    (R, H) and [(H,)] or [] -> (R, H).
     """
     drop = bool(rate) and seed is not None
     if drop:
-        bits, (threshold, share) = draw_bits(sizes(change), seed, dropout_key), drop_threshold(rate)
+        bits = draw_bits(sizes(change), seed, dropout_key)
+        threshold, share = drop_threshold(rate)
 
     @custom_gradient
-    def add(x, change, *bias):
-        def gradient(upstream):
+    def add(x: tf.Tensor, change: tf.Tensor, *bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
             dchange = _drop(upstream, bits, threshold, share) if drop else upstream
             return upstream, dchange, *(column_sums(dchange, b.dtype) for b in bias)
 

@@ -1,5 +1,5 @@
-"""Rows that hold several sequences: which tokens see each other, and positions that restart in
-each.
+"""Computes for rows that hold several sequences which tokens see each other, and positions that
+restart in each sequence.
 
 A packed batch has sequence_ids (B, S): one id above 0 for all tokens of a sequence, which are
 consecutive in the row, and 0 for padding. A few int32 ops on (B, S), which XLA compiles for any
@@ -13,9 +13,9 @@ import tensorflow as tf
 from bert_gpu.model.layers import sizes
 
 
-def sequence_bias(sequence_ids, positions=None):
-    """(B, S) -> (B, 1, S, S) float32, added to attention scores: 0 between tokens of one sequence,
-    -1e9 elsewhere. With positions (B, P), only their rows: (B, 1, P, S).
+def sequence_bias(sequence_ids: tf.Tensor, positions: tf.Tensor | None = None) -> tf.Tensor:
+    """Return the bias of attention scores: (B, S) -> (B, 1, S, S) float32, 0 between tokens of one
+    sequence, -1e9 elsewhere. With positions (B, P), only their rows: (B, 1, P, S).
     """
     query_ids = (
         sequence_ids if positions is None else tf.gather(sequence_ids, positions, batch_dims=1)
@@ -24,9 +24,9 @@ def sequence_bias(sequence_ids, positions=None):
     return tf.where(is_other, tf.constant(-1e9), tf.constant(0.0))
 
 
-def _runs(sequence_ids):
-    """Index of each token's run of equal ids, and the position where each run of a row begins:
-    int32 (B, S), (B, S); unused entries of the second are 0.
+def _runs(sequence_ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the index of each token's run of equal ids, and the position where each run of a row
+    begins: int32 (B, S), (B, S); unused entries of the second are 0.
     """
     batch_size, length = sizes(sequence_ids)
     is_start = tf.concat(
@@ -41,7 +41,7 @@ def _runs(sequence_ids):
     return run, tf.reshape(begins, [batch_size, length])
 
 
-def restarted_positions(sequence_ids):
-    """The position of each token in its sequence, from 0: (B, S) -> int32 (B, S)."""
+def restarted_positions(sequence_ids: tf.Tensor) -> tf.Tensor:
+    """Return the position of each token in its sequence, from 0: (B, S) -> int32 (B, S)."""
     run, begins = _runs(sequence_ids)
     return tf.range(sizes(sequence_ids)[1])[None] - tf.gather(begins, run, batch_dims=1)

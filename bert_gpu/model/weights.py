@@ -7,16 +7,19 @@ values.
 
 import hashlib
 import typing
+from collections.abc import Mapping
 
 import numpy as np
+
+from bert_gpu.model.config import ModelConfig
 
 
 class WeightSpec(typing.NamedTuple):
     """Shape and initializer of a weight: "normal" (truncated, with standard deviation `value`),
     "constant" (`value`), "zeros" or "ones".
 
-    num_blocks: how many matrices of equal size it holds side by side, each with its own columns:
-    3 for query, key and value.
+    num_blocks: how many matrices of equal size the weight holds side by side, each with its own
+    columns, such as 3 for query, key and value.
     """
 
     shape: tuple[int, ...]
@@ -25,42 +28,51 @@ class WeightSpec(typing.NamedTuple):
     num_blocks: int = 1
 
 
-def dense_weights(config, name, num_inputs, num_outputs, use_bias=True, num_blocks=1):
-    """Specifications of a dense layer: kernel (in, out) and bias (out,)."""
+def dense_weights(
+    config: ModelConfig,
+    name: str,
+    num_inputs: int,
+    num_outputs: int,
+    use_bias: bool = True,
+    num_blocks: int = 1,
+) -> dict[str, WeightSpec]:
+    """Return the specifications of a dense layer: kernel (in, out) and bias (out,)."""
     kernel = WeightSpec((num_inputs, num_outputs), "normal", config.initializer_range, num_blocks)
     bias = {f"{name}/bias": WeightSpec((num_outputs,), "zeros")} if use_bias else {}
     return {f"{name}/kernel": kernel} | bias
 
 
-def column_blocks(specs):
-    """{name: number of matrices side by side} of the weights that hold several."""
+def column_blocks(specs: Mapping[str, WeightSpec]) -> dict[str, int]:
+    """Return {name: number of matrices side by side} of the weights that hold several."""
     return {name: spec.num_blocks for name, spec in specs.items() if spec.num_blocks > 1}
 
 
-def dense_products(specs):
-    """Multiply-adds of the dense layers among specifications, for one row: the number of entries of
-    their kernels.
+def dense_products(specs: Mapping[str, WeightSpec]) -> int:
+    """Return the multiply-adds of the dense layers among specifications, for one row: the number of
+    entries of their kernels.
     """
     return sum(int(np.prod(spec.shape)) for name, spec in specs.items() if name.endswith("/kernel"))
 
 
-def norm_weights(config, name, size):
-    """Specifications of a normalisation: scale and, unless it is RMSNorm, bias, (size,) each."""
+def norm_weights(config: ModelConfig, name: str, size: int) -> dict[str, WeightSpec]:
+    """Return the specifications of a normalisation: scale and, unless it is RMSNorm, bias, (size,)
+    each.
+    """
     scale = {f"{name}/scale": WeightSpec((size,), "ones")}
     if config.norm_type == "rms_norm":
         return scale
     return scale | {f"{name}/bias": WeightSpec((size,), "zeros")}
 
 
-def initialize(specs, seed):
-    """Draws the first values, {name: float32 array}. Those of a weight depend only on the seed and
-    its name: adding a head changes no other weight.
+def initialize(specs: Mapping[str, WeightSpec], seed: int) -> dict[str, np.ndarray]:
+    """Draw the first values, {name: float32 array}. Those of a weight depend only on the seed and
+    its name, so that adding a head changes no other weight.
 
     The normal distribution is truncated at two standard deviations, not rescaled, as in Google's
     BERT.
     """
 
-    def draw(name, spec):
+    def draw(name: str, spec: WeightSpec) -> np.ndarray:
         if spec.initializer != "normal":
             return np.full(
                 spec.shape,

@@ -1,19 +1,25 @@
-"""Adam's two moments and the update direction that they give, shared by AdamW, LAMB and the 8-bit
+"""Adam's two moments and the direction of an update by them, shared by AdamW, LAMB and the 8-bit
 AdamW.
 
 Kingma & Ba 2015, Algorithm 1, with decoupled weight decay (Loshchilov & Hutter 2019, Algorithm 2).
-This module is not an optimizer; the functions named as in interface.py are for the modules that
-are.
+This module is not an optimizer; optimizers take from it the functions that interface.py names.
 """
 
 import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from bert_gpu.base import settings
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.settings import setting
-from bert_gpu.optim.interface import Slot
+from bert_gpu.optim.interface import Slot, Traits
 
-tf = LazyModule("tensorflow")
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from bert_gpu.optim.config import OptimizerConfig
+else:
+    tf = LazyModule("tensorflow")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -32,16 +38,19 @@ class Settings(settings.Settings):
     )
 
 
-def slots(traits, shape, config):
-    """{slot: Slot} of one weight: its first moment ("mean") and its second moment ("square")."""
+def slots(traits: Traits, shape: tuple[int, ...], config: "OptimizerConfig") -> dict[str, Slot]:
+    """Return {slot: Slot} of one weight: its first moment ("mean") and its second moment
+    ("square").
+    """
     return {"mean": Slot(shape), "square": Slot(shape)}
 
 
-def corrections(num_updates, config):
-    """The divisors that correct the bias of the two moments: (float32, float32) scalars, or 1s.
+def corrections(
+    num_updates: "tf.Tensor", config: "OptimizerConfig"
+) -> "tuple[tf.Tensor | float, tf.Tensor | float]":
+    """Return the divisors that correct the bias of the two moments: float32 scalars, or 1s.
 
-    Args:
-      num_updates: int32 scalar, updates so far including this one. config: OptimizerConfig.
+    num_updates: int32 scalar, updates so far including this one.
     """
     if not config.adam_bias_correction:
         return 1.0, 1.0
@@ -49,19 +58,31 @@ def corrections(num_updates, config):
     return 1.0 - tf.pow(config.adam_beta1, exponent), 1.0 - tf.pow(config.adam_beta2, exponent)
 
 
-def moments(first_moment, second_moment, gradient, config):
-    """(first moment, second moment), updated by a gradient; all have the same shape."""
-    beta1, beta2 = config.adam_beta1, config.adam_beta2
-    return beta1 * first_moment + (1.0 - beta1) * gradient, beta2 * second_moment + (
-        1.0 - beta2
-    ) * tf.square(gradient)
+def moments(
+    first_moment: "tf.Tensor",
+    second_moment: "tf.Tensor",
+    gradient: "tf.Tensor",
+    config: "OptimizerConfig",
+) -> "tuple[tf.Tensor, tf.Tensor]":
+    """Return the two moments, updated by a gradient; all have the same shape."""
+    return (
+        config.adam_beta1 * first_moment + (1.0 - config.adam_beta1) * gradient,
+        config.adam_beta2 * second_moment + (1.0 - config.adam_beta2) * tf.square(gradient),
+    )
 
 
-def direction(traits, weight, first_moment, second_moment, corrections, config):
-    """Adam's update for a learning rate of 1, weight decay included, in the shape of the weight.
+def direction(
+    traits: Traits,
+    weight: "tf.Tensor",
+    first_moment: "tf.Tensor",
+    second_moment: "tf.Tensor",
+    corrections: "Sequence[tf.Tensor | float]",
+    config: "OptimizerConfig",
+) -> "tf.Tensor":
+    """Return Adam's update for a learning rate of 1, weight decay included, in the shape of the
+    weight.
 
-    Args:
-      traits: anything with `is_decayed`. corrections: from the function of that name.
+    corrections: from the function of that name.
     """
     update = (first_moment / corrections[0]) / (
         tf.sqrt(second_moment / corrections[1]) + config.adam_epsilon

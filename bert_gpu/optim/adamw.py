@@ -5,31 +5,40 @@ As in BERT, epsilon is added to the root of the second moment after bias correct
 normalisation are not decayed (google-research/bert, optimization.py).
 """
 
-import dataclasses
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from bert_gpu.optim import adam
-from bert_gpu.optim.interface import is_decayed
+from bert_gpu.optim.interface import Traits, is_decayed
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from bert_gpu.optim.config import OptimizerConfig
 
 SUMMARY = "Adam with decoupled weight decay (Loshchilov & Hutter 2019)"
-Settings, slots, corrections = adam.Settings, adam.slots, adam.corrections
+Settings = adam.Settings
+slots = adam.slots
+corrections = adam.corrections
 
 
-@dataclasses.dataclass(frozen=True)
-class Traits:
-    """is_decayed: whether weight decay applies."""
-
-    is_decayed: bool
-
-
-def traits(name, shape, config):
-    """Traits of the weight `name`."""
+def traits(name: str, shape: tuple[int, ...], config: OptimizerConfig) -> Traits:
+    """Return the traits of the weight `name`."""
     return Traits(is_decayed(name, config))
 
 
-def step(traits, weight, gradient, state, learning_rate, corrections, config):
-    """One AdamW update of one weight; arguments and results as in interface.py. traits: anything
-    with `is_decayed`.
-    """
+def step(
+    traits: Traits,
+    weight: tf.Tensor,
+    gradient: tf.Tensor,
+    state: Mapping[str, tf.Tensor],
+    learning_rate: tf.Tensor,
+    corrections: Sequence[tf.Tensor | float],
+    config: OptimizerConfig,
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """Update one weight once by AdamW; arguments and results as in interface.py."""
     first_moment, second_moment = adam.moments(state["mean"], state["square"], gradient, config)
     update = adam.direction(traits, weight, first_moment, second_moment, corrections, config)
     return weight - learning_rate * update, {"mean": first_moment, "square": second_moment}

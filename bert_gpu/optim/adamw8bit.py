@@ -11,78 +11,83 @@ and so do weights too small to matter.
 Legend: N elements of a weight, B elements of a block, K = ceil(N / B) blocks.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bert_gpu.base.environment import LazyModule
-from bert_gpu.optim import adam, adamw
+from bert_gpu.optim import adam, adamw, interface
 from bert_gpu.optim.interface import Slot, is_decayed
 
-tf = LazyModule("tensorflow")
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from bert_gpu.optim.config import OptimizerConfig
+else:
+    tf = LazyModule("tensorflow")
 
 SUMMARY = "AdamW with both moments in 8 bits, a quarter of its memory (Dettmers et al. 2022)"
-Settings, corrections = adam.Settings, adam.corrections
+Settings = adam.Settings
+corrections = adam.corrections
 
-# bitsandbytes, the paper's own software: min_8bit_size. Smaller tensors save next to nothing.
+# min_8bit_size of bitsandbytes, the software of the paper. Smaller tensors save next to nothing.
 MIN_QUANTIZED_SIZE = 4096
-BLOCK_SIZE = 2048  # B, of Dettmers et al. 2022
+BLOCK_SIZE = 2048  # B, from Dettmers et al. 2022
 SMALLEST = np.float32(np.finfo(np.float32).tiny)  # replaces a block's magnitude of 0
 
 # A cell is 1 / 128 of a binade (it drops 16 bits of the mantissa): [2^-23, 1) has 23 binades, and 1
 # has its own cell. Anything below belongs to the cell of 0.
-CELL_SHIFT, FIRST_BINADE, ONE = (
-    16,
-    np.float32(2.0**-23).view(np.int32),
-    np.float32(1.0).view(np.int32),
-)
+CELL_SHIFT = 16
+FIRST_BINADE = np.float32(2.0**-23).view(np.int32)
+ONE = np.float32(1.0).view(np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
-class Traits:
-    """is_decayed: whether weight decay applies. is_quantized: whether the moments are stored in 8
-    bits.
-    """
+class Traits(interface.Traits):
+    """is_quantized: whether the moments are stored in 8 bits."""
 
-    is_decayed: bool
     is_quantized: bool
 
 
-def traits(name, shape, config):
-    """Traits of the weight `name`; large enough matrices other than embeddings are quantised."""
-    is_quantized = (
-        len(shape) >= 2 and math.prod(shape) >= MIN_QUANTIZED_SIZE and "embedding" not in name
-    )
-    return Traits(is_decayed(name, config), is_quantized)
+def traits(name: str, shape: tuple[int, ...], config: OptimizerConfig) -> Traits:
+    """Return the traits of the weight `name`: large enough matrices other than embeddings are
+    quantised.
+    """
+    is_large_matrix = len(shape) >= 2 and math.prod(shape) >= MIN_QUANTIZED_SIZE
+    return Traits(is_decayed(name, config), is_large_matrix and "embedding" not in name)
 
 
 @functools.lru_cache
-def dynamic_map(signed):
-    """The 256 values of the dynamic tree data type, ascending, float32 in [-1, 1] or [0, 1] (the
-    paper's sections 1.3, 2.2).
+def dynamic_map(signed: bool) -> np.ndarray:
+    """Return the 256 values of the dynamic tree data type, ascending, float32 in [-1, 1] or [0, 1]
+    (the paper's sections 1.3, 2.2).
 
     A code has a sign, leading zeros that count its decade, and a fraction in the remaining bits:
     each lower decade has one bit of fraction less. A fraction means the middle of its interval of
     the decade [0.1, 1]. The unsigned type uses the sign bit for the fraction. The two remaining
     codes are 0 and 1, so the signed type has no -1.
     """
-    magnitudes = []
+    parts = []
     for decade in range(7):
         num_fractions = 2 ** (decade + (not signed))
         edges = np.linspace(0.1, 1.0, num_fractions + 1)
-        magnitudes.append((edges[:-1] + edges[1:]) / 2 * 10.0 ** (decade - 6))
-    magnitudes = np.concatenate(magnitudes)
+        parts.append((edges[:-1] + edges[1:]) / 2 * 10.0 ** (decade - 6))
+    magnitudes = np.concatenate(parts)
     return np.concatenate([-magnitudes[::-1] if signed else [], [0.0], magnitudes, [1.0]]).astype(
         np.float32
     )
 
 
 @functools.lru_cache
-def lookup(signed):
-    """(cells, midpoints) for magnitudes: the code of each cell's lowest value, int32; the value at
-    which the next code begins, float32.
+def lookup(signed: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return (cells, midpoints) for magnitudes: the code of each cell's lowest value, int32; the
+    value at which the next code begins, float32.
     """
     magnitudes = dynamic_map(signed)[127 if signed else 0 :].astype(np.float64)  # from 0 to 1
     midpoints = ((magnitudes[:-1] + magnitudes[1:]) / 2).astype(np.float32)
@@ -92,14 +97,16 @@ def lookup(signed):
     return cells, np.append(midpoints, np.float32(np.inf))
 
 
-def encode(blocks, signed):
-    """Nearest codes and magnitudes: float32 (K, B) -> uint8 (K, B), float32 (K,)."""
+def encode(blocks: tf.Tensor, signed: bool) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the nearest codes and the blocks' magnitudes: float32 (K, B) -> uint8 (K, B), float32
+    (K,).
+    """
     absmax = tf.reduce_max(tf.abs(blocks), axis=1)
     normed = blocks / tf.maximum(absmax, SMALLEST)[:, None]
     magnitude = tf.abs(normed)
     cells, midpoints = lookup(signed)
     bits = tf.bitcast(tf.maximum(magnitude, FIRST_BINADE.view(np.float32)), tf.int32)
-    # NaN would be out of range
+    # The minimum keeps NaN within the table.
     cell = tf.minimum(tf.bitwise.right_shift(bits - FIRST_BINADE, CELL_SHIFT), len(cells) - 1)
     code = tf.gather(tf.constant(cells), cell)
     code += tf.cast(magnitude >= tf.gather(tf.constant(midpoints), code), tf.int32)
@@ -108,13 +115,13 @@ def encode(blocks, signed):
     return tf.cast(code, tf.uint8), absmax
 
 
-def decode(codes, absmax, signed):
-    """uint8 (K, B), float32 (K,) -> float32 (K, B)."""
+def decode(codes: tf.Tensor, absmax: tf.Tensor, signed: bool) -> tf.Tensor:
+    """Return the values of codes: uint8 (K, B), float32 (K,) -> float32 (K, B)."""
     return tf.gather(tf.constant(dynamic_map(signed)), tf.cast(codes, tf.int32)) * absmax[:, None]
 
 
-def to_blocks(tensor, block_size):
-    """(N elements of any shape) -> (K, B), padded with zeros."""
+def to_blocks(tensor: tf.Tensor, block_size: int) -> tf.Tensor:
+    """Cut N elements of any shape into blocks: -> (K, B), padded with zeros."""
     flat = tf.reshape(tensor, [-1])
     size = flat.shape[0]
     block_size = min(block_size, size)
@@ -124,15 +131,16 @@ def to_blocks(tensor, block_size):
     return tf.reshape(flat, [-1, block_size])
 
 
-def from_blocks(blocks, shape):
-    """The inverse of `to_blocks`."""
-    flat, size = tf.reshape(blocks, [-1]), math.prod(shape)
+def from_blocks(blocks: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
+    """Undo `to_blocks`."""
+    flat = tf.reshape(blocks, [-1])
+    size = math.prod(shape)
     return tf.reshape(flat if flat.shape[0] == size else flat[:size], shape)
 
 
-def slots(traits, shape, config):
-    """{slot: Slot} of one weight: codes in its shape and one magnitude for each block; AdamW's
-    slots for weights that are not quantised.
+def slots(traits: Traits, shape: tuple[int, ...], config: OptimizerConfig) -> dict[str, Slot]:
+    """Return {slot: Slot} of one weight: codes in its shape and one magnitude for each block;
+    AdamW's slots for weights that are not quantised.
     """
     if not traits.is_quantized:
         return adamw.slots(traits, shape, config)
@@ -145,13 +153,21 @@ def slots(traits, shape, config):
     }
 
 
-def step(traits, weight, gradient, state, learning_rate, corrections, config):
-    """One AdamW update of one weight; arguments and results as in interface.py."""
+def step(
+    traits: Traits,
+    weight: tf.Tensor,
+    gradient: tf.Tensor,
+    state: Mapping[str, tf.Tensor],
+    learning_rate: tf.Tensor,
+    corrections: Sequence[tf.Tensor | float],
+    config: OptimizerConfig,
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """Update one weight once by AdamW; arguments and results as in interface.py."""
     if not traits.is_quantized:
         return adamw.step(traits, weight, gradient, state, learning_rate, corrections, config)
     shape = tuple(weight.shape)
 
-    def read(moment, signed):
+    def read(moment: str, signed: bool) -> tf.Tensor:
         blocks = decode(
             to_blocks(state[f"{moment}_codes"], BLOCK_SIZE),
             state[f"{moment}_absmax"],
@@ -159,7 +175,7 @@ def step(traits, weight, gradient, state, learning_rate, corrections, config):
         )
         return from_blocks(blocks, shape)
 
-    def written(moment, values, signed):
+    def quantize(moment: str, values: tf.Tensor, signed: bool) -> dict[str, tf.Tensor]:
         codes, absmax = encode(to_blocks(values, BLOCK_SIZE), signed)
         return {f"{moment}_codes": from_blocks(codes, shape), f"{moment}_absmax": absmax}
 
@@ -169,4 +185,4 @@ def step(traits, weight, gradient, state, learning_rate, corrections, config):
     weight = weight - learning_rate * adam.direction(
         traits, weight, first_moment, second_moment, corrections, config
     )
-    return weight, written("mean", first_moment, True) | written("square", second_moment, False)
+    return weight, quantize("mean", first_moment, True) | quantize("square", second_moment, False)

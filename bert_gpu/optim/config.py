@@ -2,6 +2,9 @@
 
 import dataclasses
 import re
+import types
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, setting
@@ -10,7 +13,7 @@ from bert_gpu.optim import adamw, adamw8bit, lamb, muon
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(Settings):
-    """How the learning rate changes over a run."""
+    """The settings of the learning rate's course over a run."""
 
     curve: str = setting(
         "linear",
@@ -67,7 +70,7 @@ class ScheduleConfig(Settings):
         high=1.0,
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         warmup = f"--num_warmup_steps={self.num_warmup_steps}"
         if self.lr_schedule == "time" and self.total_training_time is None:
@@ -99,8 +102,8 @@ class ScheduleConfig(Settings):
                 where=warmup,
             )
 
-    def without_effect(self, name):
-        """As of Settings, with what `needs` cannot say."""
+    def without_effect(self, name: str) -> str | None:
+        """Return the message of Settings, or one for a rule that `needs` cannot express."""
         if name == "warmup_proportion" and self.curve == "triangle":
             return "--warmup_proportion has no effect with --curve=triangle, which has its own rise"
         return super().without_effect(name)
@@ -135,7 +138,7 @@ class CommonSettings(Settings):
         1.0, "Clip gradients to this global norm after the all-reduce; 0 = never.", low=0.0
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         try:
             re.compile(self.weight_decay_exclude)
@@ -147,19 +150,18 @@ class CommonSettings(Settings):
             ) from error
 
 
-def make_config(optimizers):
-    """Builds the settings class of a table of optimizers: the common settings, then those of each
-    row.
-
-    Any other setting affects only the optimizers whose `Settings` have it.
+def make_config(optimizers: Mapping[str, types.ModuleType]) -> Any:
+    """Build the settings class of a table of optimizers: the common settings, then those of each
+    row, which affect only the optimizers whose `Settings` have them.
 
     Args:
       optimizers: {name: module as in interface.py}.
 
     Returns: a subclass of CommonSettings and of every module's Settings; its objects have the
-    attribute `module`, the module of the chosen optimizer.
+    attribute `module`, the module of the selected optimizer.
     """
-    fields, readers = {}, {}
+    fields: dict[str, dataclasses.Field] = {}
+    readers: dict[str, list[str]] = {}
     for name, module in optimizers.items():
         for field in dataclasses.fields(module.Settings):
             assert fields.setdefault(field.name, field) is field, (
@@ -170,7 +172,9 @@ def make_config(optimizers):
     assert not fields.keys() & common.keys(), f"common settings are {', '.join(common)}"
 
     summaries = "; ".join(f"{name}: {module.SUMMARY}" for name, module in optimizers.items())
-    rules = {"optimizer": dict(help=f"{summaries}.", choices=tuple(optimizers))}
+    rules: dict[str, dict[str, Any]] = {
+        "optimizer": dict(help=f"{summaries}.", choices=tuple(optimizers))
+    }
     rules |= {
         name: dict(needs=field.metadata["needs"] or ("optimizer", tuple(readers[name])))
         for name, field in fields.items()
@@ -204,4 +208,12 @@ def make_config(optimizers):
 
 
 OPTIMIZERS = {"adamw": adamw, "lamb": lamb, "adamw8bit": adamw8bit, "muon": muon}
-OptimizerConfig = make_config(OPTIMIZERS)
+
+if TYPE_CHECKING:
+
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class OptimizerConfig(muon.Settings, CommonSettings):  # Muon's Settings include the others'
+        @property
+        def module(self) -> types.ModuleType: ...
+else:
+    OptimizerConfig = make_config(OPTIMIZERS)

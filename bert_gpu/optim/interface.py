@@ -1,25 +1,26 @@
 """The interface of optimizers: each is one module, registered by one row of the table in config.py.
 
-For weights of any shape and a config, an OptimizerConfig, the module of an optimizer has:
+The module of an optimizer has these names, for weights of any shape; config is an OptimizerConfig:
 
   SUMMARY: a description for the help of --optimizer.
   Settings: a subclass of settings.Settings with the settings that it reads beside the common ones
     of config.py. Optimizers share settings by inheritance; no two settings may have the same name.
-  traits(name, shape, config) -> a frozen dataclass with everything that a weight's name decides
-    about its update. Weights of equal traits and shape share one compiled step.
+  traits(name, shape, config) -> Traits, or a frozen dataclass that extends them, with all that
+    a weight's name decides about its update. Weights of equal traits and shape share one compiled
+    step.
   slots(traits, shape, config) -> {slot: Slot}: the state that the weight needs.
   corrections(num_updates, config) -> tuple of float32 scalars that are the same for all weights, so
     that an update computes them once. num_updates: int32 scalar, updates so far including this one.
   step(traits, weight, gradient, state, learning_rate, corrections, config) -> (weight, state) after
     the update. weight, gradient: float32 tensors of one shape; state: {slot: tensor}, as `slots`;
-    learning_rate: float32 scalar, the peak times the schedule's factor.
+    learning_rate: float32 scalar, the peak times the factor of the schedule.
 
 A module may compute a part of its update for many weights together, in matrix products: work too
 heavy for each replica to repeat, or for one compiled pass. It then also has:
 
   joint_shape(traits, shape, num_blocks) -> (num_blocks, ...), the shape of the weight's part in
-    it, None for weights that take no part. num_blocks: how many matrices of equal size the weight
-    holds side by side (model.weights.WeightSpec).
+    the joint work, None for weights that take no part. num_blocks: how many matrices of equal size
+    the weight holds side by side (model.weights.WeightSpec).
   joint_input(traits, gradient, state, num_blocks, config, dtype) -> tensor of that shape and of
     `dtype`, the compute type. gradient: float32.
   joint_work(inputs) -> tensor of the same shape. Inputs of equal shape are concatenated over all
@@ -33,27 +34,38 @@ traits for them, and its `slots` and `step` call that optimizer's functions. Tra
 not tuples, because tuples of different classes can be equal.
 """
 
+import dataclasses
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from bert_gpu.optim.config import OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Traits:
+    """is_decayed: whether weight decay applies."""
+
+    is_decayed: bool
 
 
 class Slot(NamedTuple):
     """One array of an optimizer's state: shape, type, and the first value of all elements."""
 
-    shape: tuple
-    dtype: type = np.float32
+    shape: tuple[int, ...]
+    dtype: type[np.generic] = np.float32
     start: int = 0
 
 
-def is_excluded(name, expression):
-    """Whether a regular expression matches anywhere in a weight's name; an empty one excludes
-    nothing.
+def is_excluded(name: str, expression: str) -> bool:
+    """Return whether a regular expression matches anywhere in a weight's name; an empty one
+    excludes nothing.
     """
     return bool(expression and re.search(expression, name))
 
 
-def is_decayed(name, config):
-    """Whether weight decay applies to the weight `name`."""
+def is_decayed(name: str, config: "OptimizerConfig") -> bool:
+    """Return whether weight decay applies to the weight `name`."""
     return config.weight_decay_rate > 0.0 and not is_excluded(name, config.weight_decay_exclude)

@@ -6,37 +6,45 @@ batches stable. As in NVIDIA's BERT and Model Garden, the paper's phi, a bound o
 identity, and weights of --weight_decay_exclude keep Adam's step length.
 """
 
+from __future__ import annotations
+
 import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from bert_gpu.base.environment import LazyModule
-from bert_gpu.optim import adam
+from bert_gpu.optim import adam, interface
 from bert_gpu.optim.interface import is_decayed, is_excluded
 
-tf = LazyModule("tensorflow")
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from bert_gpu.optim.config import OptimizerConfig
+else:
+    tf = LazyModule("tensorflow")
 
 SUMMARY = "for very large batches (You et al. 2020)"
-Settings, slots, corrections = adam.Settings, adam.slots, adam.corrections
+Settings = adam.Settings
+slots = adam.slots
+corrections = adam.corrections
 
 
 @dataclasses.dataclass(frozen=True)
-class Traits:
-    """is_decayed: whether weight decay applies. is_adapted: whether the step is multiplied by the
-    trust ratio.
-    """
+class Traits(interface.Traits):
+    """is_adapted: whether the step is multiplied by the trust ratio."""
 
-    is_decayed: bool
     is_adapted: bool
 
 
-def traits(name, shape, config):
-    """Traits of the weight `name`."""
-    is_adapted = not is_excluded(name, config.weight_decay_exclude)
-    return Traits(is_decayed(name, config), is_adapted)
+def traits(name: str, shape: tuple[int, ...], config: OptimizerConfig) -> Traits:
+    """Return the traits of the weight `name`."""
+    return Traits(is_decayed(name, config), not is_excluded(name, config.weight_decay_exclude))
 
 
-def trust_ratio(weight, update):
-    """norm(weight) / norm(update), 1 where either is 0: float32 scalar."""
-    weight_norm, update_norm = tf.norm(weight), tf.norm(update)
+def trust_ratio(weight: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
+    """Return norm(weight) / norm(update), 1 where either is 0: float32 scalar."""
+    weight_norm = tf.norm(weight)
+    update_norm = tf.norm(update)
     return tf.where(
         (weight_norm > 0.0) & (update_norm > 0.0),
         weight_norm / tf.where(update_norm > 0.0, update_norm, 1.0),
@@ -44,8 +52,16 @@ def trust_ratio(weight, update):
     )
 
 
-def step(traits, weight, gradient, state, learning_rate, corrections, config):
-    """One LAMB update of one weight; arguments and results as in interface.py."""
+def step(
+    traits: Traits,
+    weight: tf.Tensor,
+    gradient: tf.Tensor,
+    state: Mapping[str, tf.Tensor],
+    learning_rate: tf.Tensor,
+    corrections: Sequence[tf.Tensor | float],
+    config: OptimizerConfig,
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """Update one weight once by LAMB; arguments and results as in interface.py."""
     first_moment, second_moment = adam.moments(state["mean"], state["square"], gradient, config)
     update = adam.direction(traits, weight, first_moment, second_moment, corrections, config)
     if traits.is_adapted:

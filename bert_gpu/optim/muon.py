@@ -13,14 +13,23 @@ Legend: m <= n sides of a matrix, K matrices of these sides in the whole model.
 import dataclasses
 import math
 import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, TypeGuard
 
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.settings import setting
 from bert_gpu.base.weight_names import layer_of
-from bert_gpu.optim import adam, adamw
+from bert_gpu.optim import adam, adamw, interface
 from bert_gpu.optim.interface import Slot, is_decayed
 
-tf, fused = LazyModule("tensorflow"), LazyModule("bert_gpu.base.fused")
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from bert_gpu.base import fused
+    from bert_gpu.optim.config import OptimizerConfig
+else:
+    tf = LazyModule("tensorflow")
+    fused = LazyModule("bert_gpu.base.fused")
 
 SUMMARY = "orthogonalised momentum for the matrices of the layers, AdamW for the rest (Jordan 2024)"
 corrections = adam.corrections
@@ -30,17 +39,19 @@ corrections = adam.corrections
 HEADS_LAST = re.compile(r"(query|key|value)\w*/kernel$")
 HEADS_FIRST = re.compile(r"attention_output\w*/kernel$")
 
-# Jordan 2024: of a x + b x^3 + c x^5, the coefficients with the steepest slope at 0 of which five
-# steps still keep [0, 1] near 1.
-A, B, C = 3.4445, -4.7750, 2.0315
+# The coefficients of a x + b x^3 + c x^5 (Jordan 2024): the slope at 0 is the steepest with which
+# five steps still move [0, 1] close to 1.
+A = 3.4445
+B = -4.7750
+C = 2.0315
 NUM_ITERATIONS = 5
-RMS_OF_ADAMW = 0.2  # Liu et al. 2025, 2.2: typical root mean square of AdamW's updates
-SMALLEST = 1e-37  # the least divisor of a momentum, so that zeros give an update of zeros
+RMS_OF_ADAMW = 0.2  # typical root mean square of AdamW's updates (Liu et al. 2025, 2.2)
+SMALLEST = 1e-37  # the smallest divisor of a momentum, so that zeros give an update of zeros
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(adam.Settings):
-    """Muon's constants, and those of the AdamW for the rest."""
+    """The constants of Muon, and of AdamW for the other weights."""
 
     muon_momentum: float = setting(
         0.95, "Decay of Muon's momentum (Nesterov's form).", low=0.0, below=1.0
@@ -54,12 +65,9 @@ class Settings(adam.Settings):
 
 
 @dataclasses.dataclass(frozen=True)
-class Traits:
-    """is_decayed: whether weight decay applies. num_row_axes: how many leading axes of the weight
-    are rows of the matrix.
-    """
+class Traits(interface.Traits):
+    """num_row_axes: how many leading axes of the weight are rows of the matrix."""
 
-    is_decayed: bool
     num_row_axes: int
 
 
@@ -72,9 +80,9 @@ def is_inner_kernel(name: str) -> bool:
     return re.search(r"/.+/kernel$", name) is not None and "router/" not in name
 
 
-def traits(name, shape, config):
-    """Traits of the weight `name`: Muon's for the matrices of the layers and of the head's
-    transform.
+def traits(name: str, shape: tuple[int, ...], config: "OptimizerConfig") -> interface.Traits:
+    """Return the traits of the weight `name`: Muon's for the matrices of the layers and of a head's
+    transform, AdamW's for the others.
     """
     num_row_axes = 0
     if is_inner_kernel(name):
@@ -87,35 +95,48 @@ def traits(name, shape, config):
     return adamw.traits(name, shape, config)
 
 
-def is_matrix(traits):
+def is_matrix(traits: interface.Traits) -> TypeGuard[Traits]:
     return isinstance(traits, Traits)
 
 
-def slots(traits, shape, config):
-    """{slot: Slot} of one weight: its momentum, 4 bytes for each element."""
+def slots(
+    traits: interface.Traits, shape: tuple[int, ...], config: "OptimizerConfig"
+) -> dict[str, Slot]:
+    """Return {slot: Slot} of one weight: its momentum, 4 bytes for each element."""
     if not is_matrix(traits):
         return adamw.slots(traits, shape, config)
     return {"momentum": Slot(shape)}
 
 
-def sides(traits, shape, num_blocks):
-    """(rows, columns) of each matrix that a weight of this shape holds."""
+def sides(traits: Traits, shape: tuple[int, ...], num_blocks: int) -> tuple[int, int]:
+    """Return (rows, columns) of each matrix that a weight of this shape holds."""
     rows = math.prod(shape[: traits.num_row_axes])
     return rows, math.prod(shape) // (rows * num_blocks)
 
 
-def joint_shape(traits, shape, num_blocks):
-    """(num_blocks, m, n) of one weight, None for AdamW's; as in interface.py."""
+def joint_shape(
+    traits: interface.Traits, shape: tuple[int, ...], num_blocks: int
+) -> tuple[int, ...] | None:
+    """Return (num_blocks, m, n) of one weight, None for a weight of AdamW."""
     return (num_blocks, *sorted(sides(traits, shape, num_blocks))) if is_matrix(traits) else None
 
 
-def next_momentum(momentum, gradient, config):
+def next_momentum(
+    momentum: "tf.Tensor", gradient: "tf.Tensor", config: "OptimizerConfig"
+) -> "tf.Tensor":
     return config.muon_momentum * momentum + (1.0 - config.muon_momentum) * gradient
 
 
-def joint_input(traits, gradient, state, num_blocks, config, dtype):
-    """The matrices to orthogonalise for one weight: Nesterov's momentum, with a Frobenius norm of
-    1 (smaller where no element reaches 1e-37).
+def joint_input(
+    traits: Traits,
+    gradient: "tf.Tensor",
+    state: "Mapping[str, tf.Tensor]",
+    num_blocks: int,
+    config: "OptimizerConfig",
+    dtype: "tf.DType",
+) -> "tf.Tensor":
+    """Return the matrices to orthogonalise for one weight: Nesterov's momentum, with a Frobenius
+    norm of 1 (smaller where no element reaches 1e-37).
 
     Arguments as in interface.py. Returns (num_blocks, m, n); matrices with more rows than columns
     are transposed.
@@ -126,14 +147,14 @@ def joint_input(traits, gradient, state, num_blocks, config, dtype):
         tf.reshape(update, [rows, num_blocks, columns]),
         [1, 2, 0] if rows > columns else [1, 0, 2],
     )
-    # First to magnitudes up to 1: squares of others leave the range of float32.
+    # The elements are scaled to at most 1 first, so that their squares fit the range of float32.
     blocks /= tf.maximum(tf.reduce_max(tf.abs(blocks), [1, 2], keepdims=True), SMALLEST)
     norms = tf.sqrt(tf.reduce_sum(tf.square(blocks), [1, 2], keepdims=True))
     return tf.cast(blocks / tf.maximum(norms, 1.0), dtype)
 
 
-def joint_work(matrices):
-    """Moves the singular values of matrices from (0, 1] to about 1 by five Newton-Schulz steps:
+def joint_work(matrices: "tf.Tensor") -> "tf.Tensor":
+    """Move the singular values of matrices from (0, 1] to about 1 by five Newton-Schulz steps:
     (K, m, n) -> (K, m, n).
 
     U S V^T -> U f(S) V^T, f(s) in [0.68, 1.203] where s > 0.002. The products are computed in the
@@ -145,33 +166,34 @@ def joint_work(matrices):
     return newton_schulz(matrices)
 
 
-def steps_per_gram(small, large, dtype):
-    """How many steps to take with each Gram matrix x x^T, (m, m); all of them together are
+def steps_per_gram(small: int, large: int, dtype: "tf.DType") -> tuple[int, ...]:
+    """Return how many steps to take with each Gram matrix x x^T, (m, m); their sum is
     NUM_ITERATIONS.
 
-    Until the next one only (m, m) matrices are multiplied: a step updates the Gram matrix and the
-    product of factors, by which x, (m, n), is multiplied once. That is less work for wide matrices,
-    but the rounding errors of small singular values grow twelvefold with each step. With all 24
-    bits one Gram matrix serves five steps. With bfloat16's 8 bits a second one is needed after
-    three, and the errors are about those of one for each step. TensorFloat-32, the default of
-    float32 on GPUs, has 11 bits; a GPU without it does a sixth more than it would have to.
+    Only (m, m) matrices are multiplied until the next Gram matrix: a step updates the Gram matrix
+    and the product of factors, by which x, (m, n), is multiplied once. That is less work for wide
+    matrices, but the rounding errors of small singular values grow twelvefold with each step. With
+    the 24 bits of float32, one Gram matrix serves five steps. With the 8 bits of bfloat16 a second
+    one is needed after three steps, and the errors are about those of one for each step.
+    TensorFloat-32, the default of float32 on GPUs, has 11 bits; a GPU without it does a sixth more
+    work than necessary.
     """
     if large < 2 * small:
         return (1,) * NUM_ITERATIONS
     if dtype != tf.float32:
-        return 3, 2
+        return (3, 2)
     has_tensor_float_32 = tf.config.experimental.tensor_float_32_execution_enabled()
     return (3, 2) if fused.has_gpu() and has_tensor_float_32 else (NUM_ITERATIONS,)
 
 
-def newton_schulz(x):
-    """`joint_work` for matrices (..., m, n), m <= n."""
+def newton_schulz(x: "tf.Tensor") -> "tf.Tensor":
+    """Return `joint_work` of matrices (..., m, n), m <= n."""
     identity = A * tf.eye(x.shape[-2], dtype=x.dtype)
 
-    def factor(gram):  # x -> factor(x x^T) x is a step
+    def factor(gram: "tf.Tensor") -> "tf.Tensor":  # a step maps x to factor(x x^T) x
         return identity + B * gram + C * tf.matmul(gram, gram)
 
-    for num_steps in steps_per_gram(*x.shape[-2:], x.dtype):
+    for num_steps in steps_per_gram(x.shape[-2], x.shape[-1], x.dtype):
         gram = tf.matmul(x, x, transpose_b=True)
         product = step = factor(gram)
         for _ in range(1, num_steps):
@@ -182,8 +204,8 @@ def newton_schulz(x):
     return x
 
 
-def joint_flops(shape, dtype):
-    """FLOPs of `joint_work` for inputs of shape (K, m, n), 2 for each multiply-add."""
+def joint_flops(shape: tuple[int, int, int], dtype: "tf.DType") -> int:
+    """Return the FLOPs of `joint_work` for inputs of shape (K, m, n), 2 for each multiply-add."""
     count, small, large = shape
     return count * sum(
         4 * small**2 * large + (8 * num_steps - 6) * small**3
@@ -191,9 +213,20 @@ def joint_flops(shape, dtype):
     )
 
 
-def step(traits, weight, gradient, state, learning_rate, corrections, config, orthogonal=None):
-    """One update of one weight; arguments and results as in interface.py. orthogonal:
-    (num_blocks, m, n), what `joint_work` made of the weight's `joint_input`.
+def step(
+    traits: interface.Traits,
+    weight: "tf.Tensor",
+    gradient: "tf.Tensor",
+    state: "Mapping[str, tf.Tensor]",
+    learning_rate: "tf.Tensor",
+    corrections: "Sequence[tf.Tensor | float]",
+    config: "OptimizerConfig",
+    orthogonal: "tf.Tensor" = None,
+) -> "tuple[tf.Tensor, dict[str, tf.Tensor]]":
+    """Update one weight once; arguments and results as in interface.py.
+
+    orthogonal: (num_blocks, m, n), the result of `joint_work` for the weight's `joint_input`; None
+    for a weight of AdamW.
     """
     if not is_matrix(traits):
         return adamw.step(
@@ -205,8 +238,8 @@ def step(traits, weight, gradient, state, learning_rate, corrections, config, or
             corrections,
             config,
         )
-    shape, num_blocks = tuple(weight.shape), orthogonal.shape[0]
-    rows, columns = sides(traits, shape, num_blocks)
+    shape = tuple(weight.shape)
+    rows, columns = sides(traits, shape, orthogonal.shape[0])
     update = tf.transpose(
         tf.cast(orthogonal, tf.float32), [2, 0, 1] if rows > columns else [1, 0, 2]
     )

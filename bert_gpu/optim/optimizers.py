@@ -1,8 +1,8 @@
 """Optimizers as functions on state: tensors in, tensors out; the training step owns the variables.
 
-State is a flat dict of tensors named "SLOT/WEIGHT". The update is a loop over weights; what an
-optimizer computes for many weights together comes before it. The module of the chosen optimizer
-updates each weight; this module knows only its interface (interface.py).
+State is a flat dict of tensors named "SLOT/WEIGHT". The update is a loop over weights, after the
+work that an optimizer does for many weights together. The module of the selected optimizer updates
+each weight, through the functions of interface.py.
 """
 
 import collections
@@ -10,18 +10,21 @@ import functools
 import math
 import re
 import types
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base.fused import fused
 from bert_gpu.base.weight_names import EMBEDDINGS, layers_of
+from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.optim.interface import Slot, Traits
 
 
-def slot_specs(weights, config):
-    """{"SLOT/WEIGHT": Slot} for weights {name: object with a shape}."""
-    specs = {}
+def slot_specs(weights: Mapping[str, Any], config: OptimizerConfig) -> dict[str, Slot]:
+    """Return {"SLOT/WEIGHT": Slot} for weights {name: object with a shape}."""
+    specs: dict[str, Slot] = {}
     for name, weight in weights.items():
         shape = tuple(weight.shape)
         slots = config.module.slots(config.module.traits(name, shape, config), shape, config)
@@ -29,12 +32,11 @@ def slot_specs(weights, config):
     return specs
 
 
-def initial_slots(weights, config):
-    """State of an optimizer before its first update: {"SLOT/WEIGHT": NumPy array, float32 or
+def initial_slots(weights: Mapping[str, Any], config: OptimizerConfig) -> dict[str, np.ndarray]:
+    """Return the state of an optimizer before its first update: {"SLOT/WEIGHT": array, float32 or
     uint8}.
 
-    Args:
-      weights: {name: object with a shape} of the trained weights. config: OptimizerConfig.
+    weights: {name: object with a shape} of the trained weights.
     """
     return {
         name: np.full(spec.shape, spec.start, spec.dtype)
@@ -42,8 +44,10 @@ def initial_slots(weights, config):
     }
 
 
-def state_bytes(weights, config):
-    """Bytes of an optimizer's state, from the shapes alone; arguments as for `initial_slots`."""
+def state_bytes(weights: Mapping[str, Any], config: OptimizerConfig) -> int:
+    """Return the bytes of an optimizer's state, from the shapes alone; arguments as for
+    `initial_slots`.
+    """
     return sum(
         math.prod(spec.shape) * np.dtype(spec.dtype).itemsize
         for spec in slot_specs(weights, config).values()
@@ -51,37 +55,36 @@ def state_bytes(weights, config):
 
 
 def update(
-    weights,
-    gradients,
-    slots,
-    learning_rate,
-    num_updates,
-    config,
-    gradient_factor=1.0,
+    weights: Mapping[str, tf.Tensor],
+    gradients: Mapping[str, tf.Tensor],
+    slots: Mapping[str, tf.Tensor],
+    learning_rate: tf.Tensor | float,
+    num_updates: tf.Tensor | int,
+    config: OptimizerConfig,
+    gradient_factor: tf.Tensor | float = 1.0,
     *,
-    parts=types.MappingProxyType({}),
-    dtype=tf.float32,
-    joint_results=None,
-    only_if=None,
-    all_names=None,
-):
-    """Updates all weights once by the optimizer of `config`; the update of each weight is one
+    parts: "Mapping[str, JointPart]" = types.MappingProxyType({}),
+    dtype: tf.DType = tf.float32,
+    joint_results: Mapping[tuple[int, ...], tf.Tensor] | None = None,
+    only_if: tf.Tensor | None = None,
+    all_names: Collection[str] | None = None,
+) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+    """Update all weights once by the optimizer of `config`; the update of each weight is one
     compiled pass over it.
 
     Args:
-      weights: {name: float32 tensor} of the trained weights. gradients: the same names, any float
-        type; they are cast to float32.
+      weights: float32, the trained weights. gradients: the same names, any float type; they are
+        cast to float32.
       slots: state, as from `initial_slots`.
       learning_rate: float32 scalar. num_updates: int32 scalar, updates so far including this one.
-      config: OptimizerConfig. gradient_factor: scalar that multiplies the gradients first, such as
-        that of `clip_factor`.
-      parts: of `joint_parts`; may be left out for an optimizer without joint work. dtype: as for
+      gradient_factor: scalar that multiplies the gradients first, such as that of `clip_factor`.
+      parts: from `joint_parts`; not needed for an optimizer without joint work. dtype: as for
         `joint_inputs`.
-      joint_results: {shape: tensor}, what the module's `joint_work` made of `joint_inputs`, where
-        replicas have divided it. Default: it is computed here.
+      joint_results: {shape: tensor}, the results of `joint_work` for `joint_inputs`, where replicas
+        have divided the work. Default: they are computed here.
       only_if: bool scalar tensor; where it is false, weights and slots are returned as they were.
-      all_names: of all weights, those that are frozen among them, for --layer_lr_decay. Default:
-        those of `weights`.
+      all_names: names of all weights, including frozen ones, for --layer_lr_decay. Default: those
+        of `weights`.
 
     Returns: (weights, slots) after the update.
     """
@@ -94,7 +97,8 @@ def update(
         joint_results = {key: config.module.joint_work(value) for key, value in inputs.items()}
     joint = divide_joint(joint_results, parts)
     factors = layer_factors(all_names or weights, config.layer_lr_decay)
-    new_weights, new_slots = {}, {}
+    new_weights = {}
+    new_slots: dict[str, tf.Tensor] = {}
     for name, weight in weights.items():
         shape = tuple(weight.shape)
         traits = config.module.traits(name, shape, config)
@@ -109,16 +113,19 @@ def update(
         new_slots |= {f"{slot}/{name}": value for slot, value in state.items()}
     if only_if is None:
         return new_weights, new_slots
-    return _chosen(only_if, new_weights, weights), _chosen(only_if, new_slots, slots)
+    return _where(only_if, new_weights, weights), _where(only_if, new_slots, slots)
 
 
-def _chosen(condition, new, old):
+def _where(
+    condition: tf.Tensor, new: Mapping[str, tf.Tensor], old: Mapping[str, tf.Tensor]
+) -> dict[str, tf.Tensor]:
     return {name: tf.where(condition, value, old[name]) for name, value in new.items()}
 
 
-def layer_factors(names, decay):
-    """{name: factor of the learning rate} of --layer_lr_decay, which ULMFiT introduced (Howard and
-    Ruder 2018, arXiv 1801.06146, section 3.2): decay ** d for a weight d layers below the heads.
+def layer_factors(names: Collection[str], decay: float) -> dict[str, float]:
+    """Return {name: factor of the learning rate} by --layer_lr_decay, which ULMFiT introduced
+    (Howard and Ruder 2018, arXiv 1801.06146, section 3.2): decay ** d for a weight d layers below
+    the heads.
     """
     layers = layers_of(names)
     num_layers = 1 + max(layers.values(), default=-1)
@@ -127,25 +134,37 @@ def layer_factors(names, decay):
     return {name: decay ** depths.get(name, 0) for name in names}
 
 
-def state_of(slots, name, traits, shape, config):
-    """The slots of one weight: {slot: tensor}."""
+def state_of(
+    slots: Mapping[str, tf.Tensor],
+    name: str,
+    traits: Traits,
+    shape: tuple[int, ...],
+    config: OptimizerConfig,
+) -> dict[str, tf.Tensor]:
+    """Return the slots of one weight: {slot: tensor}."""
     return {slot: slots[f"{slot}/{name}"] for slot in config.module.slots(traits, shape, config)}
 
 
 @functools.cache
-def compiled_step(traits, config):
-    """The step of all weights with these traits, compiled once for each shape.
-
-    Args:
-      traits: from the chosen optimizer's `traits`. config: OptimizerConfig.
-
-    Returns: (weight, gradient of any float type, state, [learning_rate, gradient_factor,
-      *corrections], [joint result] or []) -> (weight, state).
+def compiled_step(
+    traits: Traits, config: OptimizerConfig
+) -> Callable[..., tuple[tf.Tensor, dict[str, tf.Tensor]]]:
+    """Return the step of all weights with these traits, compiled once for each shape: a function
+    (weight, gradient of any float type, state, [learning_rate, gradient_factor, *corrections],
+    [joint result] or []) -> (weight, state).
     """
     return fused(functools.partial(_step, traits, config), reduce_retracing=False)
 
 
-def _step(traits, config, weight, gradient, state, scalars, joint_result):
+def _step(
+    traits: Traits,
+    config: OptimizerConfig,
+    weight: tf.Tensor,
+    gradient: tf.Tensor,
+    state: Mapping[str, tf.Tensor],
+    scalars: Sequence[tf.Tensor],
+    joint_result: Sequence[tf.Tensor],
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     learning_rate, gradient_factor, *corrections = scalars
     gradient = tf.cast(gradient, tf.float32) * gradient_factor
     return config.module.step(
@@ -156,17 +175,19 @@ def _step(traits, config, weight, gradient, state, scalars, joint_result):
 class JointPart(NamedTuple):
     """A weight's part in joint work: its traits and the shape, (num_blocks, ...), of its input."""
 
-    traits: object
-    shape: tuple
+    traits: Traits
+    shape: tuple[int, ...]
 
 
-def joint_parts(weights, config, column_blocks):
-    """{name: JointPart} of the weights that take part in the optimizer's joint work.
+def joint_parts(
+    weights: Mapping[str, Any], config: OptimizerConfig, column_blocks: Mapping[str, int]
+) -> dict[str, JointPart]:
+    """Return {name: JointPart} of the weights that take part in the optimizer's joint work.
 
     Args:
-      weights: {name: object with a shape} of the trained weights. config: OptimizerConfig.
-      column_blocks: {name: number of matrices that the weight holds side by side}, where several
-        (model.weights.column_blocks).
+      weights: {name: object with a shape} of the trained weights.
+      column_blocks: {name: number of matrices that the weight holds side by side} of the weights
+        that hold several (model.weights.column_blocks).
     """
     if not hasattr(config.module, "joint_work"):
         return {}
@@ -174,21 +195,28 @@ def joint_parts(weights, config, column_blocks):
     for name, weight in weights.items():
         shape = tuple(weight.shape)
         traits = config.module.traits(name, shape, config)
-        joint = config.module.joint_shape(traits, shape, column_blocks.get(name, 1))
-        if joint is not None:
-            parts[name] = JointPart(traits, joint)
+        joint_shape = config.module.joint_shape(traits, shape, column_blocks.get(name, 1))
+        if joint_shape is not None:
+            parts[name] = JointPart(traits, joint_shape)
     return parts
 
 
-def joint_inputs(parts, gradients, slots, config, gradient_factor, dtype):
-    """What the optimizer's `joint_work` takes: {shape: (K, *shape) tensor of `dtype`}, the weights
+def joint_inputs(
+    parts: Mapping[str, JointPart],
+    gradients: Mapping[str, tf.Tensor],
+    slots: Mapping[str, tf.Tensor],
+    config: OptimizerConfig,
+    gradient_factor: tf.Tensor | float,
+    dtype: tf.DType,
+) -> dict[tuple[int, ...], tf.Tensor]:
+    """Return the inputs of the optimizer's `joint_work`: {shape: (K, *shape) tensor}, the weights
     in the order of `parts`.
 
     Args:
-      parts: {name: JointPart}. gradients, slots, config, gradient_factor: as for `update`. dtype:
-        compute type.
+      gradients, slots, config, gradient_factor: as for `update`. dtype: compute type.
     """
-    inputs, factor = {}, tf.cast(gradient_factor, tf.float32)
+    inputs: dict[tuple[int, ...], list[tf.Tensor]] = {}
+    factor = tf.cast(gradient_factor, tf.float32)
     for name, part in parts.items():
         state = state_of(slots, name, part.traits, tuple(gradients[name].shape), config)
         compiled = compiled_joint_input(part.traits, part.shape[0], config, tf.as_dtype(dtype))
@@ -197,35 +225,47 @@ def joint_inputs(parts, gradients, slots, config, gradient_factor, dtype):
     return {shape: tf.concat(values, 0) for shape, values in inputs.items()}
 
 
-def divide_joint(results, parts):
-    """{name: (num_blocks, ...)}: what `joint_inputs` concatenated, by the same parts."""
-    starts, divided = collections.Counter(), {}
+def divide_joint(
+    results: Mapping[tuple[int, ...], tf.Tensor], parts: Mapping[str, JointPart]
+) -> dict[str, tf.Tensor]:
+    """Cut the results of `joint_work` into those of each weight, (num_blocks, ...), in the order of
+    `parts`.
+    """
+    starts: collections.Counter[tuple[int, ...]] = collections.Counter()
+    divided = {}
     for name, part in parts.items():
-        key, start = part.shape[1:], starts[part.shape[1:]]
+        key = part.shape[1:]
+        start = starts[key]
         divided[name] = tf.reshape(results[key][start : start + part.shape[0]], part.shape)
         starts[key] += part.shape[0]
     return divided
 
 
 @functools.cache
-def compiled_joint_input(traits, num_blocks, config, dtype):
-    """The optimizer's `joint_input`, compiled once for each shape: (gradient of any float type,
-    state, gradient_factor) -> tensor.
+def compiled_joint_input(
+    traits: Traits, num_blocks: int, config: OptimizerConfig, dtype: tf.DType
+) -> Callable[..., tf.Tensor]:
+    """Return the optimizer's `joint_input`, compiled once for each shape: (gradient of any float
+    type, state, gradient_factor) -> tensor.
     """
 
-    def joint_input(gradient, state, gradient_factor):
+    def joint_input(
+        gradient: tf.Tensor, state: Mapping[str, tf.Tensor], gradient_factor: tf.Tensor
+    ) -> tf.Tensor:
         gradient = tf.cast(gradient, tf.float32) * gradient_factor
         return config.module.joint_input(traits, gradient, state, num_blocks, config, dtype)
 
     return fused(joint_input, reduce_retracing=False)
 
 
-def clip_factor(gradients, clip_norm, scale=1.0):
-    """(factor that clips the gradients, their global norm); both float32 scalars.
+def clip_factor(
+    gradients: Mapping[str, tf.Tensor], clip_norm: float, scale: tf.Tensor | float = 1.0
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return (factor that clips the gradients, their global norm); both float32 scalars.
 
     Args:
       gradients: {name: tensor}, each `scale` times too large. clip_norm: the largest global norm
-        left unclipped; 0 = never clip.
+        that is not clipped; 0 = never clip.
 
     If the norm is not finite, the clipped gradients are not finite either.
     """

@@ -7,18 +7,22 @@ the time clock.
 
 import math
 
-# Geiping & Goldstein 2022 (budget-triangle2 of the released code): rises from a quarter of the
-# peak, and falls over the last quarter of the run.
-TRIANGLE_START, TRIANGLE_PEAK_AT = 0.25, 0.75
+from bert_gpu.optim.config import ScheduleConfig
+
+# The triangle of Geiping & Goldstein 2022 (budget-triangle2 of the released code) rises from a
+# quarter of the peak, and falls over the last quarter of the run.
+TRIANGLE_START = 0.25
+TRIANGLE_PEAK_AT = 0.75
 
 
-def learning_rate_factor(step, num_steps, config, progress=None):
-    """Learning rate of the update after `step` finished ones, as a share of the peak: a float from
-    0 to 1.
+def learning_rate_factor(
+    step: int, num_steps: int, config: ScheduleConfig, progress: float | None = None
+) -> float:
+    """Return the learning rate of the update after `step` finished ones, as a share of the peak,
+    from 0 to 1.
 
     Args:
       step: finished steps. num_steps: steps of the run; not used when `progress` is given.
-      config: ScheduleConfig.
       progress: share of the run that is done by another clock; None = step / num_steps. Warm-up by
         share follows this clock; warm-up by steps counts steps under either clock.
 
@@ -41,11 +45,14 @@ def learning_rate_factor(step, num_steps, config, progress=None):
         if share < TRIANGLE_PEAK_AT:
             return TRIANGLE_START + (1.0 - TRIANGLE_START) * share / TRIANGLE_PEAK_AT
         return _raised((1.0 - share) / (1.0 - TRIANGLE_PEAK_AT), config)
-    done, warmup = step, config.num_warmup_steps
-    if warmup is None and progress is None:
-        warmup = int(num_steps * config.warmup_proportion)
-    elif warmup is None:
-        done, warmup = progress, config.warmup_proportion
+    done: float = step
+    warmup: float | None = config.num_warmup_steps
+    if warmup is None:
+        if progress is None:
+            warmup = int(num_steps * config.warmup_proportion)
+        else:
+            done = progress
+            warmup = config.warmup_proportion
     if done < warmup:
         return done / warmup
     if config.curve == "constant":
@@ -64,35 +71,36 @@ def learning_rate_factor(step, num_steps, config, progress=None):
     )
 
 
-def _raised(curve, config):
-    """Rescales a curve that falls from 1 to 0 so that it falls to the floor."""
+def _raised(curve: float, config: ScheduleConfig) -> float:
+    """Rescale a curve that falls from 1 to 0 so that it falls to the floor."""
     return config.min_lr_ratio + (1.0 - config.min_lr_ratio) * curve
 
 
-def num_micro_batches_at(progress, full, config):
-    """Micro-batches of the next step, 1 to `full`, when the share `progress` of the run is done.
+def num_micro_batches_at(progress: float, full: int, config: ScheduleConfig) -> int:
+    """Return the micro-batches of the next step, 1 to `full`, when the share `progress` of the run
+    is done.
 
-    Each of these counts has the same share of the ramp, as in Cramming (Geiping & Goldstein 2022).
+    Each count takes the same share of the ramp, as in Cramming (Geiping & Goldstein 2022).
     """
     if progress >= config.batch_ramp_proportion:
         return full
     return min(full, 1 + int(full * progress / config.batch_ramp_proportion))
 
 
-def mean_batch_share(full, config):
-    """Mean number of micro-batches of a step over a run, as a share of `full`; 1 without a ramp."""
+def mean_batch_share(full: int, config: ScheduleConfig) -> float:
+    """Return the mean number of micro-batches of a step over a run, as a share of `full`; 1 without
+    a ramp.
+    """
     num_points = 1000
-    points = [index / num_points for index in range(num_points)]
-    return sum(num_micro_batches_at(point, full, config) for point in points) / (full * num_points)
+    counts = (num_micro_batches_at(index / num_points, full, config) for index in range(num_points))
+    return sum(counts) / (full * num_points)
 
 
-def scale_learning_rate(learning_rate, global_batch_size, reference_batch_size, scaling):
-    """Peak learning rate for a global batch when `learning_rate` is for the reference batch (Goyal
-    et al. 2017 for linear). scaling: "linear", "sqrt" or "none".
+def scale_learning_rate(
+    learning_rate: float, global_batch_size: int, reference_batch_size: int, scaling: str
+) -> float:
+    """Return the peak learning rate for a global batch when `learning_rate` is that of the
+    reference batch (Goyal et al. 2017 for linear). scaling: "linear", "sqrt" or "none".
     """
     ratio = global_batch_size / reference_batch_size
-    if scaling == "linear":
-        return learning_rate * ratio
-    if scaling == "sqrt":
-        return learning_rate * math.sqrt(ratio)
-    return learning_rate
+    return learning_rate * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[scaling]

@@ -67,8 +67,8 @@ def test_a_single_task_is_no_cluster(environ):
         (dict(TF_CONFIG="[]"), "cannot be read"),
         (tf_config(5), "cannot be read"),
         (tf_config(dict(worker=TWO, ps=["p:1"])), "parameter servers"),
-        (tf_config(dict(worker=TWO), "evaluator"), "evaluators take no part"),
-        (tf_config(dict(worker=TWO), index=2), "its task, worker 2, is none"),
+        (tf_config(dict(worker=TWO), "evaluator"), "evaluators are not supported"),
+        (tf_config(dict(worker=TWO), index=2), "its task, worker 2, is not in the cluster"),
         (tf_config(dict(worker=["a:1", "a:1"])), "same address"),
         (tf_config(dict(worker=["a", "b"])), "'a' must be host:port"),
         (tf_config(dict(worker=["a:1", "b:x"])), "'b:x' must be host:port"),
@@ -86,8 +86,8 @@ def test_a_single_task_is_no_cluster(environ):
         (dict(TF_CONFIG=f"{{{TASK}}}".replace("0", "1e999")), "index, inf, must be an integer"),
         (tf_config(dict(worker=TWO), index=0.7), "index, 0.7, must be an integer"),
         (tf_config(dict(worker=TWO), index=True), "index, True, must be an integer"),
-        (tf_config(dict(worker=TWO), index=-1), "its task, worker -1, is none"),
-        (tf_config(dict(worker=TWO), index=10**60), "is none"),
+        (tf_config(dict(worker=TWO), index=-1), "its task, worker -1, is not in the cluster"),
+        (tf_config(dict(worker=TWO), index=10**60), "is not in the cluster"),
         (dict(TF_CONFIG="[" * 5000), "cannot be read"),
         (dict(TF_CONFIG=f"{{{TASK}}}".replace("0", "1" * 5000)), "cannot be read"),
         (slurm(SLURM_PROCID="-1"), "SLURM_PROCID=-1: must be from 0 to 2"),
@@ -101,6 +101,7 @@ def test_what_cannot_train_is_refused_in_one_line(environ, told):
     with pytest.raises(UserError, match=told) as raised:
         find_cluster(environ)
     assert len(str(raised.value)) <= 300
+    assert environ.get("TF_CONFIG", "")[:40] in str(raised.value)
 
 
 @pytest.mark.parametrize("total", [0, 1, 7, 8])
