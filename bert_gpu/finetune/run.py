@@ -254,7 +254,9 @@ def prepare(run, task, examples, trained, notes):
     fixed = None
     if trained is None:
         fixed = fixed_settings(settings, task, devices, start, first, length) | tokens
-        if run.stored is None or "positive_label" in run.stored["settings"]:  # older runs lack it
+        if (
+            run.run_json is None or "positive_label" in run.run_json["settings"]
+        ):  # older runs lack it
             fixed |= dict(positive_label=problem_type.positive_label)
     found = dict(vocabulary=start.tokenizer.identity, labels=start.labels, max_seq_length=length)
     devices.workers.check_alike(fixed or found)
@@ -435,7 +437,7 @@ def evaluate_and_predict(prepared, predict, outcome):
 
 def step_of(prepared, outcome):
     """The step of the training whose weights the evaluated model has; None where it is unknown."""
-    stored = prepared.run.stored or {}
+    stored = prepared.run.run_json or {}
     if outcome is None and prepared.path != prepared.run.folder.model:
         return None
     step = stored.get("exported_step") if outcome is None else outcome.progress.step
@@ -488,7 +490,7 @@ def open_results(settings, fields, workers, console, clock, start=None):
         settings=settings,
         fields=fields,
         folder=folder,
-        stored=stored,
+        run_json=stored,
         workers=workers,
         console=console,
         clock=clock,
@@ -504,7 +506,7 @@ def choose_start(run, task, task_type, examples, devices):
         devices=devices,
         num_tokens=examples.rows_per_example,
         eval_batch_size=settings.run.eval_batch_size,
-        stored=run.stored,
+        run_json=run.run_json,
     )
     start = start_training(settings.start, labels, settings.run.seed, check, task_type.HEAD)
     dropout = {

@@ -156,11 +156,11 @@ def evaluate(run, dataset, devices, model):
     """
     folder, console, config = run.folder, run.console, model.config.to_dict()
     config["train_objective"] = named_objectives(model.objectives, dataset.schema)
-    if run.stored is not None:
-        own = {name: value for name, value in run.stored["settings"].items() if name in config}
-        run.stored |= dict(settings=own)
+    if run.run_json is not None:
+        own = {name: value for name, value in run.run_json["settings"].items() if name in config}
+        run.run_json |= dict(settings=own)
         run.check_resumable(config)
-    found = folder.newest_whole(console.warn) if run.stored else None
+    found = folder.newest_whole(console.warn) if run.run_json else None
     if found is None:
         raise UserError(
             "holds no checkpoint to evaluate",

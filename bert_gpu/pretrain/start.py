@@ -64,7 +64,7 @@ def open_model(run, dataset, devices):
     vocab = open_vocabulary(settings, dataset)
     run.workers.check_alike(dict(vocabulary=vocab and vocab.identity))
     config = resolve_model(
-        settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind, run.stored
+        settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind, run.run_json
     )
     encoder, padding = open_encoder(config), settings.inputs.padding
     encoder.check(dataset.max_seq_length, devices.precision, is_packed=dataset.schema.is_packed)
@@ -76,8 +76,8 @@ def open_model(run, dataset, devices):
             value=config.encoder,
         )
     named = settings.run.train_objective
-    if not settings.run.trains and run.stored is not None:
-        named = named or run.stored["settings"].get("train_objective", ())
+    if not settings.run.trains and run.run_json is not None:
+        named = named or run.run_json["settings"].get("train_objective", ())
     return Model(encoder, vocab, chosen_objectives(named, dataset.schema))
 
 
@@ -111,7 +111,7 @@ def check_memory(run, dataset, devices, model):
         devices,
         dataset.max_seq_length if settings.inputs.padding == "fixed" else 1,
         0 if dataset.validation is None else settings.run.eval_batch_size,
-        run.stored,
+        run.run_json,
     )
 
 
@@ -211,7 +211,7 @@ def initial_weights(run, model):
     start, seed = run.settings.run.start, run.settings.run.seed
     specs = model.objective().weights()
     # asked of the folder on all workers, each of which has an --init_checkpoint of its own
-    goes_on = run.stored is not None and bool(run.folder.steps())
+    goes_on = run.run_json is not None and bool(run.folder.steps())
     if start is None or goes_on:
         return initialize(specs, seed)
     source, (stored_config, stored, notes, *_) = models.read_start(start)

@@ -27,7 +27,7 @@ class Need(typing.NamedTuple):
     remedy: str
 
 
-def check_size(settings, config, specs_of, devices, num_tokens, eval_batch_size, stored=None):
+def check_size(settings, config, specs_of, devices, num_tokens, eval_batch_size, run_json=None):
     """Bytes that a training needs at least on a device, None when the number of its weights or its
     micro-batch is not known yet. UserError when it is certain not to fit.
 
@@ -35,8 +35,8 @@ def check_size(settings, config, specs_of, devices, num_tokens, eval_batch_size,
       settings: RunSettings. config: ModelConfig. specs_of: function of a ModelConfig -> {name:
         WeightSpec}, called for few layers only, and only where that takes little time.
       devices: devices.Devices. num_tokens: of all rows of an example, in the shortest batch.
-        eval_batch_size: examples that a replica validates at once. stored: content of run.json of a
-        run to resume, or None.
+        eval_batch_size: examples that a replica validates at once. run_json: content of run.json
+        of a run to resume, or None.
     """
     if config.encoder:  # another architecture, whose weights are not known before they are made
         specs_of = None
@@ -47,7 +47,7 @@ def check_size(settings, config, specs_of, devices, num_tokens, eval_batch_size,
     if specs_of is not None:
         on_device.append(weights(settings, config, specs_of))
     on_device = [need._replace(num_bytes=need.num_bytes * copies) for need in on_device]
-    rows = row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, stored)
+    rows = row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, run_json)
     if devices.kind == "CPU":
         compare([*on_device, rows], "this machine", machine_bytes())
     else:
@@ -113,11 +113,11 @@ def activations(memory, config, devices, num_tokens):
     )
 
 
-def row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, stored):
+def row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, run_json):
     """The rows of a call of steps, or of a batch of the validation, in the machine's memory."""
     batch = settings.batch
     size = micro_batch * devices.num_replicas * (batch.gradient_accumulation_steps or 1)
-    size = (stored and stored["global_batch_size"]) or batch.global_batch_size or size
+    size = (run_json and run_json["global_batch_size"]) or batch.global_batch_size or size
     cadence = settings.cadence
     periods = (
         cadence.steps_per_loop,

@@ -57,8 +57,8 @@ class Run:
 
     settings: RunSettings; `open_devices` fits their sizes to the devices. fields: {setting: field}
     of the run's kind, for run.json.
-    folder: RunFolder, or the SharedFolder of several workers. stored: content of its run.json, None
-    for a new run. workers: that train together. console: Console. clock: () -> seconds.
+    folder: RunFolder, or the SharedFolder of several workers. run_json: content of its run.json,
+    None for a new run. workers: that train together. console: Console. clock: () -> seconds.
     progress: where it stands, None before its first step. caught: the signals caught, a list that
     grows. content: of run.json, from `begin` on. is_complete: whether nothing is left to train.
     """
@@ -66,7 +66,7 @@ class Run:
     settings: RunSettings
     fields: dict
     folder: typing.Any
-    stored: dict | None
+    run_json: dict | None
     workers: typing.Any
     console: typing.Any
     clock: Callable
@@ -77,16 +77,16 @@ class Run:
 
     def check_resumable(self, fixed):
         """UserError when a run to resume has other fixed settings, {setting: value}."""
-        if self.stored is not None:
+        if self.run_json is not None:
             run_folder.check_resumable(
-                self.folder, self.stored, fixed, self.fields, self.settings.recipe
+                self.folder, self.run_json, fixed, self.fields, self.settings.recipe
             )
 
     def is_done(self, plan):
         """Whether nothing is left to do, which it says; finds out where the run stands. UserError
         when it has done more steps than the BatchPlan has.
         """
-        self.progress = self.folder.newest_progress() if self.stored is not None else None
+        self.progress = self.folder.newest_progress() if self.run_json is not None else None
         if self.progress is None:
             return False
         folder, progress, ending = self.folder, self.progress, self.settings.ending
@@ -101,7 +101,7 @@ class Run:
         self.is_complete = plan.length.is_finished(
             progress.step, progress.seconds
         ) or ending.is_stale(progress.num_worse)
-        is_exported = self.is_complete and self.stored.get("exported_step") == progress.step
+        is_exported = self.is_complete and self.run_json.get("exported_step") == progress.step
         if not (is_exported and self.workers.from_chief(os.path.isdir, folder.model)):
             return False
         self.console.say(
@@ -145,7 +145,7 @@ class Run:
 
     def _restore(self, step, plan):
         """Restores the newest checkpoint, if there is one; returns its step, else None."""
-        is_new = self.stored is None and not self.settings.overwrite
+        is_new = self.run_json is None and not self.settings.overwrite
         if is_new and self.folder.stored() is not None:
             raise UserError(
                 "another process has just written a run there",
@@ -235,7 +235,7 @@ def open_run(settings, fields, workers, console, clock, start=None, trains=True)
             settings=settings,
             fields=fields,
             folder=folder,
-            stored=None if overwrite else folder.stored(fields),
+            run_json=None if overwrite else folder.stored(fields),
             workers=workers,
             console=console,
             clock=clock,
@@ -245,7 +245,7 @@ def open_run(settings, fields, workers, console, clock, start=None, trains=True)
 def open_devices(run):
     """The Devices of a Run, whose settings get sizes that fit them."""
     devices = set_up(run.settings.devices)
-    batch = fit_sizes(run.settings.batch, run.settings.flexible, devices.num_replicas, run.stored)
+    batch = fit_sizes(run.settings.batch, run.settings.flexible, devices.num_replicas, run.run_json)
     run.settings = dataclasses.replace(run.settings, batch=batch)
     return devices
 
@@ -344,7 +344,7 @@ def resume(run, step, plan):
     console.say(
         f"resuming from step {progress.step}{total} ({progress.records:,} records consumed)"
     )
-    for line in describe_changes(run.stored, plan, step.devices.kind, progress):
+    for line in describe_changes(run.run_json, plan, step.devices.kind, progress):
         console.say(line)
 
 
@@ -422,7 +422,7 @@ def plan_run(run, data, devices, state, make_step):
       data: TrainingData. devices: Devices. state: TrainState. make_step: function of
         (num_micro_batches=) -> TrainStep.
     """
-    settings, stored = run.settings, run.stored
+    settings, stored = run.settings, run.run_json
     check_layers(settings.optimizer, state)
     batch, is_ramped = settings.batch, settings.schedule.batch_ramp_proportion > 0
     rows = next(data.open_batches(batch_size=8, position=0))  # fails early on bad records
@@ -452,7 +452,7 @@ def plan_run(run, data, devices, state, make_step):
 
 def choose_size(run, data, devices, rows, state, make_step):
     """The micro-batch of --train_batch_size=auto; arguments as for `fill_memory`."""
-    console, stored, batch = run.console, run.stored, run.settings.batch
+    console, stored, batch = run.console, run.run_json, run.settings.batch
     wanted = stored["global_batch_size"] if stored else batch.global_batch_size
     if devices.kind == "CPU":
         size = memory.choose_micro_batch(

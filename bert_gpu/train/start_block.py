@@ -37,7 +37,7 @@ def rows(run, data, plan, devices, summary_rows, min_device_bytes):
         ("tokens", f"{at_most}{tokens:,} a step, padding included"),
         ("learning rate", describe_rate(settings, plan)),
         ("length", describe_length(plan, data)),
-        ("time", describe_time(plan, run.folder, run.stored)),
+        ("time", describe_time(plan, run.folder, run.run_json)),
         ("memory", describe_memory(min_device_bytes, devices)),
         ("first step", describe_first_step(devices)),
     ]
