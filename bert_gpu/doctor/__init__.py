@@ -1,1 +1,1 @@
-"""Would a training work on this machine? What is installed, what the machine has, and trials."""
+"""Examines whether a training works on this machine: the packages, the hardware, and trials."""

@@ -1,6 +1,5 @@
-"""What a machine has that a training needs: memory, disks, GPUs as their driver sees them, and the
-CUDA libraries that TensorFlow loads; its processor is in processor.py. Nothing here needs
-TensorFlow.
+"""Reads what a machine has for a training: memory, disks, GPUs as their driver reports them, and
+the CUDA libraries that TensorFlow loads. Imports no TensorFlow.
 """
 
 import contextlib
@@ -10,6 +9,8 @@ import os
 import shutil
 import sysconfig
 import tempfile
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import psutil
 import pynvml
@@ -17,7 +18,7 @@ import pynvml
 from bert_gpu.base.environment import cache_folder
 from bert_gpu.devices.nvml import handle_of, machine_bytes, session
 
-# {CUDA's major version: {library that TensorFlow opens: pip package that has it}}
+# {CUDA's major version: {library that TensorFlow opens: pip package that contains it}}
 LIBRARIES = {
     "12": {
         "libcudart.so.12": "nvidia-cuda-runtime-cu12",
@@ -34,47 +35,47 @@ LIBRARIES = {
 }
 
 
-def memory():
-    """{total_bytes, available_bytes}, within the limit of a container."""
+def memory() -> dict[str, int]:
+    """Return {total_bytes, available_bytes}, within the limit of a container."""
     total = machine_bytes()
     return dict(total_bytes=total, available_bytes=min(total, psutil.virtual_memory().available))
 
 
-def disks():
-    """[{what, path, free_bytes}] of the folders that the commands write to."""
+def disks() -> list[dict[str, Any]]:
+    """Return [{what, path, free_bytes}] of the folders to which the commands write."""
     folders = {
         "current folder": os.getcwd(),
         "cache": cache_folder("numba"),
         "temporary": tempfile.gettempdir(),
     }
-    found = []
+    results = []
     for what, path in folders.items():
         with contextlib.suppress(OSError):
-            there = path
-            while not os.path.exists(there):
-                there = os.path.dirname(there)
-            found.append(dict(what=what, path=path, free_bytes=shutil.disk_usage(there).free))
-    return found
+            parent = path
+            while not os.path.exists(parent):
+                parent = os.path.dirname(parent)
+            results.append(dict(what=what, path=path, free_bytes=shutil.disk_usage(parent).free))
+    return results
 
 
-def gpus():
-    """What the driver says: {driver, cuda, gpus: [{index, name, memory_bytes, used_bytes,
-    capability, celsius, power_limit_watts}], problem}; problem: why there is nothing, or None.
-    A reading that NVML does not give is None.
+def gpus() -> dict[str, Any]:
+    """Return the driver's report: {driver, cuda, gpus: [{index, name, memory_bytes, used_bytes,
+    capability, celsius, power_limit_watts}], problem}; problem: why there is no report, or None.
+    A value that NVML does not report is None.
     """
-    found = dict(driver=None, cuda=None, gpus=[], problem=None)
+    report: dict[str, Any] = dict(driver=None, cuda=None, gpus=[], problem=None)
     try:
         with session():
-            found["driver"] = pynvml.nvmlSystemGetDriverVersion()
+            report["driver"] = pynvml.nvmlSystemGetDriverVersion()
             version = reading(pynvml.nvmlSystemGetCudaDriverVersion)
-            found["cuda"] = version and f"{version // 1000}.{version % 1000 // 10}"
-            found["gpus"] = [gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
+            report["cuda"] = version and f"{version // 1000}.{version % 1000 // 10}"
+            report["gpus"] = [gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
     except pynvml.NVMLError as error:
-        found["problem"] = str(error)
-    return found
+        report["problem"] = str(error)
+    return report
 
 
-def gpu(index):
+def gpu(index: int) -> dict[str, Any]:
     handle = handle_of(index)
     memory = reading(pynvml.nvmlDeviceGetMemoryInfo, handle)
     capability = reading(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
@@ -90,19 +91,23 @@ def gpu(index):
     )
 
 
-def reading(ask, *arguments):
-    """What NVML answers, None where it does not."""
+def reading(query: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of one of NVML's functions, None where it raises an error."""
     try:
-        return ask(*arguments)
+        return query(*arguments)
     except pynvml.NVMLError:
         return None
 
 
-def libraries(cuda_version, folders=None, load=ctypes.CDLL):
-    """[{name, path, package}] of the libraries that a TensorFlow for a CUDA version opens; path:
-    where it is, None = missing. None for a version that is not in the table.
+def libraries(
+    cuda_version: str | None,
+    folders: Iterable[str] | None = None,
+    load: Callable[[str], Any] = ctypes.CDLL,
+) -> list[dict[str, Any]] | None:
+    """Return [{name, path, package}] of the libraries that a TensorFlow for a CUDA version opens,
+    with path None for a missing one; None for a version that is not in the table.
 
-    folders: that may hold pip's NVIDIA packages. load: opens a library by its name, or raises
+    folders: those that may hold pip's NVIDIA packages. load: opens a library by its name, or raises
     OSError.
     """
     names = LIBRARIES.get(str(cuda_version).partition(".")[0])
@@ -115,8 +120,12 @@ def libraries(cuda_version, folders=None, load=ctypes.CDLL):
     ]
 
 
-def find_library(name, folders, load=ctypes.CDLL):
-    """The path of a library in one of the folders, its name where the system finds it, or None."""
+def find_library(
+    name: str, folders: Iterable[str], load: Callable[[str], Any] = ctypes.CDLL
+) -> str | None:
+    """Return the path of a library in one of the folders, else its name if the system finds it,
+    else None.
+    """
     path = next(filter(os.path.exists, (os.path.join(folder, name) for folder in folders)), None)
     if path is not None:
         return path
@@ -127,7 +136,7 @@ def find_library(name, folders, load=ctypes.CDLL):
     return name
 
 
-def nvidia_folders():
-    """Where pip puts the libraries of its NVIDIA packages, where TensorFlow looks first."""
+def nvidia_folders() -> list[str]:
+    """Return pip's folders of NVIDIA's libraries, which TensorFlow searches first."""
     root = os.path.join(sysconfig.get_paths()["purelib"], "nvidia")
     return sorted(glob.glob(os.path.join(glob.escape(root), "*", "lib")))

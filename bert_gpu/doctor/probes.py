@@ -1,8 +1,8 @@
-"""Trials of the doctor: what may hang or end its process at once is tried in one of its own, with a
-limit.
+"""Trials of the doctor. Each runs in a process of its own with a time limit, because it may hang or
+crash.
 
 `python -m bert_gpu.doctor.probes KIND DEVICE` makes one trial and prints a JSON object; `attempt`
-calls it.
+starts it.
 """
 
 import contextlib
@@ -11,19 +11,24 @@ import os
 import signal
 import subprocess
 import sys
+from typing import TYPE_CHECKING, Any
 
 from bert_gpu.base import environment
 
+if TYPE_CHECKING:
+    from bert_gpu.devices.devices import Devices
+
 tf = environment.LazyModule("tensorflow")
 
-OUTPUT = "trial: "  # what the line with the JSON object begins with
+OUTPUT = "trial: "  # prefix of the line with the JSON object
 
 
-def attempt(kind, device="", seconds=300.0):
-    """What a trial found: a dict, or {"error": one line} when it fails, hangs or ends at once.
+def attempt(kind: str, device: str = "", seconds: float = 300.0) -> dict[str, Any]:
+    """Run a trial and return its result, or {"error": one line} when it fails, hangs or crashes.
 
     Args:
-      kind: of TRIALS. device: "CPU", or the indices of GPUs such as "0" or "0,1".
+      kind: a key of TRIALS. device: "CPU", or the indices of GPUs such as "0" or "0,1". seconds:
+        time limit.
     """
     command = [sys.executable, "-m", "bert_gpu.doctor.probes", kind, device]
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -46,29 +51,29 @@ def attempt(kind, device="", seconds=300.0):
     except BaseException:  # a Ctrl-C does not reach the trial's session
         end(process)
         raise
-    found = [line for line in output.splitlines() if line.startswith(OUTPUT)]
-    if found:
-        return json.loads(found[-1].removeprefix(OUTPUT))
+    results = [line for line in output.splitlines() if line.startswith(OUTPUT)]
+    if results:
+        return json.loads(results[-1].removeprefix(OUTPUT))
     if process.returncode < 0:
         name = signal.Signals(-process.returncode).name
         return dict(error=f"ended by {name}{last_line(errors)}")
     return dict(error=f"ended with code {process.returncode}{last_line(errors)}")
 
 
-def end(process):
-    """Kills a process and what it has started, and waits for it."""
+def end(process: subprocess.Popen) -> None:
+    """Kill a process and its children, and wait for its end."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
 
-def last_line(text):
+def last_line(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     return f": {lines[-1].strip()[:200]}" if lines else ""
 
 
-def look(_):
-    """What TensorFlow is and which devices it finds."""
+def look(_: str) -> dict[str, Any]:
+    """Return the version and build of TensorFlow, and the GPUs that it finds."""
     build = tf.sysconfig.get_build_info()
     return dict(
         version=tf.__version__,
@@ -81,8 +86,8 @@ def look(_):
     )
 
 
-def rate(device):
-    """FLOP/s of a matrix product, in float32 and, on a GPU, in its 16 bits as well."""
+def rate(device: str) -> dict[str, Any]:
+    """Return the FLOP/s of a matrix product, in float32 and, on a GPU, in 16 bits as well."""
     from bert_gpu.monitor.throughput import measured_matrix_rate
 
     devices = set_up(device)
@@ -92,9 +97,9 @@ def rate(device):
     return dict(flops=rates)
 
 
-def step(device):
-    """One step of a tiny BERT on a made-up batch: its seconds, compiling included, and its loss.
-    Several GPUs, or "CPU x 2", each get a replica.
+def step(device: str) -> dict[str, Any]:
+    """Run one step of a tiny BERT on a random batch, and return its loss and its seconds, compiling
+    included. Each of several GPUs, or of the two devices of "CPU x 2", has a replica.
     """
     import math
     import time
@@ -111,10 +116,14 @@ def step(device):
 
     since = time.monotonic()
     devices = set_up(device)
-    vocab_size, length, num_masked, rows = 512, 32, 4, 4 * devices.num_replicas
+    vocab_size = 512
+    length = 32
+    num_masked = 4
+    rows = 4 * devices.num_replicas
     encoder = BertEncoder(preset("tiny", vocab_size=vocab_size))
     objective = open_objective(("mlm", "nsp"), encoder)
-    specs, config = objective.weights(), OptimizerConfig()
+    specs = objective.weights()
+    config = OptimizerConfig()
     weights = initialize(specs, 0)
     state = TrainState(devices.strategy, weights, config, (), column_blocks(specs))
     draw = np.random.default_rng(0)
@@ -132,12 +141,17 @@ def step(device):
     loss = float(train_step([batch], [1e-4], 0).read()["loss"][0])
     if not math.isfinite(loss):
         raise ArithmeticError(f"the loss of the first step is {loss}")
-    found = dict(loss=loss, seconds=time.monotonic() - since, num_replicas=devices.num_replicas)
-    return found | dict(precision=devices.precision, xla=devices.xla)
+    return dict(
+        loss=loss,
+        seconds=time.monotonic() - since,
+        num_replicas=devices.num_replicas,
+        precision=devices.precision,
+        xla=devices.xla,
+    )
 
 
-def set_up(device):
-    """devices.Devices for "CPU", "CPU x 2" or indices of GPUs."""
+def set_up(device: str) -> "Devices":
+    """Set up "CPU", "CPU x 2" or the GPUs with these indices."""
     from bert_gpu.devices import devices
     from bert_gpu.devices.config import DeviceConfig
 
@@ -150,13 +164,13 @@ def set_up(device):
 TRIALS = dict(look=look, rate=rate, step=step)
 
 
-def main(kind, device):
+def main(kind: str, device: str) -> None:
     try:
-        found = TRIALS[kind](device)
-    except Exception as error:  # whatever it is, the doctor shows it
+        result = TRIALS[kind](device)
+    except Exception as error:  # of any kind: the doctor prints it
         reason = " ".join(str(error).split())[:200]
-        found = dict(error=f"{type(error).__name__}: {reason}" if reason else repr(error))
-    print(OUTPUT + json.dumps(found), flush=True)
+        result = dict(error=f"{type(error).__name__}: {reason}" if reason else repr(error))
+    print(OUTPUT + json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""The processor of this machine. Needs the standard library only, so that a Python without this
-project's packages can read it.
+"""Describes the processor of this machine. Needs the standard library only, so that a Python
+without this project's packages can run it.
 """
 
 import contextlib
 import os
 import platform
+from typing import Any
 
-# what matrix products are quick with, as /proc/cpuinfo names it
+# {flag in /proc/cpuinfo: name} of the instructions that make matrix products fast
 FEATURES = dict(
     avx2="AVX2",
     avx512f="AVX512",
@@ -16,11 +17,12 @@ FEATURES = dict(
 )
 
 
-def processor(path="/proc/cpuinfo"):
-    """{name, cores, features}: cores that this process may use; those features of the processor
-    that are among FEATURES, None where they are not known.
+def processor(path: str = "/proc/cpuinfo") -> dict[str, Any]:
+    """Return {name, cores, features}: cores that this process may use; those features of the
+    processor that are among FEATURES, None where they are not known.
     """
-    name, flags = platform.processor() or platform.machine(), None
+    name = platform.processor() or platform.machine()
+    flags: set[str] | None = None
     with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
         for line in file:
             key, _, value = (part.strip() for part in line.partition(":"))
@@ -29,5 +31,5 @@ def processor(path="/proc/cpuinfo"):
             elif key == "flags":
                 flags = set(value.split())
                 break
-    found = None if flags is None else [name for flag, name in FEATURES.items() if flag in flags]
-    return dict(name=name, cores=len(os.sched_getaffinity(0)), features=found)
+    features = None if flags is None else [name for flag, name in FEATURES.items() if flag in flags]
+    return dict(name=name, cores=len(os.sched_getaffinity(0)), features=features)

@@ -278,7 +278,9 @@ def prepare(
     fixed: dict[str, Any] = {}
     if trained is None:
         fixed = fixed_settings(settings, task, devices, start, first, length) | tokens
-        if run.stored is None or "positive_label" in run.stored["settings"]:  # older runs lack it
+        if (
+            run.run_json is None or "positive_label" in run.run_json["settings"]
+        ):  # older runs lack it
             fixed |= dict(positive_label=problem_type.positive_label)
     facts = dict(vocabulary=start.tokenizer.identity, labels=start.labels, max_seq_length=length)
     devices.workers.check_alike(fixed or facts)
@@ -488,7 +490,7 @@ def step_of(prepared: Prepared, outcome: engine.TrainingResult | None) -> int | 
     """Return the step of the training whose weights the evaluated model has; None where it is not
     known.
     """
-    stored = prepared.run.stored or {}
+    stored = prepared.run.run_json or {}
     if outcome is None and prepared.path != prepared.run.folder.model:
         return None
     step = stored.get("exported_step") if outcome is None else outcome.progress.step
@@ -550,7 +552,7 @@ def open_results(
         settings=settings,
         fields=fields,
         folder=folder,
-        stored=stored,
+        run_json=stored,
         workers=workers,
         console=console,
         clock=clock,
@@ -569,7 +571,7 @@ def choose_start(
         devices=devices,
         num_tokens=examples.rows_per_example,
         eval_batch_size=settings.run.eval_batch_size,
-        stored=run.stored,
+        run_json=run.run_json,
     )
     start = start_training(settings.start, labels, settings.run.seed, check, task_type.HEAD)
     dropout = {

@@ -1,34 +1,46 @@
-"""Warns of what slows a run down, once each, with what to change: waiting for data, clocks that are
-held down, one GPU slower than the others, validation.
+"""Warns once of each cause that slows a run down, and names the remedy: waiting for data, clocks
+that are held down, one GPU slower than the others, validation.
 
-It looks at the lines of metrics alone, and at nothing shorter than a minute; validation comes in
-bursts, so of it the whole session counts.
+The warnings depend only on the lines of metrics, over at least a minute. Validation comes in
+bursts, so its share of the whole session counts.
 """
 
 import collections
 import re
 import statistics
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 SUSTAINED_SECONDS = 60.0
-WAITS, BUSY = 0.2, 90.0  # share of time; percent of utilisation above which nothing is missing
+WAITS = 0.2  # share of the time in which training waits for data
+BUSY = 90.0  # percent of GPU utilisation above which waiting does not matter
 THROTTLED = 0.5  # share of the samples
 POWER_CLOCK = 0.75  # of the highest: GPUs at their power limit are often somewhat below it
-SLOW_CLOCK = 0.8  # of the other GPUs'
-VALIDATION, VALIDATIONS = 0.25, 3  # share of the session; how many before it is judged
+SLOW_CLOCK = 0.8  # share of the other GPUs' median
+VALIDATION = 0.25  # share of the session that validation takes
+VALIDATIONS = 3  # validations before the first warning about them
 
 
 class SlowdownWarnings:
-    """Args of the constructor: warn: takes a text. kind: "GPU" or "CPU"."""
+    """Watches the lines of metrics of a session, and warns.
 
-    def __init__(self, warn, kind="GPU"):
-        self.warn, self.kind, self.warned = warn, kind, set()
-        self.lines, self.since = collections.deque(), None  # (seconds of the line, its values)
+    Args of the constructor: warn: function of a text. kind: "GPU" or "CPU".
+    """
+
+    def __init__(self, warn: Callable[[str], None], kind: str = "GPU") -> None:
+        self.warn = warn
+        self.kind = kind
+        self.warned: set[str] = set()  # topics
+        # of the last minute: (seconds that a line covers, its values)
+        self.lines: collections.deque[tuple[float, Mapping[str, Any]]] = collections.deque()
+        self.since: float | None = None  # seconds at the last line
         self.seconds = self.validation_seconds = 0.0  # of the session
         self.num_validations = 0
 
-    def observe(self, values):
-        """Takes the values of a line of training: {name: number or None}."""
-        now, since = values["seconds"], self.since
+    def observe(self, values: Mapping[str, Any]) -> None:
+        """Take the values of a line of training, {name: number or None}, and warn."""
+        now = values["seconds"]
+        since = self.since
         self.since = now
         if since is None or now < since:  # the first line, which compiled, or after a rollback
             self.lines.clear()
@@ -47,22 +59,23 @@ class SlowdownWarnings:
                 self.warned.add(topic)
                 self.warn(text)
 
-    def _mean(self, name):
-        """Over the time of the lines; None when one of them does not say."""
-        values = [(seconds, line.get(name)) for seconds, line in self.lines]
-        if any(value is None for _, value in values):
+    def _mean(self, name: str) -> float | None:
+        """Return the mean of a metric over the time of the lines; None when a line lacks it."""
+        if any(line.get(name) is None for _, line in self.lines):
             return None
-        return sum(seconds * value for seconds, value in values) / sum(s for s, _ in values)
+        total = sum(seconds * line[name] for seconds, line in self.lines)
+        return total / sum(seconds for seconds, _ in self.lines)
 
-    def _problems(self):
-        """Yields (topic, text)."""
-        waits, busy = self._mean("input_wait"), self._mean("gpu_utilization")
+    def _problems(self) -> Iterator[tuple[str, str]]:
+        """Yield (topic, text of a warning)."""
+        waits = self._mean("input_wait")
+        busy = self._mean("gpu_utilization")
         if waits is not None and waits >= WAITS and (busy is None or busy < BUSY):
-            who = "the GPUs wait" if self.kind == "GPU" else "training waits"
+            subject = "the GPUs wait" if self.kind == "GPU" else "training waits"
             yield (
                 "input",
-                f"{who} for data {waits:.0%} of the time; put the records on a local disk, give "
-                "the run more CPU cores, or build the data without --gzip_compress and with "
+                f"{subject} for data {waits:.0%} of the time; put the records on a local disk, "
+                "give the run more CPU cores, or build the data without --gzip_compress and with "
                 "--masking=static",
             )
         share = self.validation_seconds / self.seconds
@@ -72,13 +85,14 @@ class SlowdownWarnings:
                 f"validation takes {share:.0%} of the time; give a larger --eval_batch_size, or "
                 "validate less often with --eval_steps or --validation_marks",
             )
-        heat, hardware = self._mean("gpu_throttled_heat"), self._mean("gpu_throttled_hardware")
+        heat = self._mean("gpu_throttled_heat")
+        hardware = self._mean("gpu_throttled_hardware")
         if heat is not None and heat >= THROTTLED:
             celsius = self._mean("gpu_temperature_celsius")
-            shown = "" if celsius is None else f" at {celsius:.0f} degrees Celsius"
+            temperature = "" if celsius is None else f" at {celsius:.0f} degrees Celsius"
             yield (
                 "heat",
-                f"heat holds the GPUs' clocks down{shown}; check their cooling, or lower "
+                f"heat holds the GPUs' clocks down{temperature}; check their cooling, or lower "
                 "their power limit (nvidia-smi -pl)",
             )
         elif hardware is not None and hardware >= THROTTLED:
@@ -87,8 +101,9 @@ class SlowdownWarnings:
                 "the GPUs' hardware holds their clocks down; check the power supply and cooling "
                 "(nvidia-smi -q -d PERFORMANCE says why)",
             )
-        power, clock = self._mean("gpu_throttled_power"), self._mean("gpu_clock_share")
-        if None not in (power, clock) and power >= THROTTLED and clock < POWER_CLOCK:
+        power = self._mean("gpu_throttled_power")
+        clock = self._mean("gpu_clock_share")
+        if power is not None and power >= THROTTLED and clock is not None and clock < POWER_CLOCK:
             yield (
                 "power",
                 f"the power limit holds the GPUs' clocks at {clock:.0%} of the highest; raise it "
@@ -96,12 +111,14 @@ class SlowdownWarnings:
             )
         yield from self._slow_gpu()
 
-    def _slow_gpu(self):
+    def _slow_gpu(self) -> Iterator[tuple[str, str]]:
         names = [name for name in self.lines[-1][1] if re.fullmatch(r"gpu_\d+_clock_mhz", name)]
-        clocks = {name.split("_")[1]: self._mean(name) for name in names}
-        if len(clocks) < 2 or None in clocks.values():
+        clocks = {
+            name.split("_")[1]: mean for name in names if (mean := self._mean(name)) is not None
+        }
+        if len(clocks) < max(2, len(names)):
             return
-        slowest = min(clocks, key=clocks.get)
+        slowest = min(clocks, key=lambda gpu: clocks[gpu])
         others = statistics.median(clock for gpu, clock in clocks.items() if gpu != slowest)
         if clocks[slowest] < SLOW_CLOCK * others:
             yield (

@@ -1,4 +1,4 @@
-"""The settings of the metrics log: where metrics go."""
+"""The settings of the metrics log: the sinks of metrics."""
 
 import dataclasses
 

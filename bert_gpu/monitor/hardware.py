@@ -1,39 +1,45 @@
-"""Utilisation, memory, temperature, power, clocks and throttling of a run's GPUs, from NVML (the
-source of nvidia-smi).
+"""Samples utilisation, memory, temperature, power, clocks and throttling of a run's GPUs, from NVML
+(the source of nvidia-smi).
 
-A thread samples; `read` reduces each reading over all GPUs and all samples since
-the last `read` to one value, and some readings to one for each GPU as well. A reading that NVML
-does not give is absent; one warning says so.
+A thread samples; `read` reduces each reading over all GPUs and all samples since the last `read` to
+one value, and some readings to one for each GPU as well. A reading that NVML does not report is
+absent; there is one warning of it.
 """
 
 import contextlib
 import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import pynvml
 
 from bert_gpu.devices import nvml
 
-# bits of NVML's mask of what holds the clocks down
-POWER_CAP, HARDWARE, HEAT = 0x4, 0x8 | 0x80, 0x20 | 0x40
+# bits of NVML's mask of the reasons that hold the clocks down
+POWER_CAP = 0x4
+HARDWARE = 0x8 | 0x80
+HEAT = 0x20 | 0x40
 
 
-def clock_mhz(gpu):
+def clock_mhz(gpu: Any) -> int:
     return pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)
 
 
-def clock_share(gpu):
+def clock_share(gpu: Any) -> float:
     return clock_mhz(gpu) / pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)
 
 
-def is_throttled(reasons):
-    """Function of a GPU -> whether its clocks are held down for one of these reasons."""
+def is_throttled(reasons: int) -> Callable[[Any], bool]:
+    """Return a function of a GPU that returns whether its clocks are held down for one of these
+    reasons.
+    """
     # the newer name of this call is missing in older drivers
     return lambda gpu: bool(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & reasons)
 
 
-# name: (function of a GPU, reduction over GPUs and samples). Memory and temperature have limits, so
-# their maximum counts.
-READINGS = {
+# {name: (function of a GPU's NVML handle, reduction over GPUs and samples)}. Memory and temperature
+# have limits, so their maximum counts.
+READINGS: dict[str, tuple[Callable[[Any], float], str]] = {
     # percent of the time in which a kernel ran
     "gpu_utilization": (lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu, "mean"),
     "gpu_memory_bytes": (lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).used, "highest"),
@@ -41,9 +47,9 @@ READINGS = {
         lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU),
         "highest",
     ),
-    # NVML: milliwatts
+    # NVML reports milliwatts
     "gpu_power_watts": (lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000, "mean"),
-    # of the multiprocessors, and its share of the highest that the GPU has
+    # clock of the multiprocessors, and its share of the GPU's highest
     "gpu_clock_mhz": (clock_mhz, "mean"),
     "gpu_clock_share": (clock_share, "mean"),
     # share of the samples in which the clocks were held down, by cause
@@ -51,7 +57,7 @@ READINGS = {
     "gpu_throttled_heat": (is_throttled(HEAT), "mean"),
     "gpu_throttled_hardware": (is_throttled(HARDWARE), "mean"),
 }
-# given for each GPU too where there are several: gpu_0_clock_mhz and so on
+# readings that are logged for each GPU too where there are several, as gpu_0_clock_mhz
 PER_GPU = ("gpu_clock_mhz", "gpu_temperature_celsius")
 SECONDS = 5.0  # between samples
 COVERED = "GPU utilisation, memory, temperature, power or clocks"
@@ -60,24 +66,28 @@ COVERED = "GPU utilisation, memory, temperature, power or clocks"
 class HardwareSampler:
     """Samples the GPUs of a run in a thread, until closed.
 
-    Args:
-      gpus: of `visible_gpus`; with none, nothing is sampled and `read` gives {}.
+    Args of the constructor:
+      gpus: from `nvml.visible_gpus`; without any, nothing is sampled and `read` returns {}.
       warn: called at most once, with a message that NVML or a reading fails.
     """
 
-    def __init__(self, gpus, warn):
-        self.warn, self.has_warned = warn, False
+    def __init__(self, gpus: Sequence[int | str], warn: Callable[[str], None]) -> None:
+        self.warn = warn
+        self.has_warned = False
         self.nvml = contextlib.ExitStack()
-        self.samples = {name: [] for name in READINGS}  # a list a sample
-        self.lock, self.ends, self.thread = threading.Lock(), threading.Event(), None
+        # {reading: samples, each a list with a value for every GPU}
+        self.samples: dict[str, list[list[float]]] = {name: [] for name in READINGS}
+        self.lock = threading.Lock()
+        self.ends = threading.Event()
+        self.thread: threading.Thread | None = None
         self.handles = self._open(gpus) if gpus else []
         if self.handles:
             self.thread = threading.Thread(target=self._run, name="hardware", daemon=True)
             self.thread.start()
 
-    def read(self):
-        """{name: value} since the last call, for the READINGS that have samples. GPUs count from 0
-        in the order of the run's.
+    def read(self) -> dict[str, float]:
+        """Return {name: value} since the last call, for the READINGS that have samples. GPUs are
+        numbered from 0, in the run's order.
         """
         with self.lock:
             samples, self.samples = self.samples, {name: [] for name in READINGS}
@@ -92,50 +102,50 @@ class HardwareSampler:
                     values[name.replace("gpu", f"gpu_{gpu}", 1)] = reduced(name, column)
         return values
 
-    def close(self):
+    def close(self) -> None:
         self.ends.set()
         if self.thread is not None:
             self.thread.join()
             self.nvml.close()
 
-    def sample(self):
-        """Takes one sample of every reading and every GPU."""
+    def sample(self) -> None:
+        """Take one sample of every reading and every GPU."""
         for name, (reading, _) in READINGS.items():
             try:
                 values = [reading(gpu) for gpu in self.handles]
             except pynvml.NVMLError as error:
-                self._complain(f"NVML does not report {name} for every GPU ({error})")
+                self._warn_once(f"NVML does not report {name} for every GPU ({error})")
                 continue
             with self.lock:
                 self.samples[name].append(values)
 
-    def _open(self, gpus):
-        """The handles of the GPUs, [] when NVML is missing or does not know one of them."""
+    def _open(self, gpus: Sequence[int | str]) -> list[Any]:
+        """Return NVML's handles of the GPUs, [] when NVML or one of the GPUs is missing."""
         try:
             self.nvml.enter_context(nvml.session())
         except pynvml.NVMLError as error:
-            self._complain(f"no {COVERED} in the log: NVML does not start ({error})")
+            self._warn_once(f"no {COVERED} in the log: NVML does not start ({error})")
             return []
         try:
             return [nvml.handle_of(gpu) for gpu in gpus]
         except pynvml.NVMLError as error:
-            self._complain(f"no {COVERED} in the log: NVML does not know {gpus} ({error})")
+            self._warn_once(f"no {COVERED} in the log: NVML does not find {gpus} ({error})")
             self.nvml.close()
             return []
 
-    def _run(self):
+    def _run(self) -> None:
         while not self.ends.is_set():
             self.sample()
             self.ends.wait(SECONDS)
 
-    def _complain(self, text):
+    def _warn_once(self, text: str) -> None:
         if not self.has_warned:
             self.warn(text)
         self.has_warned = True
 
 
-def reduced(name, values):
-    """Values of a reading as one float."""
+def reduced(name: str, values: Iterable[float]) -> float:
+    """Reduce the values of a reading to one."""
     values = list(values)
     mean = sum(values) / len(values)
     return float(mean if READINGS[name][1] == "mean" else max(values))

@@ -1,64 +1,71 @@
-"""What a run measures between two log lines: mean metrics and throughput.
+"""Measures mean metrics and throughput between two log lines, and the use of a session's time.
 
-Values are fetched from the device only when an interval closes, so that the loop never
-waits for a step.
+Values are fetched from the device only when an interval closes, so that the loop never waits for a
+step.
 """
 
 import contextlib
 import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from bert_gpu.base.console import format_seconds
 from bert_gpu.monitor.throughput import utilization
 
-# What the time of a session is spent on: steps; waiting for data; the first call of steps, which
-# compiles; validation; saving, which is checkpoints and exports.
+# The uses of a session's time: steps; waiting for data; the first call of steps, which compiles;
+# validation; saving, which is checkpoints and exports.
 ACTIVITIES = ("training", "input", "compiling", "validation", "saving")
 
 
 class Stopwatch:
-    """Seconds that a run has spent over all sessions, and what those of this session were spent on.
+    """Counts the seconds of a run over all sessions, and the seconds of this session by activity.
 
-    clock: () -> seconds, of any origin. spent: seconds of earlier sessions.
+    Args of the constructor: spent: seconds of earlier sessions. clock: returns seconds since any
+    moment.
     """
 
-    def __init__(self, spent=0.0, clock=time.monotonic):
-        self.spent, self.clock, self.started = spent, clock, clock()
-        self.others = dict.fromkeys(ACTIVITIES[1:], 0.0)
+    def __init__(self, spent: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self.spent = spent
+        self.clock = clock
+        self.started = clock()
+        self.others = dict.fromkeys(ACTIVITIES[1:], 0.0)  # {activity: seconds}, but not training
 
     @property
-    def seconds(self):
+    def seconds(self) -> float:
         return self.spent + self.clock() - self.started
 
     @property
-    def training_seconds(self):
-        """Without validation and saving; waiting and compiling count."""
+    def training_seconds(self) -> float:
+        """The seconds without validation and saving, but with waiting and compiling."""
         return self.seconds - self.others["validation"] - self.others["saving"]
 
     @property
-    def activities(self):
-        """{activity: seconds of this session}; what is nothing else is training."""
+    def activities(self) -> dict[str, float]:
+        """{activity: seconds of this session}; time that is not counted otherwise is training."""
         training = self.seconds - self.spent - sum(self.others.values())
         return dict(training=max(0.0, training)) | self.others
 
     @contextlib.contextmanager
-    def paused(self, activity):
-        """Counts the time inside as "validation" or "saving", not as training."""
+    def paused(self, activity: str) -> Iterator[None]:
+        """Count the time inside as "validation" or "saving", not as training."""
         since = self.clock()
         try:
             yield
         finally:
             self.count(activity, self.clock() - since)
 
-    def count(self, activity, seconds):
-        """Counts seconds that have passed as one of ACTIVITIES other than training."""
+    def count(self, activity: str, seconds: float) -> None:
+        """Count seconds that have passed as one of ACTIVITIES other than training."""
         self.others[activity] += seconds
 
 
-def shares_of(activities, before=None):
-    """{"time_ACTIVITY": share of the seconds}, 0 to 1, of Stopwatch.activities since an earlier
-    state of them; {} when no time has passed.
+def shares_of(
+    activities: Mapping[str, float], before: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """Return {"time_ACTIVITY": share of the seconds, 0 to 1} of Stopwatch.activities since an
+    earlier reading `before`; {} when no time has passed.
     """
     seconds = {name: now - (before or {}).get(name, 0.0) for name, now in activities.items()}
     total = sum(seconds.values())
@@ -67,8 +74,10 @@ def shares_of(activities, before=None):
     return {f"time_{name}": max(0.0, part) / total for name, part in seconds.items()}
 
 
-def describe_activities(activities):
-    """Stopwatch.activities in words: all of the time, and the shares that do not round to 0 %."""
+def describe_activities(activities: Mapping[str, float]) -> str:
+    """Return Stopwatch.activities in words: the whole time, and the shares that do not round to
+    0 %.
+    """
     words = dict(training="steps", input="waiting for data")
     shares = [
         f"{share:.0%} {words.get(name, name)}"
@@ -86,17 +95,27 @@ class LogInterval:
     (all positions of the rows) per second, and input_wait, the share of time in which the loop
     waited for data. Where the time went, validation and saving included, is in "time_" names.
 
-    Args of the constructor: watch: Stopwatch. flops: function of a host batch -> model.flops.Flops
-      of its step, None = not counted. peak_flops: of all GPUs a second, None = unknown, without
-      "mfu". rows_per_example: sequences of an example of a batch.
+    Args of the constructor: flops: function of a host batch that returns the model.flops.Flops of
+      its step; None = not counted. peak_flops: FLOP/s of all GPUs; None = not known, and then there
+      is no "mfu". rows_per_example: sequences in an example of a batch.
     """
 
-    def __init__(self, watch, flops=None, peak_flops=None, rows_per_example=1):
-        self.watch, self.flops, self.peak_flops, self.is_warm = watch, flops, peak_flops, False
+    def __init__(
+        self,
+        watch: Stopwatch,
+        flops: Callable[[dict[str, np.ndarray]], Any] | None = None,
+        peak_flops: float | None = None,
+        rows_per_example: int = 1,
+    ) -> None:
+        self.watch = watch
+        self.flops = flops
+        self.peak_flops = peak_flops
+        self.is_warm = False  # whether the first call is done
         self.rows_per_example = rows_per_example
         self.clear()
 
-    def clear(self):
+    def clear(self) -> None:
+        """Start an interval, and drop the metrics of an open one."""
         names = (
             "steps",
             "sequences",
@@ -104,18 +123,22 @@ class LogInterval:
             "padded_tokens",
             *(("model_flops", "hardware_flops") if self.flops else ()),
         )
-        self.metrics, self.totals, self.waited = [], dict.fromkeys(names, 0), 0.0
-        self.opened, self.activities = self.watch.training_seconds, self.watch.activities
+        self.metrics: list[Any] = []  # step.Metrics of each call
+        self.totals: dict[str, float] = dict.fromkeys(names, 0)
+        self.waited = 0.0
+        self.opened = self.watch.training_seconds
+        self.activities = self.watch.activities
 
-    def add(self, metrics, batches, waited):
-        """One call's step.Metrics, its host batches, and the seconds it waited for them."""
+    def add(self, metrics: Any, batches: Sequence[dict[str, np.ndarray]], waited: float) -> None:
+        """Add the step.Metrics of a call, its host batches, and the seconds it waited for them."""
         self.metrics.append(metrics)
         self.watch.count("input", waited)
         if not self.is_warm:
             metrics.read()
             now = self.watch.training_seconds
             self.watch.count("compiling", max(0.0, now - self.opened - waited))
-            self.is_warm, self.opened = True, now
+            self.is_warm = True
+            self.opened = now
             return
         self.waited += waited
         self.totals["steps"] += len(batches)
@@ -124,13 +147,13 @@ class LogInterval:
             self.totals["tokens"] += int(np.sum(batch["input_mask"]))
             self.totals["padded_tokens"] += int(np.size(batch["input_mask"]))
             if self.flops:
-                counted = self.flops(batch)
-                self.totals["model_flops"] += counted.model
-                self.totals["hardware_flops"] += counted.hardware
+                flops = self.flops(batch)
+                self.totals["model_flops"] += flops.model
+                self.totals["hardware_flops"] += flops.hardware
 
-    def close(self):
-        """Returns (metrics of each step {name: (n,)}, {name: float or None} of the means over the
-        finite steps and of the throughput), and starts the next interval.
+    def close(self) -> tuple[dict[str, np.ndarray], dict[str, float | None]]:
+        """Return the metrics of each step, {name: (n,)}, and {name: value} of the means over the
+        finite steps and of the throughput; start the next interval.
         """
         calls = [metrics.read() for metrics in self.metrics]
         steps = {
@@ -145,20 +168,20 @@ class LogInterval:
             if name != "skipped"
         }
         is_timed = self.totals["steps"] > 0 and elapsed > 0
-        rates = {
+        rates: dict[str, float | None] = {
             f"{name}_per_second": total / elapsed if is_timed else None
             for name, total in self.totals.items()
         }
         rates["input_wait"] = min(1.0, self.waited / elapsed) if is_timed else None
         if self.flops and is_timed:
             share = self.totals["tokens"] / self.totals["padded_tokens"]
-            used = utilization(
+            peak_shares = utilization(
                 rates["model_flops_per_second"],
                 rates["hardware_flops_per_second"],
                 share,
                 self.peak_flops,
             )
-            rates |= {name: value for name, value in used.items() if value is not None}
+            rates |= {name: value for name, value in peak_shares.items() if value is not None}
         rates |= shares_of(self.watch.activities, self.activities)
         self.clear()
         return steps, means | dict(

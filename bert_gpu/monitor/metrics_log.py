@@ -1,122 +1,169 @@
-"""Logs a run's metrics to all its sinks at once: the table SINKS, to which a new one adds a row."""
+"""Logs a run's metrics to all its sinks at once. To add a sink, add an entry to SINKS."""
 
 import contextlib
 import math
 import os
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
+from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.run_names import METRICS
+from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.monitor.hardware import HardwareSampler
 from bert_gpu.monitor.sinks.console import ConsoleSink
-from bert_gpu.monitor.sinks.interface import JsonLines
+from bert_gpu.monitor.sinks.interface import JsonLines, Sink
 from bert_gpu.monitor.sinks.mlflow import MLflow, check_mlflow
 from bert_gpu.monitor.sinks.tensorboard import TensorBoard
 from bert_gpu.monitor.sinks.wandb import WeightsAndBiases, check_wandb
+from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.metrics import cut_lines
+from bert_gpu.runs.shared_folder import SharedFolder
 
 SECRETS = re.compile(r"(KEY|TOKEN|PASSWORD|SECRET)$")  # ends of names in the environment
 
 
-class Row(typing.NamedTuple):
-    """A sink in the table.
+class SinkSpec(typing.NamedTuple):
+    """The functions that open and check a sink.
 
-    open: function of the arguments of `open_log` -> Sink, or None where it is not wanted. check:
-    function of a MonitorConfig, called before anything is written: raises UserError when the sink
-    that it asks for lacks a package or an account.
+    open: function of the arguments of `open_log`; returns None where the sink is not configured.
+    check: called before anything is written; raises UserError when a configured sink lacks a
+    package or an account.
     """
 
-    open: Callable
-    check: Callable = lambda config: None
+    open: Callable[..., Sink | None]
+    check: Callable[[MonitorConfig], object] = lambda config: None
 
 
-def open_lines(folder, config, settings, *, step, **others):
+def open_lines(
+    folder: RunFolder | SharedFolder,
+    config: MonitorConfig,
+    settings: Mapping[str, typing.Any],
+    *,
+    step: int | None,
+    **others: typing.Any,
+) -> Sink:
     cut_lines(folder.metrics, step)
     return JsonLines(folder.metrics)
 
 
-def open_tensorboard(folder, config, settings, *, step, losses, **others):
+def open_tensorboard(
+    folder: RunFolder | SharedFolder,
+    config: MonitorConfig,
+    settings: Mapping[str, typing.Any],
+    *,
+    step: int | None,
+    losses: Sequence[str],
+    **others: typing.Any,
+) -> Sink | None:
     return TensorBoard(folder.tensorboard, step, losses) if config.tensorboard else None
 
 
-def open_wandb(folder, config, settings, **others):
+def open_wandb(
+    folder: RunFolder | SharedFolder,
+    config: MonitorConfig,
+    settings: Mapping[str, typing.Any],
+    **others: typing.Any,
+) -> Sink | None:
     if config.wandb_project is None:
         return None
     return WeightsAndBiases(folder.path, config.wandb_project, settings)
 
 
-def open_mlflow(folder, config, settings, **others):
+def open_mlflow(
+    folder: RunFolder | SharedFolder,
+    config: MonitorConfig,
+    settings: Mapping[str, typing.Any],
+    **others: typing.Any,
+) -> Sink | None:
     if config.mlflow_experiment is None:
         return None
     return MLflow(folder.path, config.mlflow_experiment, settings)
 
 
-def open_console(folder, config, settings, *, console, num_steps, losses, **others):
-    return console and ConsoleSink(console, num_steps, losses)
+def open_console(
+    folder: RunFolder | SharedFolder,
+    config: MonitorConfig,
+    settings: Mapping[str, typing.Any],
+    *,
+    console: Console | None,
+    num_steps: int | None,
+    losses: Sequence[str],
+    **others: typing.Any,
+) -> Sink | None:
+    return None if console is None else ConsoleSink(console, num_steps, losses)
 
 
 SINKS = {
-    METRICS: Row(open_lines),
-    "TensorBoard": Row(open_tensorboard),
-    "Weights & Biases": Row(
+    METRICS: SinkSpec(open_lines),
+    "TensorBoard": SinkSpec(open_tensorboard),
+    "Weights & Biases": SinkSpec(
         open_wandb,
         lambda config: config.wandb_project is None or check_wandb(config.wandb_project),
     ),
-    "MLflow": Row(
+    "MLflow": SinkSpec(
         open_mlflow,
         lambda config: config.mlflow_experiment is None or check_mlflow(config.mlflow_experiment),
     ),
-    # last, so that what the others warn of stands before the bar
-    "console": Row(open_console),
+    # last, so that warnings of the other sinks are printed before the bar is drawn
+    "console": SinkSpec(open_console),
 }
-NEEDED = METRICS  # without which a run does not begin
+NEEDED = METRICS  # a run does not begin without this sink
 
 
-def check_monitoring(config):
-    """UserError when a MonitorConfig needs a package that is not installed, or a service has no
-    account here. Writes nothing.
+def check_monitoring(config: MonitorConfig) -> None:
+    """Raise UserError when a configured sink needs a package that is not installed, or an account
+    that is not set up. Write nothing.
     """
-    for row in SINKS.values():
-        row.check(config)
+    for spec in SINKS.values():
+        spec.check(config)
 
 
 def open_log(
-    folder, config, settings, *, step=None, console=None, num_steps=None, losses=(), gpus=(), warn
-):
-    """The Log of a run.
+    folder: RunFolder | SharedFolder,
+    config: MonitorConfig,
+    settings: Mapping[str, typing.Any],
+    *,
+    step: int | None = None,
+    console: Console | None = None,
+    num_steps: int | None = None,
+    losses: Sequence[str] = (),
+    gpus: Sequence[int | str] = (),
+    warn: Callable[[str], None],
+) -> "Log":
+    """Open the log of a run.
 
     Args:
-      folder: RunFolder, created. config: MonitorConfig. settings: dict that services show with the
-        run; no key or password is among them.
-      step: the restored step, None for a new run; what was written after it is dropped.
-      console: Console, None = nobody watches. num_steps: of the run, None = by time. losses: names
-        of the parts of "loss" that validation calls NAME_loss.
-      gpus: of nvml.visible_gpus, empty on the CPU. warn: takes the text of a problem that does not
-        end the run.
+      folder: exists already. settings: shown with the run by services; they contain no key or
+        password.
+      step: the restored step, None for a new run; lines after it are dropped.
+      console: shows the metrics; None = they are not shown. num_steps: of the run, None = it ends
+        by time. losses: names of the parts of "loss" that validation calls NAME_loss.
+      gpus: from nvml.visible_gpus, empty on the CPU. warn: called with the text of a problem that
+        does not end the run.
     """
-    about = dict(step=step, console=console, num_steps=num_steps, losses=losses)
-    # when metrics.jsonl, or what the user has to correct, cannot be opened, all are closed again
-    with contextlib.ExitStack() as opened:
+    options = dict(step=step, console=console, num_steps=num_steps, losses=losses)
+    # an error that ends the run, as one of metrics.jsonl, closes the sinks that are already open
+    with contextlib.ExitStack() as stack:
         sinks = {}
-        for name, row in SINKS.items():
+        for name, spec in SINKS.items():
             try:
-                sink = row.open(folder, config, settings, **about)
+                sink = spec.open(folder, config, settings, **options)
             except Exception as error:  # each library has errors of its own
                 if name == NEEDED or isinstance(error, UserError):
                     raise
                 warn(f"{name}: cannot be opened ({reason(error)}); the run goes on without it")
                 continue
             if sink is not None:
-                sinks[name] = opened.enter_context(contextlib.closing(sink))
+                sinks[name] = stack.enter_context(contextlib.closing(sink))
         sampler = HardwareSampler(gpus, warn)
-        opened.pop_all()
+        stack.pop_all()
     return Log(sinks, sampler, warn)
 
 
-def no_log(warn):
-    """A Log that writes nowhere."""
+def no_log(warn: Callable[[str], None]) -> "Log":
+    """Return a Log without sinks."""
     return Log({}, HardwareSampler([], warn), warn)
 
 
@@ -125,38 +172,49 @@ class Log:
     failure is reported once, and a sink that cannot recover is dropped.
     """
 
-    def __init__(self, sinks, sampler, warn):
-        self.sinks, self.sampler, self.warn, self.failing = dict(sinks), sampler, warn, set()
+    def __init__(
+        self,
+        sinks: Mapping[str, Sink],
+        sampler: HardwareSampler,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.sinks = dict(sinks)
+        self.sampler = sampler
+        self.warn = warn
+        self.failing: set[str] = set()  # names of sinks whose failure is already reported
 
-    def write(self, step, values):
-        """Writes {name: value} of a step; values are Python numbers, or None when missing or not
-        finite.
-        """
+    def write(self, step: int, values: Mapping[str, float | None]) -> None:
+        """Write {name: value} of a step; a value that is not finite is written as None."""
         values = {
             name: value if value is None or math.isfinite(value) else None
             for name, value in values.items()
         }
         self._each(lambda sink: sink.write(step, values))
 
-    def advance(self, step, share, left):
-        """Tells those who watch how far the run is; as for Sink."""
-        self._each(lambda sink: sink.advance(step, share, left), clears_failure=False)
+    def advance(self, step: int, share: float, seconds_left: float | None) -> None:
+        """Show the progress of the run; arguments as for Sink.advance."""
+        self._each(lambda sink: sink.advance(step, share, seconds_left), clears_failure=False)
 
-    def hardware(self):
-        """{name: value} of hardware.READINGS since the last call, {} without GPUs."""
+    def hardware(self) -> dict[str, float]:
+        """Return {name: value} of hardware.READINGS since the last call, {} without GPUs."""
         return self.sampler.read()
 
-    def cut(self, step):
-        """Drops what was written after `step`, where the sink can, for a rollback."""
+    def cut(self, step: int) -> None:
+        """Drop the lines after `step`, where the sink can, for a rollback."""
         self._each(lambda sink: sink.cut(step))
 
-    def close(self):
+    def close(self) -> None:
         self.sampler.close()
         self._each(lambda sink: sink.close(), "lines not written yet are lost")
 
-    def _each(self, act, outcome=None, clears_failure=True):
-        """Calls act(sink) for each. outcome: of a failure. clears_failure: whether a call that
-        succeeds means that the sink works again.
+    def _each(
+        self,
+        act: Callable[[Sink], object],
+        outcome: str | None = None,
+        clears_failure: bool = True,
+    ) -> None:
+        """Call act(sink) for each sink. outcome: the consequence of a failure, for the warning.
+        clears_failure: whether a call that succeeds shows that the sink works again.
         """
         for name, sink in list(self.sinks.items()):
             try:
@@ -177,8 +235,8 @@ class Log:
                     self.failing.discard(name)
 
 
-def reason(error, environ=os.environ):
-    """What a sink's error says, on one line, without keys and passwords."""
+def reason(error: Exception, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the text of a sink's error on one line, without keys and passwords."""
     text = " ".join(str(error).split()) or type(error).__name__
     for name, value in environ.items():
         if SECRETS.search(name) and len(value) >= 6:

@@ -4,6 +4,7 @@ FLOPs of forward and backward passes, shared_update.py those of an optimizer's p
 
 import re
 import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -15,7 +16,7 @@ import tensorflow as tf
 # sheets print most of them with sparsity, that is, doubled. Two tables of others agree where they
 # have a card: Lightning's (lightning/fabric/utilities/throughput.py, which gives a pair of H100
 # NVL, and GeForce cards without matrix units) and huggingface.js's hardware.ts (float32).
-PEAK_TFLOPS = {
+PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
     # Volta: "Tesla V100 GPU architecture" and V100 data sheet.
     "v100 sxm2": (125, None, 15.7),
     "v100 pcie": (112, None, 14),
@@ -80,46 +81,56 @@ PEAK_TFLOPS = {
     "rtx 5080": (112.6, 56.3, 56.3),
     "rtx 5090": (209.5, 104.8, 104.8),
 }
-# Other words that a device's name may contain. Any word beyond these (Laptop, MIG, D, Max-Q) means
-# another, unknown device.
+# Other words that a device's name may contain. A name with any further word (Laptop, MIG, D, Max-Q)
+# is that of another device, whose peak is not known.
 _OTHER_WORDS = re.compile(
     r"nvidia|tesla|geforce|generation|graphics|device|sxm\d?|pcie|hbm\d\w?|\d+gb"
 )
 
 
-def peak_flops(device_name, precision, tensor_float_32=True):
-    """Peak FLOP/s of a GPU's matrix products, None for a GPU that is not in the table.
+def peak_flops(device_name: str, precision: str, tensor_float_32: bool = True) -> float | None:
+    """Return the peak FLOP/s of a GPU's matrix products, None for a GPU that is not in the table.
 
     Args:
-      device_name: as TensorFlow gives it, for example "NVIDIA A100-SXM4-80GB".
+      device_name: as TensorFlow reports it, for example "NVIDIA A100-SXM4-80GB".
       precision: "bfloat16", "float16" or "float32", the type of the products.
-      tensor_float_32: whether products of float32 may use TensorFloat-32, as TensorFlow's do unless
-        told otherwise.
+      tensor_float_32: whether products of float32 may use TensorFloat-32, TensorFlow's default.
     """
     words = set(re.findall(r"[a-z0-9]+", device_name.lower()))
-    fitting = [
+    matches = [
         name
         for name in PEAK_TFLOPS
         if (own := set(name.split())) <= words and all(map(_OTHER_WORDS.fullmatch, words - own))
     ]
-    if not fitting:
+    if not matches:
         return None
-    half, tf32, single = PEAK_TFLOPS[max(fitting, key=lambda name: len(name.split()))]
+    half, tf32, single = PEAK_TFLOPS[max(matches, key=lambda name: len(name.split()))]
     if precision == "float32":
         return 1e12 * (tf32 if tf32 and tensor_float_32 else single)
     return None if precision == "bfloat16" and tf32 is None else 1e12 * half
 
 
-def total_peak_flops(device_names, precision):
-    """Peak FLOP/s of all GPUs of a run together; None when one is unknown or there is no GPU."""
+def total_peak_flops(device_names: Sequence[str], precision: str) -> float | None:
+    """Return the peak FLOP/s of all GPUs of a run together; None when the peak of one is not known,
+    or when there is no GPU.
+    """
     tensor_float_32 = tf.config.experimental.tensor_float_32_execution_enabled()
-    peaks = [peak_flops(name, precision, tensor_float_32) for name in device_names]
-    return None if not peaks or None in peaks else sum(peaks)
+    peaks = [
+        peak
+        for name in device_names
+        if (peak := peak_flops(name, precision, tensor_float_32)) is not None
+    ]
+    return sum(peaks) if peaks and len(peaks) == len(device_names) else None
 
 
-def utilization(model_flops_per_second, hardware_flops_per_second, real_share, peak):
-    """The shares of the peak that a run reaches: {"mfu", "mfu_real_tokens", "hfu"}, None each when
-    the peak or a rate is.
+def utilization(
+    model_flops_per_second: float | None,
+    hardware_flops_per_second: float | None,
+    real_share: float | None,
+    peak: float | None,
+) -> dict[str, float | None]:
+    """Return the shares of the peak that a run reaches: {"mfu", "mfu_real_tokens", "hfu"}. All are
+    None when the peak or a rate is None.
 
     Args:
       model_flops_per_second, hardware_flops_per_second: of all GPUs together, over all positions of
@@ -127,7 +138,7 @@ def utilization(model_flops_per_second, hardware_flops_per_second, real_share, p
       real_share: share of the positions that hold real tokens; mfu_real_tokens is mfu times that.
       peak: FLOP/s of all GPUs together, from `total_peak_flops` or `measured_matrix_rate`.
     """
-    if None in (model_flops_per_second, hardware_flops_per_second, peak):
+    if model_flops_per_second is None or hardware_flops_per_second is None or peak is None:
         return dict(mfu=None, mfu_real_tokens=None, hfu=None)
     mfu = model_flops_per_second / peak
     return dict(
@@ -138,18 +149,23 @@ def utilization(model_flops_per_second, hardware_flops_per_second, real_share, p
 
 
 def measured_matrix_rate(
-    dtype=tf.float32, device="CPU:0", size=None, seconds=2.0, clock=time.perf_counter
-):
-    """FLOP/s that a large square matrix product reaches: the reference for a CPU or a GPU that is
-    not in the table.
+    dtype: tf.DType = tf.float32,
+    device: str = "CPU:0",
+    size: int | None = None,
+    seconds: float = 2.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Return the FLOP/s that a large square matrix product reaches: the reference for a CPU or a
+    GPU that is not in the table.
 
     Args:
-      dtype: of the product. device: where, a device of TensorFlow. size: rows of the matrices;
+      dtype: of the product. device: TensorFlow's name of the device. size: rows of the matrices;
         default 1024 on CPUs, 8192 elsewhere.
-      seconds: how long to measure; the fastest call counts. clock: () -> seconds.
+      seconds: duration of the measurement; the fastest call counts. clock: returns seconds.
     """
     is_cpu = "CPU" in device.upper()
-    size, num_products = size or (1024 if is_cpu else 8192), 4
+    size = size or (1024 if is_cpu else 8192)
+    num_products = 4
     with tf.device(device):
         # Products of such matrices keep their scale, so that no number overflows.
         values = np.random.default_rng(0).standard_normal((size, size)).astype(
@@ -158,14 +174,15 @@ def measured_matrix_rate(
         matrix = tf.cast(tf.constant(values), dtype)
 
         @tf.function(autograph=False)
-        def multiply(x):
+        def multiply(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
             for _ in range(num_products):
                 x = tf.matmul(matrix, x)
             return x, tf.reduce_sum(tf.cast(x[0], tf.float32))
 
         _, total = multiply(matrix)
         total.numpy()
-        best, end = np.inf, clock() + seconds
+        best = np.inf
+        end = clock() + seconds
         while best == np.inf or clock() < end:
             started = clock()
             _, total = multiply(matrix)

@@ -1,6 +1,8 @@
 """The settings of pretraining, and the model that follows from them."""
 
 import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, complaint, fields_of, setting
@@ -18,6 +20,9 @@ from bert_gpu.model.config import (
 from bert_gpu.pretrain.objectives.table import OBJECTIVES, summaries
 from bert_gpu.recipes.rules import differences
 from bert_gpu.train.config import RunSettings
+
+if TYPE_CHECKING:
+    from bert_gpu.data.manifest import Manifest
 
 MODEL = fields_of(ModelConfig)
 
@@ -72,13 +77,13 @@ class PretrainConfig(Settings):
     )
 
     @property
-    def start(self):
-        """The model to continue from, None for random weights."""
+    def start(self) -> str | None:
+        """The model to continue from; None for random weights."""
         return None if self.init_checkpoint == NONE else self.init_checkpoint
 
     @property
-    def trains(self):
-        """Whether to train, or only to evaluate; UserError for neither."""
+    def trains(self) -> bool:
+        """True to train, False to evaluate only. Raises UserError when neither is to be done."""
         if self.do_train is False and not self.do_eval:
             raise UserError(
                 "leaves nothing to do",
@@ -90,15 +95,15 @@ class PretrainConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainSettings(RunSettings):
-    """All settings of a pretraining. architecture: {field of ModelConfig: value} that win over
-    --model and --bert_config_file.
+    """All settings of a pretraining. architecture: {field of ModelConfig: value}, which take
+    precedence over --model and --bert_config_file.
     """
 
     run: PretrainConfig = PretrainConfig()
     inputs: InputConfig = InputConfig()
-    architecture: dict = dataclasses.field(default_factory=dict)
+    architecture: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         for name, value in self.architecture.items():
             if name not in MODEL:
@@ -111,13 +116,18 @@ class PretrainSettings(RunSettings):
                 raise error
 
 
-# of the settings in a run.json
+# {setting: field} of all settings that run.json of a pretraining may hold
 RUN_FIELDS = fields_of(*PretrainSettings.kinds().values(), ModelConfig)
 
 
-def check_data(settings, num_predictions, info, warn):
-    """UserError when the data and PretrainSettings differ in predictions per row; warns of what its
-    Manifest has unlike the recipe. info: the Manifest, None without one.
+def check_data(
+    settings: PretrainSettings,
+    num_predictions: int,
+    info: "Manifest | None",
+    warn: Callable[[str], None],
+) -> None:
+    """Raise UserError when the data has another number of predictions per row than the settings;
+    warn when it was built with other settings than those of the recipe.
     """
     config = settings.run
     if config.max_predictions_per_seq not in (None, num_predictions):
@@ -129,31 +139,39 @@ def check_data(settings, num_predictions, info, warn):
         )
     if settings.recipe is None or info is None:
         return
-    if odd := differences(settings.recipe, info.settings):
+    if changes := differences(settings.recipe, info.settings):
         warn(
-            f"--recipe={settings.recipe}: the data was not built with the recipe: {'; '.join(odd)}"
+            f"--recipe={settings.recipe}: the data was not built with the recipe: "
+            f"{'; '.join(changes)}"
         )
 
 
-def model_name(run, kind):
-    """The preset that a PretrainConfig names, or that devices of a kind get; None when the shape
-    comes from elsewhere.
+def model_name(run: PretrainConfig, kind: str) -> str | None:
+    """Return the preset that --model names, or the default one for devices of a kind, "GPU" or
+    "CPU"; None when a file or another model decides the shape.
     """
     if run.start is not None or run.bert_config_file is not None:
         return None
     return run.model or ("base" if kind == "GPU" else "tiny")
 
 
-def resolve_model(settings, max_seq_length, vocab_size, kind, stored=None):
-    """The ModelConfig of PretrainSettings: a preset, a file or the model to continue from, changed
-    by the data and by single fields.
+def resolve_model(
+    settings: PretrainSettings,
+    max_seq_length: int,
+    vocab_size: int | None,
+    kind: str,
+    run_json: Mapping[str, Any] | None = None,
+) -> ModelConfig:
+    """Return the model's config: a preset, a file or the model to continue from, changed by the
+    data and by single fields. Raises UserError when it does not fit the data.
 
     Args:
-      max_seq_length: of the data's rows. vocab_size: of the data, None if unknown. kind: "GPU" or
-        "CPU", which decides the size when none is named. stored: content of run.json of a run to
-        resume, or None.
+      max_seq_length: tokens of the data's rows. vocab_size: of the data, None = not known. kind:
+        "GPU" or "CPU", which decides the size when none is named. run_json: content of run.json of
+        the run to resume, or None.
     """
-    run, architecture = settings.run, settings.architecture
+    run = settings.run
+    architecture = settings.architecture
     if run.model is not None and run.bert_config_file is not None:
         raise UserError(
             "give one of them",
@@ -162,7 +180,7 @@ def resolve_model(settings, max_seq_length, vocab_size, kind, stored=None):
         )
     if run.start is not None:
         source = f"--init_checkpoint={run.start}"
-        model = continued_model(settings, max_seq_length, stored)
+        model = continued_model(settings, max_seq_length, run_json)
     elif run.bert_config_file is not None:
         source = run.bert_config_file
         model = dataclasses.replace(read_config(source), **architecture)
@@ -175,10 +193,13 @@ def resolve_model(settings, max_seq_length, vocab_size, kind, stored=None):
         model = preset(name, **sizes | architecture)
     if "vocab_size" in architecture and run.start is None:
         source = f"--vocab_size={model.vocab_size}"
-    # the table of a model to continue may have rows without a piece
+    # the word embeddings of a model to continue may have rows without a piece
     is_continued = run.start is not None
-    fits = vocab_size in (None, model.vocab_size)
-    if not fits and not (is_continued and vocab_size < model.vocab_size):
+    if (
+        vocab_size is not None
+        and vocab_size != model.vocab_size
+        and not (is_continued and vocab_size < model.vocab_size)
+    ):
         remedy = (
             f"{sources.OWN_WORDS}; build the data with create_pretraining_data.py and this flag"
             if is_continued
@@ -198,58 +219,68 @@ def resolve_model(settings, max_seq_length, vocab_size, kind, stored=None):
     return model
 
 
-def continued_model(settings, max_seq_length, stored):
-    """The ModelConfig of the model to continue from, with what flags change and with positions for
-    the data's rows; arguments as for `resolve_model`. UserError for a flag that contradicts the
+def continued_model(
+    settings: PretrainSettings, max_seq_length: int, run_json: Mapping[str, Any] | None
+) -> ModelConfig:
+    """Return the config of the model to continue from, changed by flags and with positions for the
+    data's rows; arguments as for `resolve_model`. Raises UserError for a flag that contradicts the
     weights.
 
-    That of a run to resume is in its run.json: the folder that it started from may be gone.
+    For a run to resume, the config is read from run.json, because the folder from which the run
+    started may have been removed.
     """
-    if stored is not None:
-        known = {name: stored["settings"].get(name, field.default) for name, field in MODEL.items()}
-        model = ModelConfig(**known)
-        given = given_fields(settings, model)
+    if run_json is not None:
+        saved = run_json["settings"]
+        model = ModelConfig(
+            **{name: saved.get(name, field.default) for name, field in MODEL.items()}
+        )
+        overrides = model_overrides(settings, model)
     else:
         folder = find_model(settings.run.start, "init_checkpoint")
         model = sources.read_config(folder)
-        given = given_fields(settings, model)
-        check_continues(given, model, folder)
-    changed = {name: value for name, (value, _) in given.items()}
+        overrides = model_overrides(settings, model)
+        check_continues(overrides, model, folder)
+    changed = {name: value for name, (value, _) in overrides.items()}
     if max_seq_length > model.max_position_embeddings:
         changed.setdefault("max_position_embeddings", max_seq_length)
     return dataclasses.replace(model, **changed)
 
 
-def given_fields(settings, model):
-    """{field of ModelConfig: (value, flag)} that --model or --bert_config_file and single flags set
-    in PretrainSettings, beside a model to continue from.
+def model_overrides(settings: PretrainSettings, model: ModelConfig) -> dict[str, tuple[Any, str]]:
+    """Return {field of ModelConfig: (value, flag)} for the fields that --model or
+    --bert_config_file and single flags set, beside the model to continue from.
     """
-    run, fields, flag = settings.run, {}, ""
+    run = settings.run
+    fields: Any = {}
+    flag = ""
     if run.bert_config_file is not None:
         flag = f"--bert_config_file={run.bert_config_file}"
         fields = read_config_of(run.bert_config_file, model).to_dict()
     elif run.model is not None:
-        flag, fields = f"--model={run.model}", PRESETS[run.model]
-    given = {name: (value, flag) for name, value in fields.items()}
+        flag = f"--model={run.model}"
+        fields = PRESETS[run.model]
+    overrides = {name: (value, flag) for name, value in fields.items()}
     single = settings.architecture.items()
-    return given | {name: (value, f"--{name}={value}") for name, value in single}
+    return overrides | {name: (value, f"--{name}={value}") for name, value in single}
 
 
-def check_continues(given, model, folder):
-    """UserError when fields {name: (value, flag)} contradict the weights of `model`, the
-    ModelConfig of `folder`.
+def check_continues(
+    overrides: Mapping[str, tuple[Any, str]], model: ModelConfig, folder: str
+) -> None:
+    """Raise UserError when overrides {field: (value, flag)} contradict the weights in `folder`,
+    whose config is `model`.
     """
 
-    def meant(name, value):
+    def resolved(name: str, value: Any) -> Any:
         rule = MODEL[name].metadata["none_means"]
         return getattr(model, rule) if value is None and rule else value
 
-    for name, (value, flag) in given.items():
-        there = getattr(model, name)
-        if name not in NOT_IN_WEIGHTS and meant(name, value) != meant(name, there):
-            its = "" if flag == f"--{name}={value}" else f"has {name}={value}, but "
+    for name, (value, flag) in overrides.items():
+        current = getattr(model, name)
+        if name not in NOT_IN_WEIGHTS and resolved(name, value) != resolved(name, current):
+            prefix = "" if flag == f"--{name}={value}" else f"has {name}={value}, but "
             raise UserError(
-                f"{its}the weights in {folder} are of {name}={there}",
+                f"{prefix}the weights in {folder} are of {name}={current}",
                 "drop the flag, or name another --init_checkpoint",
                 where=flag,
             )

@@ -3,17 +3,24 @@
 import functools
 import os
 import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
-from bert_gpu.base.console import format_metric
+import numpy as np
+
+from bert_gpu.base.console import Console, format_metric
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import write_json
 from bert_gpu.base.run_names import EVAL_RESULTS
+from bert_gpu.data.dataset import Dataset
+from bert_gpu.devices.devices import Devices
 from bert_gpu.interop import models
+from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.weights import column_blocks
 from bert_gpu.monitor.metrics_log import check_monitoring
 from bert_gpu.monitor.throughput import total_peak_flops
 from bert_gpu.pretrain import start
-from bert_gpu.pretrain.config import RUN_FIELDS, model_name
+from bert_gpu.pretrain.config import RUN_FIELDS, PretrainSettings, model_name
 from bert_gpu.pretrain.objectives.joint import named_objectives
 from bert_gpu.pretrain.validation import open_validation
 from bert_gpu.runs.card_facts import facts_while_training
@@ -23,23 +30,28 @@ from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.step import TrainStep
 
 
-def pretrain(settings, console=None, clock=time.monotonic):
-    """Pretrains as PretrainSettings say, or resumes a run, in this process as often as asked.
+def pretrain(
+    settings: PretrainSettings,
+    console: Console | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> engine.TrainingResult:
+    """Pretrain a model, resume a run, or evaluate a checkpoint, as the settings say. A process may
+    call this several times.
 
     Args:
-      console: console.Console, None = Python's logger "bert_gpu". clock: () -> seconds.
-
-    Returns an engine.TrainingResult, which has the signal that stopped the run, if one did.
+      console: prints messages; None = Python's logger "bert_gpu". clock: returns seconds.
 
     Raises:
       UserError: a setting or a file is wrong. TrainingStopped: the run diverged, stopped early or
         could not save.
     """
     check_monitoring(settings.monitor)
-    trains, first = settings.run.trains, settings.run.start
+    trains = settings.run.trains
     workers, console = engine.join(settings, console, architecture=settings.architecture)
-    opened = engine.open_run(settings, RUN_FIELDS, workers, console, clock, first, trains)
-    with workers.together(), opened as run:
+    opening = engine.open_run(
+        settings, RUN_FIELDS, workers, console, clock, settings.run.start, trains
+    )
+    with workers.together(), opening as run:
         dataset = start.open_data(settings, console, workers)
         devices = engine.open_devices(run)
         model = start.open_model(run, dataset, devices)
@@ -51,10 +63,12 @@ def pretrain(settings, console=None, clock=time.monotonic):
         min_device_bytes = start.check_memory(run, dataset, devices, model)
         weights = start.initial_weights(run, model)
         frozen = frozen_names(weights, settings.memory.freeze)
-        data, held_out = start.open_records(run, dataset, model)
+        data, validation_reader = start.open_records(run, dataset, model)
         blocks = column_blocks(model.encoder.weights())
         state = TrainState(devices.strategy, weights, settings.optimizer, frozen, blocks)
-        validate = open_validation(settings.run, held_out, devices, state, model.objective())
+        validate = open_validation(
+            settings.run, validation_reader, devices, state, model.objective()
+        )
         make_step = functools.partial(
             TrainStep,
             devices,
@@ -100,29 +114,37 @@ def pretrain(settings, console=None, clock=time.monotonic):
     return result
 
 
-def find_results(folder):
-    """Files of a pretraining that the engine does not know, for RunFolder.clear."""
+def find_results(folder: str) -> list[str]:
+    """Return the files of a pretraining that RunFolder.clear does not list itself."""
     return [os.path.join(folder, EVAL_RESULTS)]
 
 
-def write_model(run, model, path, state, step):
-    """Writes the Model of a Run after a step to a folder."""
+def write_model(
+    run: engine.Run[PretrainSettings],
+    model: start.Model,
+    path: str,
+    state: TrainState,
+    step: int,
+) -> None:
+    """Write the model with the weights of a step to the folder `path`."""
     notes = models.Notes([], [], model.objective().architecture, ())
     card = facts_while_training(run.folder.path, step, run.console.warn)
     weights = state.read_weights()
     models.write_own(models.Model(model.config, weights, notes, model.vocab, card), path)
 
 
-def fixed_settings(settings, model, devices, dataset):
-    """{name: value} of the settings that may not change in a resumed run."""
-    start = settings.run.start
+def fixed_settings(
+    settings: PretrainSettings, model: start.Model, devices: Devices, dataset: Dataset
+) -> dict[str, Any]:
+    """Return {name: value} of the settings that may not change in a resumed run."""
+    init_checkpoint = settings.run.start
     return (
         model.config.to_dict()
         | engine.fixed_settings(settings, devices.precision)
         | dict(
             seed=settings.run.seed,
             shuffle=settings.inputs.shuffle,
-            init_checkpoint=start and os.path.realpath(start),
+            init_checkpoint=init_checkpoint and os.path.realpath(init_checkpoint),
             padding=settings.inputs.padding,
             training_data=dataset.identity(),
             train_objective=named_objectives(model.objectives, dataset.schema),
@@ -130,8 +152,15 @@ def fixed_settings(settings, model, devices, dataset):
     )
 
 
-def describe(settings, model, kind, weights, frozen, dataset):
-    """Rows on the model and the data, for the log; kind as for `resolve_model`."""
+def describe(
+    settings: PretrainSettings,
+    model: ModelConfig,
+    kind: str,
+    weights: Mapping[str, np.ndarray],
+    frozen: Collection[str],
+    dataset: Dataset,
+) -> tuple[tuple[str, str], ...]:
+    """Return rows (label, text) on the model and the data, for the log. kind: "GPU" or "CPU"."""
     num_frozen = sum(weights[name].size for name in frozen)
     num_validation = 0 if dataset.validation is None else len(dataset.validation)
     name = f"{named}: " if (named := model_name(settings.run, kind)) else ""
@@ -150,18 +179,22 @@ def describe(settings, model, kind, weights, frozen, dataset):
     )
 
 
-def evaluate(run, dataset, devices, model):
-    """Evaluates the newest checkpoint of a Run on the validation records and writes
-    eval_results.json; returns a TrainingResult. A training may go on meanwhile.
+def evaluate(
+    run: engine.Run[PretrainSettings], dataset: Dataset, devices: Devices, model: start.Model
+) -> engine.TrainingResult:
+    """Evaluate the newest checkpoint of a run on the validation records, and write
+    eval_results.json. Another process may train the run meanwhile.
     """
-    folder, console, config = run.folder, run.console, model.config.to_dict()
+    folder = run.folder
+    console = run.console
+    config = model.config.to_dict()
     config["train_objective"] = named_objectives(model.objectives, dataset.schema)
-    if run.stored is not None:
-        own = {name: value for name, value in run.stored["settings"].items() if name in config}
-        run.stored |= dict(settings=own)
+    if run.run_json is not None:
+        own = {name: value for name, value in run.run_json["settings"].items() if name in config}
+        run.run_json |= dict(settings=own)
         run.check_resumable(config)
-    found = folder.newest_whole(console.warn) if run.stored else None
-    if found is None:
+    checkpoint = folder.newest_whole(console.warn) if run.run_json else None
+    if checkpoint is None:
         raise UserError(
             "holds no checkpoint to evaluate",
             "train first",
@@ -174,7 +207,7 @@ def evaluate(run, dataset, devices, model):
             "name some with --eval_input_file",
             setting="do_eval",
         )
-    progress, values = found
+    progress, values = checkpoint
     state = TrainState(
         devices.strategy,
         {n.removeprefix("weights/"): v for n, v in values.items() if n.startswith("weights/")},
@@ -182,7 +215,7 @@ def evaluate(run, dataset, devices, model):
     state.assign(values)
     _, reader = start.open_records(run, dataset, model)
     validate = open_validation(run.settings.run, reader, devices, state, model.objective())
-    results = validate() | dict(step=progress.step)
+    results = validate() | dict(step=progress.step)  # type: ignore[misc]  # there are records
     path = os.path.join(folder.path, EVAL_RESULTS)
     run.workers.on_chief(functools.partial(write_json, path, results))
     console.say(

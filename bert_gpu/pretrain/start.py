@@ -1,26 +1,43 @@
-"""What a pretraining starts from: the data and its vocabulary, the model, the first weights."""
+"""Opens all that a pretraining starts from: data and vocabulary, model, first weights."""
 
 import functools
 import os
 import typing
+from collections.abc import Callable, Collection
 
+import numpy as np
+
+from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.data import pipeline
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.old_labels import label_warnings
-from bert_gpu.devices.workers import ALONE
+from bert_gpu.devices.devices import Devices
+from bert_gpu.devices.workers import ALONE, Alone, Workers
 from bert_gpu.interop import models
 from bert_gpu.model import heads
-from bert_gpu.model.config import NOT_IN_WEIGHTS
+from bert_gpu.model.config import NOT_IN_WEIGHTS, ModelConfig
 from bert_gpu.model.encoders import Encoder, open_encoder
+from bert_gpu.model.flops import Flops
 from bert_gpu.model.weights import initialize
-from bert_gpu.pretrain.config import check_continues, check_data, resolve_model
-from bert_gpu.pretrain.objectives.joint import chosen_objectives, open_objective
+from bert_gpu.pretrain.config import (
+    PretrainSettings,
+    check_continues,
+    check_data,
+    resolve_model,
+)
+from bert_gpu.pretrain.objectives.joint import (
+    JointObjective,
+    open_objective,
+    select_objectives,
+)
 from bert_gpu.runs import provenance
 from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.train.batching import TrainingData
 from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.memory_check import check_size
+from bert_gpu.train.run import Run
 
 # Settings that need validation records.
 NEED_VALIDATION = (
@@ -30,27 +47,27 @@ NEED_VALIDATION = (
 
 
 class Model(typing.NamedTuple):
-    """The model of a pretraining. encoder: Encoder. vocab: the data's tokenizer, None = unknown.
-    objectives: names of what it is trained for.
+    """The model of a pretraining. vocab: the data's tokenizer; None = not known. objectives: names
+    of those that it is trained on.
     """
 
     encoder: Encoder
-    vocab: typing.Any
+    vocab: Tokenizer | None
     objectives: tuple[str, ...]
 
     @property
-    def config(self):
+    def config(self) -> ModelConfig:
         return self.encoder.config
 
-    def objective(self, encoder=None):
-        """The JointObjective on its Encoder or on another one."""
+    def objective(self, encoder: Encoder | None = None) -> JointObjective:
+        """Return the objectives, joined, on the model's encoder or on another one."""
         return open_objective(self.objectives, encoder or self.encoder, self.vocab)
 
 
-def open_data(settings, console, workers=ALONE):
-    """The Dataset of PretrainSettings, checked against the settings and against their recipe, and
-    the same on all workers.
-    """
+def open_data(
+    settings: PretrainSettings, console: Console, workers: Workers | Alone = ALONE
+) -> Dataset:
+    """Open the data; check it against the settings, against their recipe and between workers."""
     dataset = Dataset(settings.inputs, console.warn)
     check_data(settings, dataset.num_predictions, dataset.info, console.warn)
     if workers.count > 1:
@@ -58,15 +75,22 @@ def open_data(settings, console, workers=ALONE):
     return dataset
 
 
-def open_model(run, dataset, devices):
-    """The Model of a Run, without weights; UserError when it cannot take the data's rows."""
+def open_model(run: Run[PretrainSettings], dataset: Dataset, devices: Devices) -> Model:
+    """Return the model of a run, without weights. Raises UserError when it cannot take the data's
+    rows.
+    """
     settings = run.settings
     vocab = open_vocabulary(settings, dataset)
     run.workers.check_alike(dict(vocabulary=vocab and vocab.identity))
     config = resolve_model(
-        settings, dataset.max_seq_length, vocab and vocab.vocab_size, devices.kind, run.stored
+        settings,
+        dataset.max_seq_length,
+        None if vocab is None else vocab.vocab_size,
+        devices.kind,
+        run.run_json,
     )
-    encoder, padding = open_encoder(config), settings.inputs.padding
+    encoder = open_encoder(config)
+    padding = settings.inputs.padding
     encoder.check(dataset.max_seq_length, devices.precision, is_packed=dataset.schema.is_packed)
     if encoder.fixed_length is not None and padding != "fixed":
         raise UserError(
@@ -75,33 +99,42 @@ def open_model(run, dataset, devices):
             setting="encoder",
             value=config.encoder,
         )
-    named = settings.run.train_objective
-    if not settings.run.trains and run.stored is not None:
-        named = named or run.stored["settings"].get("train_objective", ())
-    return Model(encoder, vocab, chosen_objectives(named, dataset.schema))
+    names = settings.run.train_objective
+    if not settings.run.trains and run.run_json is not None:
+        names = names or run.run_json["settings"].get("train_objective", ())
+    return Model(encoder, vocab, select_objectives(names, dataset.schema))
 
 
-def training_objective(run, dataset, devices, model):
-    """The JointObjective of a Model that a Run trains; warns of what labels the data lacks."""
+def training_objective(
+    run: Run[PretrainSettings], dataset: Dataset, devices: Devices, model: Model
+) -> JointObjective:
+    """Return the objectives on the encoder as it is trained; warn of labels that the data lacks."""
     for warning in label_warnings(dataset, model.vocab):
         run.console.warn(warning)
     rows = (dataset.max_seq_length, dataset.schema.is_packed)
     return model.objective(training_encoder(model.encoder, run.settings.memory, devices, *rows))
 
 
-def check_resume(run, dataset, model, fixed):
-    """UserError when workers, or the run to resume, differ in the fixed settings {name: value}, or
-    when the data lacks the validation records that settings need.
+def check_resume(
+    run: Run[PretrainSettings],
+    dataset: Dataset,
+    model: Model,
+    fixed: dict[str, typing.Any],
+) -> None:
+    """Raise UserError when workers, or the run to resume, differ in the fixed settings {name:
+    value}, or when the data lacks the validation records that settings need.
     """
-    # not the path of the first weights, which are worker 0's on all workers
+    # the path of the first weights may differ, because all workers take those of worker 0
     run.workers.check_alike(fixed | dict(init_checkpoint=None))
     run.check_resumable(fixed)
     check_validation(run.settings, dataset, model.objective(), run.console)
 
 
-def check_memory(run, dataset, devices, model):
-    """Bytes that the training needs on a device at least, None = unknown; UserError when it is
-    certain not to fit.
+def check_memory(
+    run: Run[PretrainSettings], dataset: Dataset, devices: Devices, model: Model
+) -> int | None:
+    """Return the least bytes that the training needs on a device, None = not known. Raises
+    UserError when it is certain not to fit.
     """
     settings = run.settings
     return check_size(
@@ -111,13 +144,16 @@ def check_memory(run, dataset, devices, model):
         devices,
         dataset.max_seq_length if settings.inputs.padding == "fixed" else 1,
         0 if dataset.validation is None else settings.run.eval_batch_size,
-        run.stored,
+        run.run_json,
     )
 
 
-def open_records(run, dataset, model):
-    """(The TrainingData of a Run, the Reader of its validation records or None)."""
-    settings, config = run.settings, model.config
+def open_records(
+    run: Run[PretrainSettings], dataset: Dataset, model: Model
+) -> tuple[TrainingData, pipeline.Reader | None]:
+    """Return the records to train on, and a reader of the validation records, None without any."""
+    settings = run.settings
+    config = model.config
     limits = dict(input_ids=config.vocab_size, masked_lm_ids=config.vocab_size)
     limits |= dict(segment_ids=config.type_vocab_size) if config.type_vocab_size else {}
     open_reader = functools.partial(
@@ -135,8 +171,8 @@ def open_records(run, dataset, model):
     return data, None if dataset.validation is None else open_reader("validation")
 
 
-def hashes(dataset, vocab):
-    """{name: hash} of the data and its vocabulary, for run.json."""
+def hashes(dataset: Dataset, vocab: Tokenizer | None) -> dict[str, str | None]:
+    """Return {name: hash} of the data and its vocabulary, for run.json."""
     path = os.path.join(dataset.folder, "dataset.json")
     return dict(
         dataset=None if dataset.info is None else provenance.file_hash(path),
@@ -144,9 +180,11 @@ def hashes(dataset, vocab):
     )
 
 
-def check_validation(settings, dataset, objective, console):
-    """UserError when the data has no validation records but settings need them (settings of a
-    recipe are ignored instead), or when --best_metric is none of the JointObjective's.
+def check_validation(
+    settings: PretrainSettings, dataset: Dataset, objective: JointObjective, console: Console
+) -> None:
+    """Raise UserError when the data has no validation records but settings need them (settings of
+    a recipe are ignored instead), or when the objective has no metric --best_metric.
     """
     if dataset.validation is not None:
         settings.ending.criterion(dict.fromkeys(objective.validation_metrics, 0.0))
@@ -166,11 +204,12 @@ def check_validation(settings, dataset, objective, console):
             console.warn(error)
 
 
-def open_vocabulary(settings, dataset):
-    """The tokenizer of the data. That of records without dataset.json is --vocab_file (with the
-    casing of --init_checkpoint, if any) or that of --init_checkpoint; None without either.
+def open_vocabulary(settings: PretrainSettings, dataset: Dataset) -> Tokenizer | None:
+    """Return the tokenizer of the data. For records without dataset.json it is that of --vocab_file
+    (with the casing of --init_checkpoint, if any) or of --init_checkpoint; None without either.
     """
-    info, vocab_file = dataset.info, settings.run.vocab_file
+    info = dataset.info
+    vocab_file = settings.run.vocab_file
     if info is None and settings.run.start is not None:
         folder = models.find_model(settings.run.start, "init_checkpoint")
         if vocab_file is None and models.find_vocabulary(folder) is None:
@@ -195,40 +234,48 @@ def open_vocabulary(settings, dataset):
     return tokenizer
 
 
-def flops_counter(objective, frozen):
-    """Function of a batch -> model.flops.Flops of a JointObjective, None when it cannot count them:
-    for some encoders, and with frozen weights.
+def flops_counter(
+    objective: JointObjective, frozen: Collection[str]
+) -> Callable[[dict[str, np.ndarray]], Flops] | None:
+    """Return a function of a batch that counts the FLOPs of its step; None where they cannot be
+    counted: for some encoders, and with frozen weights.
     """
     countable = not frozen and objective.encoder.token_products(0) is not None
     return objective.flops if countable else None
 
 
-def initial_weights(run, model):
-    """Fresh weights of a Model, replaced by those of --init_checkpoint where it has them; a Run
-    that is resumed skips that. Says what it takes from there.
+def initial_weights(run: Run[PretrainSettings], model: Model) -> dict[str, np.ndarray]:
+    """Return random weights, replaced by those of --init_checkpoint where it has them, and print
+    which ones it lacks. A run that resumes from a checkpoint does not read --init_checkpoint.
     """
-    config, vocab, console = model.config, model.vocab, run.console
-    start, seed = run.settings.run.start, run.settings.run.seed
+    config = model.config
+    vocab = model.vocab
+    console = run.console
+    start = run.settings.run.start
+    seed = run.settings.run.seed
     specs = model.objective().weights()
-    # asked of the folder on all workers, each of which has an --init_checkpoint of its own
-    goes_on = run.stored is not None and bool(run.folder.steps())
-    if start is None or goes_on:
+    # all workers call steps(), even if only some of them have an --init_checkpoint
+    is_resumed = run.run_json is not None and bool(run.folder.steps())
+    if start is None or is_resumed:
         return initialize(specs, seed)
-    source, (stored_config, stored, notes, *_) = models.read_start(start)
+    source, (source_config, source_weights, notes, *_) = models.read_start(start)
     values = config.to_dict()
     check_continues(
         {name: (value, f"--{name}={value}") for name, value in values.items()},
-        stored_config,
+        source_config,
         source,
     )
     vocabulary = check_same_vocabulary(source, config, vocab, start, console)
     weights = initialize(specs, seed)
-    # next sentence prediction reads the first token
-    if heads.pooling_of(stored_config, stored) != ("first", config.hidden_size):
-        stored = {name: value for name, value in stored.items() if not name.startswith("pooler/")}
-    fresh = sorted(set(weights) - set(stored))
-    for name in sorted(set(weights) & set(stored)):
-        ours, theirs = weights[name], stored[name]
+    # a pooler of another kind is not taken: next sentence prediction reads the first token
+    if heads.pooling_of(source_config, source_weights) != ("first", config.hidden_size):
+        source_weights = {
+            name: value for name, value in source_weights.items() if not name.startswith("pooler/")
+        }
+    fresh = sorted(set(weights) - set(source_weights))
+    for name in sorted(set(weights) & set(source_weights)):
+        ours = weights[name]
+        theirs = source_weights[name]
         if ours.shape == theirs.shape:
             weights[name] = theirs
         elif "position" in name and ours.shape[1:] == theirs.shape[1:]:
@@ -244,22 +291,26 @@ def initial_weights(run, model):
             )
     changed = [
         f"{name}={values[name]} instead of {value}"
-        for name, value in stored_config.to_dict().items()
+        for name, value in source_config.to_dict().items()
         if name in NOT_IN_WEIGHTS and values[name] != value
     ]
-    taken = f"the model of its config.json{''.join(f', {text}' for text in changed)}"
+    shape = f"the model of its config.json{''.join(f', {text}' for text in changed)}"
     console.say(
-        f"starting from {source}: {taken}; {vocabulary}"
+        f"starting from {source}: {shape}; {vocabulary}"
         + (f"; fresh: {', '.join(fresh)}" if fresh else "")
         + (f"; {unused}" if (unused := models.describe_unused(notes)) else "")
     )
     return weights
 
 
-def check_same_vocabulary(folder, model, vocab, start, console):
-    """UserError unless the vocabulary and casing of a model's folder, where it has them, are those
-    of the data's tokenizer `vocab`; a casing that no file states gets a warning. Returns what was
-    found, for the log.
+def check_same_vocabulary(
+    folder: str, model: ModelConfig, vocab: Tokenizer | None, start: str, console: Console
+) -> str:
+    """Raise UserError unless the vocabulary and casing of a model's folder, where it has them, are
+    those of the data's tokenizer `vocab`; warn where the casing is only a guess. Return a
+    description of the vocabulary, for the log.
+
+    start: the value of --init_checkpoint, for messages.
     """
     path = models.find_vocabulary(folder)
     if vocab is None or path is None:

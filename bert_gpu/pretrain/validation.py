@@ -1,15 +1,29 @@
 """The validation of a pretraining."""
 
 import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import numpy as np
 
 from bert_gpu.data import pipeline
+from bert_gpu.devices.devices import Devices
+from bert_gpu.pretrain.config import PretrainConfig
+from bert_gpu.pretrain.objectives.joint import JointObjective
 from bert_gpu.train.evaluation import MeanMetrics
+from bert_gpu.train.state import TrainState
 
 
-def open_validation(config, reader, devices, state, objective):
-    """function (until_stopped) -> {name: mean over the validation records} of a JointObjective,
-    with "loss" the sum of its losses. config: PretrainConfig. until_stopped: as for loop.Loop, by
-    default none. reader: of the validation records; None = there are none, and no function.
+def open_validation(
+    config: PretrainConfig,
+    reader: pipeline.Reader | None,
+    devices: Devices,
+    state: TrainState,
+    objective: JointObjective,
+) -> Callable[..., dict[str, float | None]] | None:
+    """Return a function of until_stopped, as for loop.Loop, that validates and returns {name: mean
+    over the validation records}, where "loss" is the sum of the losses.
+
+    reader: of the validation records; None = there are none, and no function is returned.
     """
     if reader is None:
         return None
@@ -23,7 +37,12 @@ def open_validation(config, reader, devices, state, objective):
     return functools.partial(mean_losses, means, open_batches)
 
 
-def mean_losses(means, open_batches, until_stopped=iter):
+def mean_losses(
+    means: MeanMetrics,
+    open_batches: Callable[[], Iterable[Mapping[str, np.ndarray]]],
+    until_stopped: Callable[..., Iterator[Mapping[str, np.ndarray]]] = iter,
+) -> dict[str, float | None]:
+    """Return the mean of each metric over the batches, and "loss", the sum of the losses."""
     values = means(until_stopped(open_batches()))
     losses = [
         value for name, value in values.items() if name.endswith("_loss") and value is not None

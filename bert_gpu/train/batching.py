@@ -1,9 +1,10 @@
-"""How GPUs, accumulation and micro-batches make up a global batch, its peak learning rate, and the
-batches of the steps of a call.
+"""Divides a global batch among GPUs, accumulation and micro-batches, scales its peak learning rate,
+and assembles the batches of the steps of a call.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,20 +18,21 @@ from bert_gpu.optim.schedules import (
     scale_learning_rate,
 )
 from bert_gpu.runs.pace import RunLength
+from bert_gpu.train.config import BatchConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingData:
     """The records that a run trains on.
 
-    open_batches: function of (batch_size=, position=), the position in consumed records -> endless
-    iterator of batches. num_records: of an epoch; each is an example. max_seq_length: of the
-    longest row. length_axes: {feature: its pipeline.LengthAxis}, where batches may differ in it; {}
-    = all rows have one length. rows_per_example: of tokens. dupe_factor: copies of the text in the
-    records, None = no pretraining.
+    open_batches: function of (batch_size=, position=) that returns an endless iterator of batches;
+    position counts the records consumed before. num_records: records of an epoch, each one example.
+    max_seq_length: tokens of the longest row. length_axes: {feature: axis of the row length} where
+    batches differ in row length; {} = all rows have one length. rows_per_example: rows of tokens in
+    an example. dupe_factor: copies of the text in the records; None in fine-tuning.
     """
 
-    open_batches: Callable
+    open_batches: Callable[..., Generator[dict[str, np.ndarray], None, None]]
     num_records: int
     max_seq_length: int
     length_axes: Mapping[str, LengthAxis]
@@ -42,70 +44,74 @@ class TrainingData:
 class BatchPlan:
     """The resolved batch of one step, and the steps of the run.
 
-    num_steps: None = by time.
+    num_micro_batches: of one replica in a full step; with is_ramped, steps may have fewer.
+    learning_rate: the peak, scaled to the global batch. scaling: the value of --lr_scaling.
+    num_steps: None = the run ends by time.
     """
 
     micro_batch_size: int
-    num_micro_batches: int  # of one replica
+    num_micro_batches: int
     num_replicas: int
-    learning_rate: float  # peak, of the global batch
+    learning_rate: float
     scaling: str
-    is_ramped: bool = False  # whether steps may have fewer micro-batches than that
+    is_ramped: bool = False
     num_steps: int | None = None
     schedule: ScheduleConfig = ScheduleConfig()
 
     @property
-    def unit_size(self):
-        """Records of one unit of data: a global batch or, with a ramp, one micro-batch of every
-        replica. A step takes one unit, with a ramp several.
+    def unit_size(self) -> int:
+        """Number of records in a unit of data, the amount that is read at once: a global batch or,
+        with a batch ramp, one micro-batch of every replica. A step then takes one or more units.
         """
         return (
             self.micro_batch_size * self.num_replicas if self.is_ramped else self.global_batch_size
         )
 
     @property
-    def length(self):
-        """The RunLength of the whole run."""
+    def length(self) -> RunLength:
+        """The length of the whole run, in steps and seconds."""
         hours = self.schedule.total_training_time
         return RunLength(self.num_steps, hours and 3600 * hours)
 
     @property
-    def schedule_length(self):
-        """The RunLength that the schedule is stretched over."""
+    def schedule_length(self) -> RunLength:
+        """The length over which the learning rate schedule is stretched."""
         schedule = self.schedule
         return RunLength.of_schedule(
             schedule.lr_schedule, self.num_steps, schedule.total_training_time
         )
 
     @property
-    def global_batch_size(self):
+    def global_batch_size(self) -> int:
         return self.micro_batch_size * self.num_micro_batches * self.num_replicas
 
     @property
-    def records_of_step(self):
-        """Mean records per step of a run: the global batch, or fewer with a batch ramp."""
+    def records_of_step(self) -> float:
+        """Mean number of records per step: the global batch, or fewer with a batch ramp."""
         if not self.is_ramped:
             return self.global_batch_size
         return self.global_batch_size * mean_batch_share(self.num_micro_batches, self.schedule)
 
-    def learning_rate_at(self, step, share):
-        """The learning rate of a step. share: the fraction of the schedule that is done then."""
+    def learning_rate_at(self, step: int, share: float) -> float:
+        """Return the learning rate of a step at which a share of the schedule is done."""
         by_time = self.schedule.lr_schedule == "time"
         factor = learning_rate_factor(
             step, self.num_steps, self.schedule, share if by_time else None
         )
         return self.learning_rate * factor
 
-    def num_micro_batches_at(self, shares):
-        """The micro-batches of steps at fractions of the schedule; None without a ramp."""
+    def num_micro_batches_at(self, shares: Sequence[float]) -> list[int] | None:
+        """Return the number of micro-batches of steps at these shares of the schedule; None without
+        a batch ramp.
+        """
         if not self.is_ramped:
             return None
         return [
             num_micro_batches_at(share, self.num_micro_batches, self.schedule) for share in shares
         ]
 
-    def run_record(self, device_kind):
-        """What run.json says of the plan."""
+    def run_record(self, device_kind: str) -> dict[str, Any]:
+        """Return the entries of run.json that describe the plan."""
         return dict(
             global_batch_size=self.global_batch_size,
             unit_size=self.unit_size,
@@ -116,12 +122,17 @@ class BatchPlan:
             num_steps=self.num_steps,
         )
 
-    def open_rows(self, data, position):
-        """The rows of TrainingData from a position in consumed records on."""
+    def open_rows(
+        self, data: TrainingData, position: int
+    ) -> Generator[dict[str, np.ndarray], None, None]:
+        """Return an endless iterator over units of data, from `position` (in records) on."""
         return data.open_batches(batch_size=self.unit_size, position=position)
 
-    def describe(self, kind, rows_per_example=1):
-        replicas = f"{self.num_replicas} {kind}{'s' if self.num_replicas > 1 else ''}"
+    def describe(self, unit: str, rows_per_example: int = 1) -> str:
+        """Return the division of the global batch in words. unit: the name of a replica, as
+        Devices.unit.
+        """
+        replicas = f"{self.num_replicas} {unit}{'s' if self.num_replicas > 1 else ''}"
         ramp = "1 to " if self.is_ramped else ""
         rows = f"examples of {rows_per_example} " if rows_per_example > 1 else ""
         return (
@@ -131,48 +142,61 @@ class BatchPlan:
         )
 
 
-def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=False):
-    """The BatchPlan of a run.
+def plan_batch(
+    config: BatchConfig,
+    learning_rate: float,
+    num_replicas: int,
+    resumed: Mapping[str, Any] | None = None,
+    is_ramped: bool = False,
+) -> BatchPlan:
+    """Return the BatchPlan of a run, still without its steps and schedule.
 
     Args:
-      config: BatchConfig, whose train_batch_size is an int. learning_rate: that of the reference
-        batch.
+      config: its train_batch_size is a number, not "auto". learning_rate: the peak for the
+        reference batch.
       num_replicas: GPUs or virtual replicas. is_ramped: whether accumulation grows over the run.
-      resumed: dict with "global_batch_size" and "learning_rate" of the run to resume, which win.
+      resumed: run.json of the run to resume, whose "global_batch_size" and "learning_rate" take
+        precedence.
     """
-    held = config.train_batch_size * num_replicas
-    wanted = resumed["global_batch_size"] if resumed else config.global_batch_size
-    if resumed is None and wanted is not None and config.gradient_accumulation_steps is not None:
+    smallest = config.train_batch_size * num_replicas  # global batch, without accumulation
+    global_batch_size = resumed["global_batch_size"] if resumed else config.global_batch_size
+    if (
+        resumed is None
+        and global_batch_size is not None
+        and config.gradient_accumulation_steps is not None
+    ):
         raise UserError(
-            "--global_batch_size and --gradient_accumulation_steps: each derives the other",
+            "--global_batch_size and --gradient_accumulation_steps: each follows from the other",
             "give one of them",
         )
-    if wanted is None:
+    if global_batch_size is None:
         accumulation = config.gradient_accumulation_steps or 1
     else:
-        accumulation, rest = divmod(wanted, held)
+        accumulation, rest = divmod(global_batch_size, smallest)
         if rest or not accumulation:
-            nearest = max(1, round(wanted / held)) * held
+            nearest = max(1, round(global_batch_size / smallest)) * smallest
             name = (
-                f"the run's global batch of {wanted}"
+                f"the run's global batch of {global_batch_size}"
                 if resumed
-                else f"--global_batch_size={wanted}"
+                else f"--global_batch_size={global_batch_size}"
             )
             remedy = f"the nearest possible is {nearest}"
             if resumed:
-                fits = max(n for n in range(1, num_replicas + 1) if wanted % n == 0)
+                divisor = max(n for n in range(1, num_replicas + 1) if global_batch_size % n == 0)
                 remedy = (
                     "change --train_batch_size"
-                    if fits == num_replicas
-                    else f"train on a number that divides it, such as {fits}"
+                    if divisor == num_replicas
+                    else f"train on a number of GPUs that divides it, such as {divisor}"
                 )
             raise UserError(
-                f"{name} is not a multiple of {held} (--train_batch_size={config.train_batch_size} "
-                f"x {num_replicas})",
+                f"{name} is not a multiple of {smallest} "
+                f"(--train_batch_size={config.train_batch_size} x {num_replicas})",
                 remedy,
             )
     reference = config.lr_reference_batch_size or config.train_batch_size * accumulation
-    scaled = scale_learning_rate(learning_rate, held * accumulation, reference, config.lr_scaling)
+    scaled = scale_learning_rate(
+        learning_rate, smallest * accumulation, reference, config.lr_scaling
+    )
     return BatchPlan(
         config.train_batch_size,
         accumulation,
@@ -183,9 +207,11 @@ def plan_batch(config, learning_rate, num_replicas, resumed=None, is_ramped=Fals
     )
 
 
-def check_same_batch(plan, config, is_ramped, stored, path):
-    """UserError when the run in the folder `path` would be resumed with another global batch than
-    its run.json has (`stored`), or with a batch ramp with other units.
+def check_same_batch(
+    plan: BatchPlan, config: BatchConfig, is_ramped: bool, run_json: Mapping[str, Any], path: str
+) -> None:
+    """Raise UserError when the run in the folder `path` would be resumed with another global batch
+    than its run.json has, or, with a batch ramp, with other units of data.
     """
     if config.global_batch_size not in (None, plan.global_batch_size):
         raise UserError(
@@ -194,35 +220,45 @@ def check_same_batch(plan, config, is_ramped, stored, path):
             value=config.global_batch_size,
         )
     unit = plan.micro_batch_size * plan.num_replicas
-    if is_ramped and stored.get("unit_size", unit) != unit:
+    if is_ramped and run_json.get("unit_size", unit) != unit:
         raise UserError(
-            f"a run with a batch ramp must keep GPUs x micro-batch = {stored['unit_size']}",
+            f"a run with a batch ramp must keep GPUs x micro-batch = {run_json['unit_size']}",
             setting="train_batch_size",
             value=plan.micro_batch_size,
         )
 
 
-def take_batches(units, num_steps, num_micro_batches, length_axes):
-    """The batches of the steps of a call, all of one row length.
+def take_batches(
+    units: Iterator[dict[str, np.ndarray]],
+    num_steps: int,
+    num_micro_batches: Sequence[int] | None,
+    length_axes: Mapping[str, LengthAxis],
+) -> list[dict[str, np.ndarray]]:
+    """Return the batches of the steps of a call, all padded to one row length.
 
-    num_micro_batches: as of `BatchPlan.num_micro_batches_at`. length_axes: of TrainingData.
+    num_micro_batches: for each step, as returned by `BatchPlan.num_micro_batches_at`. length_axes:
+    as in TrainingData.
     """
     counts = num_micro_batches or [1] * num_steps
-    return same_length(
+    return pad_to_longest(
         [join([next(units) for _ in range(count)], length_axes) for count in counts], length_axes
     )
 
 
-def join(units, length_axes):
-    """Concatenates the examples of several units to one batch."""
+def join(
+    units: list[dict[str, np.ndarray]], length_axes: Mapping[str, LengthAxis]
+) -> dict[str, np.ndarray]:
+    """Concatenate the examples of several units to one batch."""
     if len(units) == 1:
         return units[0]
-    units = same_length(units, length_axes)
+    units = pad_to_longest(units, length_axes)
     return {name: np.concatenate([unit[name] for unit in units]) for name in units[0]}
 
 
-def same_length(batches, length_axes):
-    """Pads all batches to the longest row among them; dynamic padding may leave them unequal."""
+def pad_to_longest(
+    batches: list[dict[str, np.ndarray]], length_axes: Mapping[str, LengthAxis]
+) -> list[dict[str, np.ndarray]]:
+    """Pad all batches to the longest row among them; dynamic padding may leave them unequal."""
     lengths = [
         value.shape[length_axes[name].axis]
         for batch in batches
@@ -232,8 +268,10 @@ def same_length(batches, length_axes):
     return [pad_rows(batch, max(lengths, default=0), length_axes) for batch in batches]
 
 
-def pad_rows(batch, length, length_axes):
-    """Pads the rows of a batch to `length` tokens."""
+def pad_rows(
+    batch: Mapping[str, np.ndarray], length: int, length_axes: Mapping[str, LengthAxis]
+) -> dict[str, np.ndarray]:
+    """Pad the rows of a batch to `length` tokens."""
     return {
         name: pad_axis(value, length, *length_axes[name]) if name in length_axes else value
         for name, value in batch.items()
@@ -241,7 +279,7 @@ def pad_rows(batch, length, length_axes):
 
 
 def pad_axis(values: np.ndarray, length: int, axis: int, fill: int) -> np.ndarray:
-    """Adds `fill` to the end of an axis, up to `length` entries."""
+    """Append `fill` to an axis up to `length` entries."""
     missing = length - values.shape[axis]
     widths = np.zeros((values.ndim, 2), int)
     widths[axis, 1] = missing

@@ -1,20 +1,27 @@
-"""When a run logs, saves, validates and exports: functions of the step and of progress alone.
+"""Decides when a run logs, saves, validates and exports, from the step and the progress alone.
 
 Progress is the share of the run that is done: of its steps, or of its seconds when the schedule
 follows time. An action is due when a call of steps crosses its step or its share, so a resumed run
-need not remember what was done.
+need not remember which actions were done.
 """
 
 import math
+from collections.abc import Sequence
 
-from bert_gpu.train.config import shares
+from bert_gpu.train.config import CadenceConfig, shares
 
 DEFAULT_PASSES = 40  # over the text, as BERT's pretraining made (Devlin et al. 2018, appendix A.2)
 
 
-def num_steps_of(config, num_records, records_of_step, runs_by_time=False, dupe_factor=1):
-    """Steps of a run: as set, or those of its epochs, rounded up; None when only time ends it.
-    dupe_factor: copies of the text in the records.
+def num_steps_of(
+    config: CadenceConfig,
+    num_records: int,
+    records_of_step: float,
+    runs_by_time: bool = False,
+    dupe_factor: int = 1,
+) -> int | None:
+    """Return the number of steps of a run: as set, or those of its epochs, rounded up; None when
+    only time ends it. dupe_factor: copies of the text in the records.
     """
     if config.num_train_steps is not None:
         return config.num_train_steps
@@ -25,23 +32,24 @@ def num_steps_of(config, num_records, records_of_step, runs_by_time=False, dupe_
 
 
 class Cadence:
-    """Says what is due after a call of steps.
+    """Decides what is due after a call of steps.
 
-    Args of the constructor: config: CadenceConfig. num_steps: of the run, None when only time ends
-    it. steps_of_epoch: float.
+    Args of the constructor: num_steps: of the run; None when only time ends it. steps_of_epoch: may
+    have a fraction.
     """
 
-    def __init__(self, config, num_steps, steps_of_epoch):
-        self.config, self.num_steps = config, num_steps
+    def __init__(self, config: CadenceConfig, num_steps: int | None, steps_of_epoch: float) -> None:
+        self.config = config
+        self.num_steps = num_steps
         self.validation_marks = shares("validation_marks", config.validation_marks)
         self.export_marks = shares("finetune_time_markers", config.finetune_time_markers)
-        # steps between two validations; None: at every checkpoint
+        # steps between two validations; None = one at every checkpoint
         self.validation_interval = config.eval_steps
         if config.validation_epochs is not None:
             self.validation_interval = max(1, round(config.validation_epochs * steps_of_epoch))
 
-    def call_ends(self, step):
-        """The step at which the call that begins after `step` steps ends: the next multiple of
+    def call_ends(self, step: int) -> int:
+        """Return the step at which a call that begins after `step` steps ends: the next multiple of
         steps_per_loop, or an earlier step where something is due.
         """
         config = self.config
@@ -54,18 +62,18 @@ class Cadence:
         ends = [(step // period + 1) * period for period in periods if period is not None]
         return min(ends + ([self.num_steps] if self.num_steps is not None else []))
 
-    def logs(self, step):
+    def logs(self, step: int) -> bool:
         return step % self.config.log_steps == 0
 
-    def saves(self, step, seconds_since_save):
+    def saves(self, step: int, seconds_since_save: float) -> bool:
         minutes = self.config.save_checkpoints_minutes
         return step % self.config.save_checkpoints_steps == 0 or (
             minutes is not None and seconds_since_save >= 60 * minutes
         )
 
-    def validates(self, before, after, saves):
-        """Whether validation is due after a call. before, after: (step, progress). saves: whether a
-        checkpoint is due.
+    def validates(self, before: Sequence, after: Sequence, saves: bool) -> bool:
+        """Return whether validation is due after a call. before, after: sequences that begin with
+        the step and the progress, a share. saves: whether a checkpoint is due.
         """
         if crossed(self.validation_marks, before[1], after[1]):
             return True
@@ -73,10 +81,10 @@ class Cadence:
             return saves
         return after[0] // self.validation_interval > before[0] // self.validation_interval
 
-    def exports(self, before, after):
-        """The export marks that a call crosses; before, after: progress."""
+    def exports(self, before: float, after: float) -> list[float]:
+        """Return the export marks that a call crosses, from one progress to another."""
         return crossed(self.export_marks, before, after)
 
 
-def crossed(marks, before, after):
+def crossed(marks: Sequence[float], before: float, after: float) -> list[float]:
     return [mark for mark in marks if before < mark <= after]

@@ -4,6 +4,8 @@ and functions of them.
 
 import dataclasses
 import math
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, setting
@@ -89,8 +91,8 @@ class MemoryConfig(Settings):
     )
 
     @property
-    def layers_recomputed(self):
-        """k: one activation is kept for every k layers; 0 when all are kept."""
+    def layers_recomputed(self) -> int:
+        """The k of --recompute_every, of which one activation is kept; 0 = all are kept."""
         return self.recompute_every or int(self.recompute)
 
 
@@ -145,7 +147,7 @@ class CadenceConfig(Settings):
         "for fine-tuning, separated by commas: 0.25,0.5.",
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.eval_steps is not None and self.validation_epochs is not None:
             raise UserError(
@@ -157,8 +159,10 @@ class CadenceConfig(Settings):
             shares(name, getattr(self, name))
 
 
-def shares(name, texts):
-    """The floats, in rising order, of a setting that lists shares of the run."""
+def shares(name: str, texts: Iterable[str]) -> list[float]:
+    """Return the numbers of a setting that lists shares of the run, in rising order. Raises
+    UserError for one that is not above 0 and at most 1.
+    """
     try:
         values = sorted({float(text) for text in texts})
     except ValueError:
@@ -174,7 +178,7 @@ def shares(name, texts):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EndingConfig(Settings):
-    """When a run gives up, and what it keeps."""
+    """When a run stops early, and which checkpoints it keeps."""
 
     max_bad_steps: int = setting(
         25,
@@ -226,10 +230,12 @@ class EndingConfig(Settings):
         False, "Export the best checkpoint (--best_metric) to model/ instead of the last one."
     )
 
-    def criterion(self, values, is_first=False):
-        """The value of a validation, {name: value}, by which the lowest is the best; None where it
-        is not defined. UserError when the validation does not report --best_metric, or the first
-        one, before any step, does not define it.
+    def criterion(self, values: Mapping[str, float | None], is_first: bool = False) -> float | None:
+        """Return the value of --best_metric in a validation, negated unless it is a loss, so that
+        the lowest is the best; None where the metric is not defined.
+
+        Raises UserError when the validation does not report the metric, or when the first one,
+        before any step, does not define it.
         """
         if self.best_metric not in values:
             raise UserError(
@@ -250,14 +256,16 @@ class EndingConfig(Settings):
             )
         return value if value is None or self.best_metric.endswith("loss") else -value
 
-    def is_stale(self, num_worse):
-        """Whether --early_stop_patience ends a run after `num_worse` validations since the best."""
+    def is_stale(self, num_worse: int) -> bool:
+        """Return whether --early_stop_patience ends a run after `num_worse` validations since the
+        best one.
+        """
         return self.early_stop_patience is not None and num_worse >= self.early_stop_patience
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSettings:
-    """All settings of a training, whatever is trained.
+    """The settings that pretraining and fine-tuning share.
 
     overwrite: remove what an earlier run left in the output folder, and start again.
     recipe: name of the recipe that settings come from, for run.json.
@@ -279,7 +287,7 @@ class RunSettings:
     recipe: str | None = None
     flexible: tuple[str, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, kind in self.kinds().items():
             if not isinstance(getattr(self, name), kind):
                 raise UserError(
@@ -288,8 +296,8 @@ class RunSettings:
                 )
 
     @classmethod
-    def kinds(cls):
-        """{name: settings class} of the fields that are settings."""
+    def kinds(cls) -> dict[str, type[Settings]]:
+        """Return {name: settings class} of the fields that are settings."""
         kinds = {field.name: field.type for field in dataclasses.fields(cls)}
         return {
             name: kind
@@ -297,58 +305,65 @@ class RunSettings:
             if isinstance(kind, type) and issubclass(kind, Settings)
         }
 
-    def configs(self):
-        """The fields that are settings."""
+    def configs(self) -> list[Settings]:
+        """Return the fields that are settings."""
         return [getattr(self, name) for name in self.kinds()]
 
-    def values(self):
-        """{setting: value} of all of them."""
+    def values(self) -> dict[str, Any]:
+        """Return {setting: value} of all of them."""
         return {
             name: value for config in self.configs() for name, value in config.to_dict().items()
         }
 
 
-def fit_sizes(batch, flexible, num_replicas, stored=None):
-    """A BatchConfig whose flexible sizes fit the others and the number of GPUs.
+def fit_sizes(
+    batch: BatchConfig,
+    flexible: Collection[str],
+    num_replicas: int,
+    run_json: Mapping[str, Any] | None = None,
+) -> BatchConfig:
+    """Return a BatchConfig whose flexible sizes fit the others and the number of GPUs.
 
-    The micro-batch gets smaller where it does not divide the global batch; a global batch that no
+    The micro-batch is reduced where it does not divide the global batch; a global batch that no
     micro-batch divides is rounded, by an eighth at most where a smaller micro-batch allows it.
 
     Args:
-      batch: BatchConfig. flexible: names of the sizes that may change. num_replicas: GPUs or
-        virtual replicas.
-      stored: content of run.json of a run to resume, whose global batch wins; None for a new run.
+      flexible: names of the sizes that may change. num_replicas: GPUs or virtual replicas.
+      run_json: content of run.json of the run to resume, whose global batch takes precedence; None
+        for a new run.
     """
-    micro_batch, wanted = (
-        batch.train_batch_size,
-        stored["global_batch_size"] if stored else batch.global_batch_size,
-    )
-    if wanted is None:
+    micro_batch = batch.train_batch_size
+    global_batch = run_json["global_batch_size"] if run_json else batch.global_batch_size
+    if global_batch is None:
         return batch
-    if "train_batch_size" in flexible and micro_batch != "auto" and wanted % num_replicas == 0:
-        share = wanted // num_replicas
+    if (
+        "train_batch_size" in flexible
+        and micro_batch != "auto"
+        and global_batch % num_replicas == 0
+    ):
+        share = global_batch // num_replicas
         micro_batch = next(
             size for size in range(min(micro_batch, share), 0, -1) if share % size == 0
         )
         batch = dataclasses.replace(batch, train_batch_size=micro_batch)
     if "global_batch_size" not in flexible:
         return batch
-    if stored:
+    if run_json:
         return dataclasses.replace(batch, global_batch_size=None)
 
-    def rounded(micro_batch):
-        held = num_replicas * micro_batch
-        return max(1, round(wanted / held)) * held
+    def rounded(micro_batch: int) -> int:
+        smallest = num_replicas * micro_batch
+        return max(1, round(global_batch / smallest)) * smallest
 
     if micro_batch == "auto":
         return dataclasses.replace(batch, global_batch_size=rounded(1))
     if "train_batch_size" in flexible:
         sizes = range(micro_batch, 0, -1)
 
-        def change(size):
-            return abs(rounded(size) - wanted)
+        def change(size: int) -> int:
+            return abs(rounded(size) - global_batch)
 
-        near = (size for size in sizes if change(size) <= wanted / 8)
+        near = (size for size in sizes if change(size) <= global_batch / 8)
         micro_batch = next(near, min(sizes, key=change))
     return dataclasses.replace(
         batch, train_batch_size=micro_batch, global_batch_size=rounded(micro_batch)

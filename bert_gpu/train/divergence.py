@@ -2,28 +2,38 @@
 are still too high after --early_stop_time.
 
 `DivergenceMonitor` receives the metrics of steps and validations and raises DivergenceFound.
-`roll_back` responds to it as the settings say.
+`roll_back` then stops the run or returns to an earlier checkpoint, as --on_divergence says.
 """
 
 import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from bert_gpu.base.errors import TrainingStopped, UserError
+from bert_gpu.monitor.metrics_log import Log
 from bert_gpu.runs.progress import HealthState
+from bert_gpu.train.config import EndingConfig
+from bert_gpu.train.state import TrainState
 
-MAX_ROLLBACKS = 3  # before a run gives up
-HORIZON = 100  # steps
+if TYPE_CHECKING:
+    from bert_gpu.train.run import Run
+
+MAX_ROLLBACKS = 3  # of a run; it stops at the next divergence
+HORIZON = 100  # steps of the running mean
 
 
 class DivergenceFound(Exception):
-    """A run has diverged; the message says how. good_until: checkpoints up to it are good."""
+    """A run has diverged; the message says how. good_until: the last step that is good."""
 
-    def __init__(self, message, good_until):
+    def __init__(self, message: str, good_until: int) -> None:
         super().__init__(message)
         self.good_until = good_until
 
 
 class Diverged(TrainingStopped):
-    """A run has diverged and does not go back."""
+    """A run has diverged and is not rolled back."""
 
 
 class Health(HealthState):
@@ -31,11 +41,11 @@ class Health(HealthState):
     jumped.
     """
 
-    def add(self, first_step, steps, max_jump):
-        """Adds the metrics {name: (n,)} of the n steps that follow `first_step` finished ones.
+    def add(self, first_step: int, steps: Mapping[str, np.ndarray], max_jump: float) -> None:
+        """Count the metrics {name: (n,)} of the n steps that follow `first_step` finished ones.
 
         A loss has jumped when it is more than `max_jump` nats above the running mean, over about
-        HORIZON steps, of the good steps before it; max_jump 0 switches this off.
+        HORIZON steps, of the good steps before it; 0 switches this off.
         """
         for index, (loss, skipped) in enumerate(zip(steps["loss"], steps["skipped"], strict=True)):
             if (
@@ -46,69 +56,75 @@ class Health(HealthState):
                 self.bad_since = first_step + index if self.num_bad == 0 else self.bad_since
                 self.num_bad += 1
                 continue
-            self.num_bad, self.num_good = 0, self.num_good + 1
+            self.num_bad = 0
+            self.num_good += 1
             self.mean += (loss - self.mean) / min(self.num_good, HORIZON)
 
 
 class DivergenceMonitor:
     """Decides when a run has diverged, and when to stop it early.
 
-    Args of the constructor: ending: EndingConfig. health_state: of a checkpoint's Progress, None at
-    the start of a run.
+    Args of the constructor: health_state: Progress.health of a checkpoint; None at the start of a
+    run.
     """
 
-    def __init__(self, ending, health_state=None):
-        self.ending, self.health = ending, Health(**health_state or {})
+    def __init__(self, ending: EndingConfig, health_state: Mapping[str, Any] | None = None) -> None:
+        self.ending = ending
+        self.health = Health(**health_state or {})
 
-    def check_steps(self, step, is_end):
-        """Raises DivergenceFound when too many of the last steps were bad.
+    def check_steps(self, step: int, is_end: bool) -> None:
+        """Raise DivergenceFound when too many of the last steps were bad.
 
         Args:
           step: finished steps. is_end: whether the run ends here; then three bad steps, or no good
             step at all, count as divergence.
         """
-        health, limit = self.health, self.ending.max_bad_steps
+        health = self.health
+        limit = self.ending.max_bad_steps
         if health.num_bad >= (min(3, limit) if is_end else limit) or (
             is_end and health.num_bad and not health.num_good
         ):
             raise DivergenceFound(
                 f"the last {health.num_bad} steps up to {step} were not finite, or their loss "
                 "jumped",
-                health.bad_since,
+                health.bad_since or 0,
             )
 
-    def check_validation(self, step, loss):
-        """Raises DivergenceFound when a validation loss is not finite; None passes."""
+    def check_validation(self, step: int, loss: float | None) -> None:
+        """Raise DivergenceFound when a validation loss is not finite; None, no loss, passes."""
         if not math.isfinite(loss or 0.0):
-            good_until = self.health.bad_since if self.health.num_bad else step - 1
+            good_until = (self.health.bad_since or 0) if self.health.num_bad else step - 1
             raise DivergenceFound(f"the validation loss of step {step} is not finite", good_until)
 
-    def gives_up(self, step, seconds, loss):
-        """The TrainingStopped of an early stop, when the validation loss is too high after
+    def early_stop(self, step: int, seconds: float, loss: float | None) -> TrainingStopped | None:
+        """Return the error that stops the run when the validation loss is too high after
         --early_stop_time; else None.
         """
-        minutes, wanted = self.ending.early_stop_time, self.ending.early_stop_eval_loss
-        if minutes is None or loss is None or seconds < 60 * minutes or loss <= wanted:
+        minutes = self.ending.early_stop_time
+        limit = self.ending.early_stop_eval_loss
+        if minutes is None or loss is None or seconds < 60 * minutes or loss <= limit:
             return None
         return TrainingStopped(
             f"early stop at step {step}: the validation loss is "
-            f"{loss:.3f} after {minutes:g} minutes, above {wanted:g}"
+            f"{loss:.3f} after {minutes:g} minutes, above {limit:g}"
         )
 
 
-def roll_back(problem, run, state, log, seconds):
-    """Returns to the last checkpoint before the bad steps, but not to its records: training
+def roll_back(
+    problem: DivergenceFound, run: "Run", state: TrainState, log: Log, seconds: float
+) -> None:
+    """Return to the last checkpoint before the bad steps, but not to its records: training
     continues with later data.
 
     Args:
-      problem: DivergenceFound. run: run.Run, whose saves are all written; its progress is changed.
-      state: TrainState, which gets the values of the checkpoint.
-      log: metrics_log.Log. seconds: spent so far.
+      run: its checkpoints are all written; its progress is changed. state: receives the values of
+        the checkpoint. seconds: spent in training so far.
 
     Raises Diverged when the settings or a missing checkpoint allow no rollback.
     """
-    ending, folder, progress = run.settings.ending, run.folder, run.progress
-    if ending.on_divergence == "stop":
+    folder = run.folder
+    progress = run.progress
+    if run.settings.ending.on_divergence == "stop":
         raise Diverged(
             f"diverged: {problem}; lower --learning_rate, or use --on_divergence=rollback"
         )
@@ -117,7 +133,7 @@ def roll_back(problem, run, state, log, seconds):
         limit = (
             "there is no checkpoint before that"
             if not good
-            else f"it has gone back {MAX_ROLLBACKS} times already"
+            else f"it has been rolled back {MAX_ROLLBACKS} times already"
         )
         raise Diverged(f"diverged: {problem}; {limit}; lower --learning_rate")
     try:

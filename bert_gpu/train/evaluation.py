@@ -1,10 +1,16 @@
-"""Forward passes over many batches on all replicas, for means of metrics or one output per row."""
+"""Runs forward passes over many batches on all replicas, for means of metrics or an output per
+row.
+"""
 
 import itertools
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.devices.devices import Devices
+from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import cast_weights, divide_batch
 
 
@@ -12,12 +18,16 @@ class ForwardPass:
     """Runs function(weights, batch, dtype) -> {name: tensor} on a global batch, divided among
     the replicas.
 
-    Weights are cast to the compute dtype as in training. The rows must be a multiple of the
-    replicas.
+    Weights are cast to the compute dtype as in training. The number of rows must be a multiple of
+    the number of replicas.
     """
 
-    def __init__(self, devices, state, function):
-        self.devices, self.state, self.function = devices, state, function
+    def __init__(
+        self, devices: Devices, state: TrainState, function: Callable[..., dict[str, tf.Tensor]]
+    ) -> None:
+        self.devices = devices
+        self.state = state
+        self.function = function
         self.compiled = tf.function(
             self._compute,
             autograph=False,
@@ -26,16 +36,15 @@ class ForwardPass:
         )
         self.run = tf.function(self._run, autograph=False, reduce_retracing=True)
 
-    def __call__(self, batch):
-        """One result for each replica, of all workers: a list of {name: NumPy array}."""
+    def __call__(self, batch: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+        """Return one result {name: array} for each replica of all workers."""
         everyone = self.devices.workers.gather(self.on_own_replicas(batch))
         return [result for results in everyone for result in results]
 
-    def on_own_replicas(self, batch):
-        """As a call, of this worker's replicas alone."""
+    def on_own_replicas(self, batch: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
+        """Return one result {name: array} for each replica of this worker."""
         parts = divide_batch(batch, self.devices.num_replicas, 1)
-        put = self.devices.strategy.experimental_distribute_values_from_function
-        distributed = put(
+        distributed = self.devices.strategy.experimental_distribute_values_from_function(
             lambda context: {
                 k: tf.constant(v[0]) for k, v in parts[context.replica_id_in_sync_group].items()
             }
@@ -46,30 +55,39 @@ class ForwardPass:
             for i in range(len(self.devices.local_devices))
         ]
 
-    def _run(self, batch):
+    def _run(self, batch: Any) -> dict[str, tuple[tf.Tensor, ...]]:
         results = self.devices.strategy.run(self._replica, args=(batch,))
         return {
             name: self.devices.strategy.experimental_local_results(value)
             for name, value in results.items()
         }
 
-    def _replica(self, batch):
+    def _replica(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         weights = {
             name: tf.convert_to_tensor(variable) for name, variable in self.state.weights.items()
         }
         return self.compiled(weights, batch)
 
-    def _compute(self, weights, batch):
+    def _compute(
+        self, weights: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
         return self.function(cast_weights(weights, self.devices.dtype), batch, self.devices.dtype)
 
 
 class MeanMetrics:
-    """Callable (batches) -> {name: mean over all batches}, from function(weights, batch, dtype) ->
-    {name: (sum, count)}.
+    """Callable (batches) -> {name: mean over all batches, None where the count is 0}, from
+    function(weights, batch, dtype) -> {name: (sum, count)}.
     """
 
-    def __init__(self, devices, state, function):
-        def flat(weights, batch, dtype):
+    def __init__(
+        self,
+        devices: Devices,
+        state: TrainState,
+        function: Callable[..., dict[str, tuple[tf.Tensor, tf.Tensor]]],
+    ) -> None:
+        def flat(
+            weights: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor], dtype: tf.DType
+        ) -> dict[str, tf.Tensor]:
             pairs = function(weights, batch, dtype)
             return {
                 name: tf.stack([tf.cast(part, tf.float32) for part in pair])
@@ -78,8 +96,9 @@ class MeanMetrics:
 
         self.forward = ForwardPass(devices, state, flat)
 
-    def __call__(self, batches):
-        totals, own = {}, [self.forward.on_own_replicas(batch) for batch in batches]
+    def __call__(self, batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
+        totals: dict[str, np.ndarray] = {}
+        own = [self.forward.on_own_replicas(batch) for batch in batches]
         # added up in the order of one machine's replicas, so that the sums have the same bits
         for everyone in zip(*self.forward.devices.workers.gather(own), strict=True):
             for result in itertools.chain(*everyone):

@@ -1,10 +1,13 @@
-"""The loop: calls of steps, and what is due after each: log, judge, export, validate, save."""
+"""The loop of a training: runs calls of steps, and after each one logs, exports, validates and
+saves what is due.
+"""
 
 import contextlib
 import dataclasses
 import functools
 import os
 import typing
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -12,14 +15,23 @@ from bert_gpu.base.console import format_seconds
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.run_names import MARKS
 from bert_gpu.data.pipeline import prefetch
+from bert_gpu.model.flops import Flops
 from bert_gpu.monitor.advice import SlowdownWarnings
 from bert_gpu.monitor.log_interval import LogInterval, Stopwatch, describe_activities
+from bert_gpu.monitor.metrics_log import Log
 from bert_gpu.runs.pace import Pace
 from bert_gpu.runs.shared_folder import open_writer
-from bert_gpu.train.batching import take_batches
+from bert_gpu.train.batching import BatchPlan, TrainingData, take_batches
 from bert_gpu.train.cadence import Cadence
 from bert_gpu.train.divergence import DivergenceFound, DivergenceMonitor, roll_back
+from bert_gpu.train.run import Run
 from bert_gpu.train.start_block import peak_memory
+from bert_gpu.train.state import TrainState
+from bert_gpu.train.step import DeviceBatches, TrainStep
+
+# A prepared call of K steps: K batches on the host, the same on the devices, and the progress at
+# each step, or None where it is taken when the call begins.
+Call = tuple[list[dict[str, np.ndarray]], DeviceBatches, Sequence[float] | None]
 
 
 class ValidationStopped(Exception):
@@ -27,8 +39,8 @@ class ValidationStopped(Exception):
 
 
 class Position(typing.NamedTuple):
-    """Where a run is after a call: finished steps, the share of the run that is done, and the
-    seconds then.
+    """The point that a run has reached after a call. step: finished steps. share: the share of the
+    run that is done. seconds: training time, all sessions.
     """
 
     step: int
@@ -37,14 +49,14 @@ class Position(typing.NamedTuple):
 
 
 class Due(typing.NamedTuple):
-    """What is due after a call of steps. exports: the marks of progress that it crossed. is_end:
-    whether the run is complete, not interrupted.
+    """The actions that are due after a call of steps. exports: the marks of progress that the call
+    crossed. is_end: whether the run is complete, not interrupted.
     """
 
     log: bool
     validation: bool
     save: bool
-    exports: list
+    exports: list[float]
     is_end: bool
 
 
@@ -52,30 +64,46 @@ class Loop:
     """Trains until the steps or the time of a run are over, or until a signal is caught.
 
     Args of the constructor:
-      step: step.TrainStep. data: batching.TrainingData. plan: batching.BatchPlan. run: run.Run,
-        whose progress is kept up to date.
-      log: metrics_log.Log, which `run` closes.
-      validate: function of until_stopped -> {name: value}, or None; it takes the batches of each
-        iterator through until_stopped(iterator), which a ValidationStopped ends.
+      run: its progress is kept up to date. log: `run` closes it.
+      validate: function of until_stopped that returns {name: value}; None = no validation. It
+        passes its batches through until_stopped(batches), which raises ValidationStopped after a
+        signal.
       export: function of (folder, TrainState, step), which writes the model of a step; None = no
-        export at marks of progress. flops: function of a batch -> Flops, None = not counted.
-      peak_flops: of all GPUs a second, None = unknown.
+        export at marks of progress. flops: function of a batch; None = FLOPs are not counted.
+      peak_flops: FLOP/s of all GPUs together; None = not known.
 
-    The run's clock is the only one that the loop reads. What it decides by time or by signals
-    follows from `now`, which is the same for all workers; they run the loop in lockstep.
+    The run's clock is the only one that the loop reads. Decisions by time or by signals depend on
+    `now` alone, which is the same for all workers, because they run the loop in lockstep.
     """
 
     def __init__(
-        self, step, data, plan, run, log, *, validate=None, export=None, flops=None, peak_flops=None
-    ):
-        self.step, self.data, self.plan, self.training_run, self.log = step, data, plan, run, log
-        self.validate, self.export = validate, export
-        self.ending, self.progress, self.folder = run.settings.ending, run.progress, run.folder
-        self.console, self.workers = run.console, run.workers
+        self,
+        step: TrainStep,
+        data: TrainingData,
+        plan: BatchPlan,
+        run: Run,
+        log: Log,
+        *,
+        validate: Callable[..., dict[str, float | None]] | None = None,
+        export: Callable[[str, TrainState, int], None] | None = None,
+        flops: Callable[[dict[str, np.ndarray]], Flops] | None = None,
+        peak_flops: float | None = None,
+    ) -> None:
+        self.step = step
+        self.data = data
+        self.plan = plan
+        self.training_run = run
+        self.log = log
+        self.validate = validate
+        self.export = export
+        self.ending = run.settings.ending
+        self.progress = run.progress
+        self.folder = run.folder
+        self.console = run.console
+        self.workers = run.workers
         cadence = run.settings.cadence
         self.steps_per_loop = cadence.steps_per_loop
-        steps_of_epoch = data.num_records / plan.records_of_step
-        self.cadence = Cadence(cadence, plan.num_steps, steps_of_epoch)
+        self.cadence = Cadence(cadence, plan.num_steps, data.num_records / plan.records_of_step)
         self.watch = Stopwatch(self.progress.seconds, run.clock)
         self.now = self.workers.clock(self.watch, run.caught)
         self.pace = Pace(plan, self.progress, self.watch)
@@ -96,8 +124,8 @@ class Loop:
             self.folder, self.ending.keep_checkpoint_max, self.console.warn, self.workers
         )
 
-    def run(self):
-        """Trains to the end, and saves there. Raises TrainingStopped."""
+    def run(self) -> None:
+        """Train to the end of the run and save there. Raises TrainingStopped."""
         with contextlib.closing(self.log):
             with self.writer:
                 self._begin()
@@ -111,48 +139,50 @@ class Loop:
                                 is_best = self._validate(due)
                                 self._save(due.save or is_best)
                         except DivergenceFound as problem:
-                            self._go_back(problem)
+                            self._roll_back(problem)
             self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
 
-    def _begin(self):
-        """Validates before the first step, and what was saved without its validation."""
+    def _begin(self) -> None:
+        """Validate before the first step, or repeat a validation that was stopped before the run
+        was resumed.
+        """
         step = self.progress.step
         if step and not self.progress.validation_failed:
             return
         try:
-            values = self._read_validation()
+            values = self._run_validation()
             if values is not None and step == 0:
                 self.ending.criterion(values, is_first=True)
             elif values is not None:
-                self._judge_validation(values)
+                self._record_validation(values)
                 self.folder.write_progress(self.progress)
         except DivergenceFound as problem:
-            self._go_back(problem)
+            self._roll_back(problem)
 
-    def is_over(self):
+    def is_over(self) -> bool:
+        """Return whether the loop ends here: the run is finished, or a signal was caught."""
         return bool(self.now.caught) or self.is_finished()
 
-    def is_finished(self):
-        """Whether all steps are done, the time is spent, or validations are no longer better."""
+    def is_finished(self) -> bool:
+        """Return whether the steps, the time or the patience for better validations are used up."""
         return self.plan.length.is_finished(
             self.progress.step, self.now.seconds
         ) or self.ending.is_stale(self.progress.num_worse)
 
-    def is_complete(self):
-        """Whether the run is finished, its last validation included."""
+    def is_complete(self) -> bool:
+        """Return whether the run is finished, its last validation included."""
         return self.is_finished() and not self.progress.validation_failed
 
-    def _position(self, seconds):
-        """The Position of the current step."""
+    def _position(self, seconds: float) -> Position:
+        """Return the Position of the current step."""
         step = self.progress.step
         return Position(step, self.plan.length.share(step, seconds), seconds)
 
-    def _calls(self):
-        """Yields one call after another: (K host batches, the same on the devices, the progress at
-        each step, or None to take it when they run).
+    def _calls(self) -> Generator[Call, None, None]:
+        """Yield one call after another, prepared in advance by a thread.
 
-        A thread prepares them in advance. With a batch ramp it only reads ahead: how much a step
-        takes is known only when it begins.
+        With a batch ramp the thread only reads ahead, because the number of records that a step takes
+        is known only when the step begins.
         """
         rows = self.plan.open_rows(self.data, self.progress.records)
         if not self.plan.is_ramped:
@@ -160,7 +190,10 @@ class Loop:
         depth = 2 * self.steps_per_loop * self.plan.num_micro_batches
         return self._prepared(prefetch(rows, depth), self.progress.step)
 
-    def _prepared(self, rows, step):
+    def _prepared(
+        self, rows: Generator[dict[str, np.ndarray], None, None], step: int
+    ) -> Generator[Call, None, None]:
+
         with contextlib.closing(rows):
             while True:
                 steps, shares = self._next_steps(step)
@@ -170,29 +203,33 @@ class Loop:
                 yield batches, on_devices, shares if counts else None
                 step = steps.stop
 
-    def _next_steps(self, step):
-        """(The steps of the call that begins at a step, the progress at each)."""
+    def _next_steps(self, step: int) -> tuple[range, Sequence[float]]:
+        """Return the steps of the call that begins at a step, and the progress at each."""
         steps = range(step, self.cadence.call_ends(step))
-        length, seconds = self.plan.schedule_length, self.now.seconds
+        length = self.plan.schedule_length
+        seconds = self.now.seconds
         return steps, [length.share(index, seconds) for index in steps]
 
     @contextlib.contextmanager
-    def _keeping_steps(self):
-        """A corrupt record, of the training or of the validation, must not lose finished steps."""
+    def _saving_on_error(self) -> Iterator[None]:
+        """Save the finished steps when reading fails, as by a corrupt record of the training or the
+        validation.
+        """
         try:
             yield
         except UserError:
             if self.progress.step:
                 self._write_line()
-                self._write_checkpoint(is_together=False)  # it may be that of one worker
+                self._write_checkpoint(is_together=False)  # the error may be that of one worker
             raise
 
-    def _run_steps(self, calls):
-        """Runs the next of `calls`; returns what is due after it."""
-        progress, first = self.progress, self.progress.step
+    def _run_steps(self, calls: Iterator[Call]) -> Due:
+        """Run the next of `calls` and return what is due after it."""
+        progress = self.progress
+        first = progress.step
         self.before = self.position
         since = self.watch.seconds
-        with self._keeping_steps():
+        with self._saving_on_error():
             batches, on_devices, planned_shares = next(calls)
         waited = self.watch.seconds - since
         steps, shares = self._next_steps(first)
@@ -204,7 +241,7 @@ class Loop:
         progress.step = steps.stop
         self._count_records(batches)
         if is_first:
-            self._tell_of_first_call(len(steps))
+            self._report_first_call(len(steps))
         self.now.sync()
         # checked once a call, so that the last save always follows
         self.is_last = self.is_over()
@@ -212,7 +249,7 @@ class Loop:
         self.log.advance(progress.step, self.pace.share(), self.pace.remaining_seconds())
         return self._due()
 
-    def _count_records(self, batches):
+    def _count_records(self, batches: Sequence[dict[str, np.ndarray]]) -> None:
         sizes = [len(batch["input_mask"]) for batch in batches]
         self.progress.records += sum(sizes)
         self.records_of_step = sizes[-1]
@@ -220,8 +257,10 @@ class Loop:
             if "row_weights" in batch:
                 self.progress.num_skipped_records += int(np.sum(batch["row_weights"] == 0))
 
-    def _tell_of_first_call(self, num_steps):
-        """Says how long it took, since compiling may take minutes, and what memory it needed."""
+    def _report_first_call(self, num_steps: int) -> None:
+        """Print how long the first call took, because compiling may take minutes, and the memory
+        that it needed.
+        """
         self.pace.begin()
         what = "the first step" if num_steps == 1 else f"the first {num_steps} steps"
         seconds = self.watch.activities["compiling"]
@@ -231,8 +270,8 @@ class Loop:
             f"{what} took {taken}, compiling included" + (f"; {memory}" if memory else "")
         )
 
-    def _due(self):
-        """What is due after the call that began at `before`."""
+    def _due(self) -> Due:
+        """Return what is due after the call that began at `before`."""
         is_end = self.is_last and self.is_finished()
         save = self.save_is_late or self.cadence.saves(
             self.progress.step, self.now.seconds - self.saved_seconds
@@ -242,52 +281,55 @@ class Loop:
         exports = self.cadence.exports(self.before.share, self.position.share)
         return Due(log, validation, save, exports, is_end)
 
-    def _validate(self, due):
-        """Validates when due; returns whether it is the best validation so far."""
-        values = self._read_validation() if due.validation else None
-        return values is not None and self._judge_validation(values)
+    def _validate(self, due: Due) -> bool:
+        """Validate when due; return whether it is the best validation so far."""
+        values = self._run_validation() if due.validation else None
+        return values is not None and self._record_validation(values)
 
-    def _judge_validation(self, values):
-        """Records the {name: value} of a validation in progress; returns whether it is the best so
-        far. Raises DivergenceFound when its loss is not finite, TrainingStopped when too high.
+    def _record_validation(self, values: dict[str, float | None]) -> bool:
+        """Record the metrics of a validation in the progress; return whether it is the best so far.
+        Raises DivergenceFound when the loss is not finite, TrainingStopped when it is too high.
         """
         loss = values.get("loss")
         self.divergence.check_validation(self.progress.step, loss)
         # only a saved checkpoint can be the best one
-        is_best = not self._must_wait() and self.progress.improve(
+        is_best = not self._must_postpone_save() and self.progress.improve(
             self.ending.criterion(values), self.ending.best_metric
         )
         if self.ending.is_stale(self.progress.num_worse) and not self.is_last:
-            self.is_last = True  # what follows is saved
+            self.is_last = True  # the caller saves the last step
             self.console.say(
                 f"{self.progress.num_worse} validations since step {self.progress.best_step} were "
                 "no better: the run ends (--early_stop_patience)"
             )
-        problem = self.divergence.gives_up(self.progress.step, self.now.seconds, loss)
+        problem = self.divergence.early_stop(self.progress.step, self.now.seconds, loss)
         if problem is not None:
             self._write_checkpoint()
             raise problem
         return is_best
 
-    def _save(self, is_due):
-        """Saves when due, later where it has to wait, and at the end."""
-        self.save_is_late = is_due and self._must_wait()
+    def _save(self, is_due: bool) -> None:
+        """Save when due, or later where the save must be postponed, and at the end."""
+        self.save_is_late = is_due and self._must_postpone_save()
         if (is_due or self.is_last) and not self.save_is_late:
             self._write_checkpoint()
 
-    def _must_wait(self):
-        """Whether a checkpoint has to wait for a good step: after bad ones it would evict those to
-        return to.
+    def _must_postpone_save(self) -> bool:
+        """Return whether a checkpoint must wait for a good step: after bad steps, it would replace
+        a checkpoint to which a rollback can return.
         """
         return self.divergence.health.num_bad > 0 and not self.is_last
 
-    def _export(self, due):
-        """Exports the model to OUTPUT_DIR/marks/SHARE at the marks that are due, before the save: a
-        run that resumes from it will not pass them again. When that fails (disk full), the run goes
-        on.
+    def _export(self, due: Due) -> None:
+        """Export the model to OUTPUT_DIR/marks/SHARE at the marks that are due. This precedes the
+        save, because a run that resumes from the checkpoint does not pass the marks again. A failed
+        export (disk full) does not end the run.
         """
-        for mark in due.exports if self.export else ():
-            path, model = os.path.join(self.folder.path, MARKS, f"{mark:g}"), f"model at {mark:g}"
+        if self.export is None:
+            return
+        for mark in due.exports:
+            path = os.path.join(self.folder.path, MARKS, f"{mark:g}")
+            model = f"model at {mark:g}"
             export = functools.partial(self.export, path, self.step.state, self.progress.step)
             try:
                 with self.watch.paused("saving"):
@@ -296,14 +338,14 @@ class Loop:
             except (OSError, UserError) as error:
                 self.console.warn(f"the {model} of the run could not be exported: {error}")
 
-    def _log(self, due):
-        """Logs when due; raises DivergenceFound when too many of the last steps were bad."""
+    def _log(self, due: Due) -> None:
+        """Log when due; raise DivergenceFound when too many of the last steps were bad."""
         if due.log:
             self._write_line()
             self.divergence.check_steps(self.progress.step, due.is_end)
 
-    def _write_line(self):
-        """Writes the metrics of the steps since the last line, if any, and counts the bad ones."""
+    def _write_line(self) -> None:
+        """Write the metrics of the steps since the last line, if any, and count the bad steps."""
         if self.logged_step >= self.progress.step:
             return
         with self.workers.waiting():
@@ -323,14 +365,14 @@ class Loop:
         self.log.write(self.progress.step, values)
         self.advice.observe(values)
 
-    def _read_validation(self):
-        """Validates; returns {name: value}, None without validation, and for one that a signal has
-        stopped: the run ends then, and validates here when it is resumed.
+    def _run_validation(self) -> dict[str, float | None] | None:
+        """Validate, and log and return {name: value}; None when there is nothing to validate on, or
+        when a signal has stopped the validation: the run then ends, and repeats it when resumed.
         """
         if self.validate is None:
             return None
         self.progress.validation_failed = True
-        with self._keeping_steps(), self.watch.paused("validation"):
+        with self._saving_on_error(), self.watch.paused("validation"):
             try:
                 values = self.validate(self._until_stopped)
             except ValidationStopped:
@@ -346,16 +388,18 @@ class Loop:
         )
         return values
 
-    def _until_stopped(self, batches):
-        """Yields batches; raises ValidationStopped before the next one when a signal is caught."""
+    def _until_stopped(
+        self, batches: Iterable[dict[str, np.ndarray]]
+    ) -> Iterator[dict[str, np.ndarray]]:
+        """Yield batches; raise ValidationStopped before the next one when a signal is caught."""
         for batch in batches:
             self.now.sync()
             if self.now.caught:
                 raise ValidationStopped
             yield batch
 
-    def _write_checkpoint(self, is_together=True):
-        """Saves, unless this step is saved. is_together: whether all workers are here."""
+    def _write_checkpoint(self, is_together: bool = True) -> None:
+        """Save this step unless it is already saved. is_together: whether all workers call this."""
         is_saved = self.progress.step and self.saved_step == self.progress.step
         if is_saved or not (is_together or self.workers.is_chief):
             return
@@ -369,8 +413,8 @@ class Loop:
         self.saved_seconds = self.now.seconds
         self.saved_step = self.progress.step
 
-    def _go_back(self, problem):
-        """Returns to the last good checkpoint, or raises TrainingStopped; later calls continue with
+    def _roll_back(self, problem: DivergenceFound) -> None:
+        """Return to the last good checkpoint, or raise TrainingStopped; later calls continue with
         new data.
         """
         progress = self.progress
@@ -384,9 +428,10 @@ class Loop:
             f"continuing with record {progress.records:,}"
         )
         self.saved_step = self.logged_step = progress.step
-        # by time it does not go back, but what the call that diverged crossed is due again
+        # time is not set back, except that marks that the diverged call crossed are due again
         self.position = self._position(self.before.seconds)
-        self.divergence, self.is_last = DivergenceMonitor(self.ending), self.is_over()
+        self.divergence = DivergenceMonitor(self.ending)
+        self.is_last = self.is_over()
         self.save_is_late = False
         self.interval.clear()
         self.pace.begin()

@@ -1,19 +1,29 @@
-"""Training in little memory: recomputation, the kind of attention, and the largest micro-batch that
-fits.
+"""Chooses what decides about memory in training: recomputation, the kind of attention, and the
+largest micro-batch that fits.
 """
 
 import bisect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.devices.devices import lowest_capability
+from bert_gpu.devices.devices import Devices, lowest_capability
 from bert_gpu.model import cudnn_attention
+from bert_gpu.model.encoders import Encoder
+from bert_gpu.train.config import MemoryConfig
 
 
-def training_encoder(encoder, config, devices, max_seq_length=None, is_packed=False):
-    """The Encoder with the recomputation and the attention of a MemoryConfig; arguments and errors
-    are those of `choose_attention`.
+def training_encoder(
+    encoder: Encoder,
+    config: MemoryConfig,
+    devices: Devices,
+    max_seq_length: int | None = None,
+    is_packed: bool = False,
+) -> Encoder:
+    """Return the encoder with recomputation and attention as configured; arguments and errors are
+    those of `choose_attention`.
     """
     return encoder.for_training(
         recompute_every=config.layers_recomputed,
@@ -23,14 +33,19 @@ def training_encoder(encoder, config, devices, max_seq_length=None, is_packed=Fa
 
 
 def choose_attention(
-    encoder, config, devices, max_seq_length=None, is_packed=False, auto=cudnn_attention.AUTO
-):
-    """The attention that an encoder trains with: "plain" or "cudnn". UserError when cuDNN is asked
-    for but impossible.
+    encoder: Encoder,
+    config: MemoryConfig,
+    devices: Devices,
+    max_seq_length: int | None = None,
+    is_packed: bool = False,
+    auto: bool = cudnn_attention.AUTO,
+) -> str:
+    """Return the attention that an encoder trains with, "plain" or "cudnn". Raises UserError when
+    --attention=cudnn is impossible.
 
     Args:
-      encoder: Encoder. config: MemoryConfig. devices: devices.Devices. max_seq_length, is_packed:
-        of the data's rows; None = any length.
+      max_seq_length: tokens of the data's rows; None = any number. is_packed: whether rows hold
+        several sequences.
       auto: whether --attention=auto chooses cuDNN where it is possible.
     """
     if config.attention == "plain" or (config.attention == "auto" and not auto):
@@ -50,75 +65,94 @@ def choose_attention(
 
 FIRST_TRY = 8  # rows; fewer predict little about larger sizes
 AIM = 0.95  # share of the memory to fill; the rest cannot be allocated
-MAX_GROWTH = 8  # of a size from one try to the next
-CLOSE = 1.03  # sizes that differ by less are not told apart
+MAX_GROWTH = 8  # factor from one size to the next that is tried
+CLOSE = 1.03  # the search ends when the sizes that are left differ by a smaller factor
 
 
-def largest_that_fits(share_of, sizes):
-    """The largest of the rising `sizes` that fits, None when none does; where sizes are close to
-    each other, one within 3 % of it.
+def largest_that_fits(share_of: Callable[[int], float | None], sizes: Sequence[int]) -> int | None:
+    """Return the largest of the rising `sizes` that fits; where sizes are close to each other, one
+    within 3 % of it; None when none fits.
 
-    A try takes a compilation, so there should be few, and few that fail: memory is nearly linear in
-    the size, and two sizes that fitted tell where it ends. Where they do not tell, sizes double,
-    and the rest is bisected.
+    Each try takes a compilation, so there should be few tries, and few that fail. Memory is nearly
+    linear in the size, so two sizes that fit predict the largest one. Without such a prediction,
+    sizes double, and the rest is bisected.
 
     Args:
-      share_of: function of a size that tries it and returns the share of the memory that it took, 0
-        where that is not known, None when it did not fit. sizes: list of ints.
+      share_of: function that tries a size and returns the share of the memory that it took, 0 where
+        that is not known, None when it did not fit.
     """
-    good, bad, taken = -1, len(sizes), {}  # indices; {size that fitted: share}
+    good = -1  # index of the largest size that fitted
+    bad = len(sizes)  # index of the smallest size that did not fit
+    taken: dict[int, float] = {}  # {size that fitted: share of the memory}
     index = bisect.bisect_left(sizes, FIRST_TRY, 0, len(sizes) - 1)
     while bad - good > 1 and (good < 0 or sizes[bad - 1] > CLOSE * sizes[good]):
         share = share_of(sizes[index])
         if share is None:
             bad = index
         else:
-            good, taken[sizes[index]] = index, share
+            good = index
+            taken[sizes[index]] = share
         index = next_try(sizes, good, bad, taken)
     return sizes[good] if good >= 0 else None
 
 
-def next_try(sizes, good, bad, taken):
-    """The index to try next between `good`, the largest that fitted, and `bad`, the smallest that
-    did not; arguments as in `largest_that_fits`.
+def next_try(sizes: Sequence[int], good: int, bad: int, taken: Mapping[int, float]) -> int:
+    """Return the index of the size to try next.
+
+    good: index of the largest size that fitted, -1 for none. bad: index of the smallest that did
+    not fit, len(sizes) for none. taken: {size that fitted: share of the memory}.
     """
     if good < 0 or (bad < len(sizes) and not any(taken.values())):
         return max((good + bad) // 2, 0)
 
-    def index_of(size):
+    def index_of(size: float) -> int:
         return bisect.bisect_right(sizes, size) - 1
 
-    size, share = sizes[good], taken[sizes[good]]
-    guess, most = index_of(2 * size), index_of(MAX_GROWTH * size)
-    # not of its neighbours, which tell more of what shares differ by otherwise
+    size = sizes[good]
+    share = taken[size]
+    guess = index_of(2 * size)
+    most = index_of(MAX_GROWTH * size)
+    # at most half the size: between close sizes, shares differ by other causes as well
     smaller = max((other for other in taken if 2 * other <= size), default=None)
     if smaller is not None and share > taken[smaller]:
         size_of_share = (size - smaller) / (share - taken[smaller])
         reached = [index_of(size + (aim - share) * size_of_share) for aim in (AIM, 1.0)]
         guess = next((index for index in reached if index > good), good + 1)
-    first, last = good + 1, bad - 1
-    if bad < len(sizes):  # the line does not always hold
+    first = good + 1
+    last = bad - 1
+    if bad < len(sizes):  # memory is not always linear: leave a quarter of the sizes on each side
         margin = (bad - good) // 4
-        first, last = first + margin, last - margin
+        first += margin
+        last -= margin
     return max(first, min(guess, most, last))
 
 
 class Trial:
     """Tries one step of a micro-batch: callable (size) -> the share of the memory that it took, 0
     where it is not known, None when it did not fit. `peak_bytes` is the peak memory of the largest
-    one that fitted.
+    size that fitted, None = not known.
 
     Args of the constructor:
-      make_step: function of a size -> callable () that runs a step and waits for it.
-      device: name of the GPU whose peak memory is read, None to read none. available: bytes of it,
-        None = not known.
+      make_step: function of a size that returns a callable () -> None, which runs a step and waits
+        for it.
+      device: name of the GPU whose peak memory is read; None to read none. say: function of a line
+        of text, such as Console.say. available: bytes of the GPU; None = not known.
     """
 
-    def __init__(self, make_step, device=None, say=lambda text: None, available=None):
-        self.make_step, self.device, self.say, self.available = make_step, device, say, available
-        self.peak_bytes = None
+    def __init__(
+        self,
+        make_step: Callable[[int], Callable[[], Any]],
+        device: str | None = None,
+        say: Callable[[str], None] = lambda text: None,
+        available: int | None = None,
+    ) -> None:
+        self.make_step = make_step
+        self.device = device
+        self.say = say
+        self.available = available
+        self.peak_bytes: int | None = None
 
-    def __call__(self, size):
+    def __call__(self, size: int) -> float | None:
         if self.device:
             tf.config.experimental.reset_memory_stats(self.device)
         try:
@@ -135,9 +169,13 @@ class Trial:
         return self.peak_bytes / self.available if self.peak_bytes and self.available else 0.0
 
 
-def choose_micro_batch(share_of, num_replicas, global_batch_size=None):
-    """The micro-batch of --train_batch_size=auto: the largest that fits and divides the global
-    batch, if one is given. share_of: as for `largest_that_fits`.
+def choose_micro_batch(
+    share_of: Callable[[int], float | None],
+    num_replicas: int,
+    global_batch_size: int | None = None,
+) -> int:
+    """Return the micro-batch of --train_batch_size=auto: the largest that fits and, where the
+    global batch is set, divides it among the replicas. share_of: as for `largest_that_fits`.
 
     Raises UserError when nothing fits.
     """
@@ -149,11 +187,11 @@ def choose_micro_batch(share_of, num_replicas, global_batch_size=None):
             if global_batch_size % (size * num_replicas) == 0
         ]
         if not sizes:
-            fits = max(n for n in range(1, num_replicas + 1) if global_batch_size % n == 0)
+            divisor = max(n for n in range(1, num_replicas + 1) if global_batch_size % n == 0)
             raise UserError(
                 f"a global batch of {global_batch_size} cannot be divided among "
                 f"{num_replicas} GPUs",
-                f"train on {fits} of them, or in a new run give another --global_batch_size",
+                f"train on {divisor} of them, or in a new run give another --global_batch_size",
                 setting="train_batch_size",
                 value="auto",
             )

@@ -1,18 +1,26 @@
-"""Refuses a training that cannot fit, before anything is allocated: what it needs at least is
-compared with the memory of its devices and of the machine.
+"""Refuses a training that cannot fit before anything is allocated: compares the least memory that
+it needs with that of its devices and of the machine. Imports no TensorFlow.
 
-Every number is a lower bound, so that what is refused is certain not to fit: weights, their
-gradients and the optimizer's state; of the activations only what the products of the backward pass
-read, or one a group of layers with recomputation; the rows of a call of steps.
+Every number is a lower bound, so a training that is refused is certain not to fit. Counted are the
+weights, their gradients and the optimizer's state; the activations that the products of the
+backward pass read or, with recomputation, one for every group of layers; and the rows of a call of
+steps.
 """
 
 import dataclasses
 import math
 import typing
+from collections.abc import Callable, Mapping, Sequence
 
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.train.config import MemoryConfig, RunSettings
+
+if typing.TYPE_CHECKING:
+    from bert_gpu.devices.devices import Devices
+    from bert_gpu.model.weights import WeightSpec
 
 optimizers = LazyModule("bert_gpu.optim.optimizers")  # which needs TensorFlow
 
@@ -20,25 +28,33 @@ TOKEN_BYTES = 12  # input_ids, input_mask and segment_ids as int32
 
 
 class Need(typing.NamedTuple):
-    """A part of what a run needs: what it is, in words; bytes; the flags that lower it."""
+    """A part of the memory that a run needs. what: its name in a message. remedy: the flags that
+    lower it.
+    """
 
     what: str
     num_bytes: int
     remedy: str
 
 
-def check_size(settings, config, specs_of, devices, num_tokens, eval_batch_size, stored=None):
-    """Bytes that a training needs at least on a device, None when the number of its weights or its
-    micro-batch is not known yet. UserError when it is certain not to fit.
+def check_size(
+    settings: RunSettings,
+    config: ModelConfig,
+    specs_of: "Callable[[ModelConfig], Mapping[str, WeightSpec]] | None",
+    devices: "Devices",
+    num_tokens: int,
+    eval_batch_size: int,
+    run_json: Mapping[str, typing.Any] | None = None,
+) -> int | None:
+    """Return the least bytes that a training needs on a device; None when the number of its weights
+    or its micro-batch is not known yet. Raises UserError when it is certain not to fit.
 
     Args:
-      settings: RunSettings. config: ModelConfig. specs_of: function of a ModelConfig -> {name:
-        WeightSpec}, called for few layers only, and only where that takes little time.
-      devices: devices.Devices. num_tokens: of all rows of an example, in the shortest batch.
-        eval_batch_size: examples that a replica validates at once. stored: content of run.json of a
-        run to resume, or None.
+      specs_of: function of a ModelConfig -> {name: WeightSpec}; it is called with few layers only.
+      num_tokens: of all rows of an example, in the shortest batch. eval_batch_size: examples that a
+        replica validates at once. run_json: content of run.json of the run to resume, or None.
     """
-    if config.encoder:  # another architecture, whose weights are not known before they are made
+    if config.encoder:  # another architecture, whose weights are not known before they are created
         specs_of = None
     micro_batch = settings.batch.train_batch_size
     micro_batch = 1 if micro_batch == "auto" else micro_batch
@@ -47,7 +63,7 @@ def check_size(settings, config, specs_of, devices, num_tokens, eval_batch_size,
     if specs_of is not None:
         on_device.append(weights(settings, config, specs_of))
     on_device = [need._replace(num_bytes=need.num_bytes * copies) for need in on_device]
-    rows = row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, stored)
+    rows = row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, run_json)
     if devices.kind == "CPU":
         compare([*on_device, rows], "this machine", machine_bytes())
     else:
@@ -58,8 +74,8 @@ def check_size(settings, config, specs_of, devices, num_tokens, eval_batch_size,
     return sum(need.num_bytes for need in on_device)
 
 
-def compare(needs, where, available):
-    """UserError when needs are together above `available` bytes, None = unknown."""
+def compare(needs: Sequence[Need], where: str, available: int | None) -> None:
+    """Raise UserError when all needs together exceed the `available` bytes; None = not known."""
     total = sum(need.num_bytes for need in needs)
     if available is None or total <= available:
         return
@@ -72,8 +88,13 @@ def compare(needs, where, available):
     )
 
 
-def weights(settings, config, specs_of):
-    """Weights, gradients and optimizer state of one replica."""
+def weights(
+    settings: RunSettings,
+    config: ModelConfig,
+    specs_of: "Callable[[ModelConfig], Mapping[str, WeightSpec]]",
+) -> Need:
+    """Return the need of weights, gradients and optimizer state of one replica."""
+    # models of one and two layers; more layers add the same each
     one, two = (size_of(settings, config, specs_of, num_layers) for num_layers in (1, 2))
     num_parameters, num_bytes = (
         first + (second - first) * (config.num_groups - 1)
@@ -87,8 +108,15 @@ def weights(settings, config, specs_of):
     )
 
 
-def size_of(settings, config, specs_of, num_layers: int) -> tuple[int, int]:
-    """(Parameters, bytes with gradients and optimizer state) of the model with few layers."""
+def size_of(
+    settings: RunSettings,
+    config: ModelConfig,
+    specs_of: "Callable[[ModelConfig], Mapping[str, WeightSpec]]",
+    num_layers: int,
+) -> tuple[int, int]:
+    """Return (parameters, bytes with gradients and optimizer state) of the model with another
+    number of layers.
+    """
     few = dataclasses.replace(config, num_hidden_layers=num_layers, num_hidden_groups=None)
     specs = specs_of(few)
     num_parameters = sum(math.prod(spec.shape) for spec in specs.values())
@@ -97,13 +125,19 @@ def size_of(settings, config, specs_of, num_layers: int) -> tuple[int, int]:
     return num_parameters, 8 * num_parameters + optimizers.state_bytes(specs, settings.optimizer)
 
 
-def activations(memory, config, devices, num_tokens):
-    """What a micro-batch of `num_tokens` keeps for the backward pass."""
-    width, num_layers = 3 * config.hidden_size + config.inner_size, config.num_hidden_layers
-    if config.encoder:  # another architecture: what every one reads
+def activations(
+    memory: MemoryConfig, config: ModelConfig, devices: "Devices", num_tokens: int
+) -> Need:
+    """Return the need of the activations that a micro-batch of `num_tokens` keeps for the backward
+    pass.
+    """
+    width = 3 * config.hidden_size + config.inner_size
+    num_layers = config.num_hidden_layers
+    if config.encoder:  # another architecture: the least that any backward pass reads
         width = config.hidden_size
     if memory.layers_recomputed:
-        width, num_layers = config.hidden_size, num_layers // memory.layers_recomputed
+        width = config.hidden_size
+        num_layers //= memory.layers_recomputed
     size = 4 if devices.precision == "float32" else 2
     return Need(
         f"activations of {num_tokens:,} tokens",
@@ -113,11 +147,20 @@ def activations(memory, config, devices, num_tokens):
     )
 
 
-def row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, stored):
-    """The rows of a call of steps, or of a batch of the validation, in the machine's memory."""
+def row_bytes(
+    settings: RunSettings,
+    devices: "Devices",
+    num_tokens: int,
+    micro_batch: int,
+    eval_batch_size: int,
+    run_json: Mapping[str, typing.Any] | None,
+) -> Need:
+    """Return the need of the rows of a call of steps, or of a batch of the validation, in the
+    machine's memory; arguments as for `check_size`.
+    """
     batch = settings.batch
     size = micro_batch * devices.num_replicas * (batch.gradient_accumulation_steps or 1)
-    size = (stored and stored["global_batch_size"]) or batch.global_batch_size or size
+    size = (run_json and run_json["global_batch_size"]) or batch.global_batch_size or size
     cadence = settings.cadence
     periods = (
         cadence.steps_per_loop,
@@ -135,9 +178,11 @@ def row_bytes(settings, devices, num_tokens, micro_batch, eval_batch_size, store
     )
 
 
-def format_size(num_bytes):
-    """A size with its unit, powers of 1,000; to three digits, rounded before the unit is chosen."""
-    num_bytes, unit = float(f"{num_bytes:.3g}"), 0
+def format_size(num_bytes: float) -> str:
+    """Return a size with its unit, a power of 1,000, to three digits."""
+    num_bytes = float(f"{num_bytes:.3g}")  # rounded first: 999,999 is 1 MB, not 1,000 kB
+    unit = 0
     while num_bytes >= 1000 and unit < 8:
-        num_bytes, unit = num_bytes / 1000, unit + 1
+        num_bytes /= 1000
+        unit += 1
     return f"{num_bytes:,.3g} {('B', 'kB', 'MB', 'GB', 'TB', 'PB', 'EB', 'ZB', 'YB')[unit]}"

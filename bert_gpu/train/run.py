@@ -1,7 +1,7 @@
-"""A run: its folder, its devices, its plan, and how it begins, resumes and ends.
+"""A run: opens its folder and devices, plans its batch and steps, and begins, resumes and ends it.
 
-Pretraining and fine-tuning compose these parts with their data, model and objective;
-pretrain/run.py shows how, from top to bottom.
+Pretraining and fine-tuning combine these parts with their data, model and objective;
+pretrain/run.py shows them in the order in which they run.
 """
 
 import contextlib
@@ -10,86 +10,104 @@ import functools
 import os
 import signal
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bert_gpu.base.console import LogConsole
+from bert_gpu.base.console import Console, LogConsole
 from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.base.files import is_inside
 from bert_gpu.base.signals import watch_signals
-from bert_gpu.devices.devices import join_workers, set_up
+from bert_gpu.devices.devices import Devices, join_workers, set_up
+from bert_gpu.devices.workers import Alone, Workers
+from bert_gpu.model.flops import Flops
 from bert_gpu.monitor import metrics_log
+from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.runs import folder as run_folder
 from bert_gpu.runs import metrics, provenance
+from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress
 from bert_gpu.runs.resume_changes import describe_changes
-from bert_gpu.runs.shared_folder import open_folder
+from bert_gpu.runs.shared_folder import SharedFolder, open_folder
 from bert_gpu.train import memory, shared_update, start_block
-from bert_gpu.train.batching import check_same_batch, pad_rows, plan_batch
+from bert_gpu.train.batching import (
+    BatchPlan,
+    TrainingData,
+    check_same_batch,
+    pad_rows,
+    plan_batch,
+)
 from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.config import RunSettings, fit_sizes
 from bert_gpu.train.divergence import Diverged
+from bert_gpu.train.state import TrainState
+from bert_gpu.train.step import TrainStep
+
+if typing.TYPE_CHECKING:
+    from bert_gpu.train.loop import Loop
 
 NO_GPU_BATCH = 32  # of --train_batch_size=auto on the CPU
 
+S = typing.TypeVar("S", bound=RunSettings)  # the settings of a command
+
 
 class TrainingResult(typing.NamedTuple):
-    """How a run ended: its folder, its progress, and the signal that stopped it early, if any.
+    """The outcome of a run. signal: the one that stopped the run early, if any."""
 
-    folder: RunFolder, or the SharedFolder of several workers.
-    """
-
-    folder: typing.Any
+    folder: RunFolder | SharedFolder
     progress: Progress
     signal: int | None = None
 
-    def __repr__(self):
-        done, best = self.progress, ""
-        if done.best_metric is not None:  # minus a metric whose highest is best
-            best = f", best {done.best_by or 'loss'} {abs(done.best_metric):.4g}"
-        return f"TrainingResult({self.folder.path!r}: {done.step} steps{best})"
+    def __repr__(self) -> str:
+        progress = self.progress
+        best = ""
+        if progress.best_metric is not None:  # negated unless it is a loss
+            best = f", best {progress.best_by or 'loss'} {abs(progress.best_metric):.4g}"
+        return f"TrainingResult({self.folder.path!r}: {progress.step} steps{best})"
 
 
 @dataclasses.dataclass(kw_only=True)
-class Run:
+class Run(typing.Generic[S]):
     """A run of a command, which `open_run` opens.
 
-    settings: RunSettings; `open_devices` fits their sizes to the devices. fields: {setting: field}
-    of the run's kind, for run.json.
-    folder: RunFolder, or the SharedFolder of several workers. stored: content of its run.json, None
-    for a new run. workers: that train together. console: Console. clock: () -> seconds.
-    progress: where it stands, None before its first step. caught: the signals caught, a list that
-    grows. content: of run.json, from `begin` on. is_complete: whether nothing is left to train.
+    settings: `open_devices` fits their sizes to the devices. fields: {setting: field} of all that
+    run.json of such a run may hold.
+    run_json: content of run.json of the run to resume, None for a new run. workers: those that
+    train together. clock: returns seconds.
+    progress: None until `begin`, unless `is_done` finds a checkpoint. caught: the signals caught so
+    far; the list grows. content: what `begin` writes to run.json. is_complete: whether nothing is
+    left to train.
     """
 
-    settings: RunSettings
-    fields: dict
-    folder: typing.Any
-    stored: dict | None
-    workers: typing.Any
-    console: typing.Any
-    clock: Callable
-    progress: Progress | None = None
-    caught: list = dataclasses.field(default_factory=list)
-    content: dict | None = None
+    settings: S
+    fields: dict[str, dataclasses.Field]
+    folder: RunFolder | SharedFolder
+    run_json: dict[str, typing.Any] | None
+    workers: Workers | Alone
+    console: Console
+    clock: Callable[[], float]
+    progress: Progress = None  # type: ignore[assignment]
+    caught: list[int] = dataclasses.field(default_factory=list)
+    content: dict[str, typing.Any] = dataclasses.field(default_factory=dict)
     is_complete: bool = False
 
-    def check_resumable(self, fixed):
-        """UserError when a run to resume has other fixed settings, {setting: value}."""
-        if self.stored is not None:
+    def check_resumable(self, fixed: Mapping[str, typing.Any]) -> None:
+        """Raise UserError when the run to resume has other fixed settings, {setting: value}."""
+        if self.run_json is not None:
             run_folder.check_resumable(
-                self.folder, self.stored, fixed, self.fields, self.settings.recipe
+                self.folder, self.run_json, fixed, self.fields, self.settings.recipe
             )
 
-    def is_done(self, plan):
-        """Whether nothing is left to do, which it says; finds out where the run stands. UserError
-        when it has done more steps than the BatchPlan has.
+    def is_done(self, plan: BatchPlan) -> bool:
+        """Read the progress of the run to resume, and return whether nothing is left to do; print
+        that in this case. Raises UserError when the run has done more steps than are planned.
         """
-        self.progress = self.folder.newest_progress() if self.stored is not None else None
-        if self.progress is None:
+        progress = self.folder.newest_progress() if self.run_json is not None else None
+        if progress is None:
             return False
-        folder, progress, ending = self.folder, self.progress, self.settings.ending
+        self.progress = progress
+        folder = self.folder
+        ending = self.settings.ending
         if plan.num_steps is not None and progress.step > plan.num_steps:
             raise UserError(
                 f"its run has done {progress.step} steps, more than the {plan.num_steps} asked for",
@@ -101,7 +119,9 @@ class Run:
         self.is_complete = plan.length.is_finished(
             progress.step, progress.seconds
         ) or ending.is_stale(progress.num_worse)
-        is_exported = self.is_complete and self.stored.get("exported_step") == progress.step
+        is_exported = (
+            self.is_complete and (self.run_json or {}).get("exported_step") == progress.step
+        )
         if not (is_exported and self.workers.from_chief(os.path.isdir, folder.model)):
             return False
         self.console.say(
@@ -112,13 +132,21 @@ class Run:
         return True
 
     @contextlib.contextmanager
-    def begin(self, step, plan, *, fixed, hashes, losses=(), find_results=lambda folder: ()):
-        """A context in which this process alone writes to the folder, and signals are caught: it
-        begins with the newest checkpoint, or with a new folder, and yields the Log.
+    def begin(
+        self,
+        step: TrainStep,
+        plan: BatchPlan,
+        *,
+        fixed: Mapping[str, typing.Any],
+        hashes: Mapping[str, typing.Any],
+        losses: Sequence[str] = (),
+        find_results: Callable[[str], Iterable[str]] = lambda folder: (),
+    ) -> Iterator[metrics_log.Log]:
+        """Open a context in which this process alone writes to the folder, and signals are caught.
+        Restore the newest checkpoint, or create the folder, and yield the log of metrics.
 
         Args:
-          step: TrainStep. plan: BatchPlan. fixed: {setting: value} that a resume may not change.
-            hashes: {name: hash} for run.json.
+          fixed: {setting: value} that a resume may not change. hashes: {name: hash} for run.json.
           losses: as for metrics_log.open_log. find_results: as for RunFolder.clear.
 
         Raises TrainingStopped when the run diverges or its folder cannot be written.
@@ -133,7 +161,7 @@ class Run:
                 self.folder.create(self.content)
                 yield self._open_log(step.devices.nvml, plan.num_steps, losses, resumed_step)
             except Diverged:
-                with contextlib.suppress(OSError):  # what it raises matters more
+                with contextlib.suppress(OSError):  # the divergence is the error to report
                     self.folder.create(self.content | dict(ended="diverged"))  # until a resume
                 raise
             except OSError as error:
@@ -143,9 +171,9 @@ class Run:
                 )
                 raise TrainingStopped(problem) from error
 
-    def _restore(self, step, plan):
-        """Restores the newest checkpoint, if there is one; returns its step, else None."""
-        is_new = self.stored is None and not self.settings.overwrite
+    def _restore(self, step: TrainStep, plan: BatchPlan) -> int | None:
+        """Restore the newest checkpoint and return its step; return None when there is none."""
+        is_new = self.run_json is None and not self.settings.overwrite
         if is_new and self.folder.read_run() is not None:
             raise UserError(
                 "another process has just written a run there",
@@ -159,7 +187,13 @@ class Run:
         resume(self, step, plan)
         return self.progress.step
 
-    def _open_log(self, gpus, num_steps, losses, resumed_step):
+    def _open_log(
+        self,
+        gpus: Sequence[int | str],
+        num_steps: int | None,
+        losses: Sequence[str],
+        resumed_step: int | None,
+    ) -> metrics_log.Log:
         open_log = functools.partial(
             metrics_log.open_log,
             self.folder,
@@ -174,16 +208,16 @@ class Run:
         )
         return self.workers.on_chief(open_log) or metrics_log.no_log(self.console.warn)
 
-    def finish(self, loop, export):
-        """Writes model/ when a Loop has come to the end of the run. export: as for Loop."""
+    def finish(self, loop: "Loop", export: Callable[[str, TrainState, int], None]) -> None:
+        """Write model/ unless a signal has stopped the loop before the end. export: as for Loop."""
         self.caught = loop.now.caught
         self.is_complete = loop.is_complete()
         if not self.caught or self.is_complete:
             export_end(self, loop.step.state, export)
             self.folder.create(self.content | dict(exported_step=self.progress.step))
 
-    def result(self):
-        """The TrainingResult; says how to go on after a signal."""
+    def result(self) -> TrainingResult:
+        """Return the outcome; after a signal, warn that the run can be resumed."""
         if not self.caught or self.is_complete:
             return TrainingResult(self.folder, self.progress)
         self.console.warn(
@@ -193,9 +227,11 @@ class Run:
         return TrainingResult(self.folder, self.progress, self.caught[0])
 
 
-def join(settings, console, **more):
-    """(The Workers that train together, the Console of this one). UserError on all of them when one
-    has other RunSettings, or other values of `more`.
+def join(
+    settings: RunSettings, console: Console | None, **more: typing.Any
+) -> tuple[Workers | Alone, Console]:
+    """Return the workers that train together and the console of this one. Raises UserError on all
+    of them when one has other settings, or other values of `more`.
     """
     workers = join_workers(settings.devices)
     check_same_command(workers, settings)
@@ -204,16 +240,27 @@ def join(settings, console, **more):
 
 
 @contextlib.contextmanager
-def open_run(settings, fields, workers, console, clock, start=None, trains=True):
-    """Yields the Run in --output_dir. UserError for a folder that holds other files, or that
+def open_run(
+    settings: S,
+    fields: dict[str, dataclasses.Field],
+    workers: Workers | Alone,
+    console: Console,
+    clock: Callable[[], float],
+    start: str | None = None,
+    trains: bool = True,
+) -> Iterator[Run[S]]:
+    """Yield the Run in --output_dir. Raises UserError for a folder that holds other files, or that
     another process writes to.
 
-    The folder of a run is reserved before it is read, so that what is read stays true; that of a
-    new run is made and reserved when its training begins. Without `trains` it is only read.
-    fields, workers, console, clock: of the Run. start: the folder of the model that a training
-    starts from, which may not lie in the run's, or --overwrite would remove it.
+    The folder of an earlier run is reserved before it is read, so that no other process changes it
+    meanwhile; that of a new run is created and reserved by `Run.begin`.
+
+    Args:
+      settings: PretrainSettings or FinetuneSettings. fields, workers, console, clock: as in Run.
+      start: folder of the model that the training starts from; it may not lie in the run's folder,
+        because --overwrite would remove it. trains: False = the folder is only read.
     """
-    output_dir, overwrite = settings.run.output_dir, settings.overwrite
+    output_dir = settings.run.output_dir  # type: ignore[attr-defined]
     folder = open_folder(output_dir, workers)
     if trains and start is not None and is_inside(start, output_dir):
         raise UserError(
@@ -222,37 +269,37 @@ def open_run(settings, fields, workers, console, clock, start=None, trains=True)
             setting="init_checkpoint",
             value=start,
         )
-    if overwrite and not trains:
+    if settings.overwrite and not trains:
         raise UserError(
-            "would remove what is evaluated here",
+            "would remove the run that is to be evaluated",
             "add --do_train, or drop the flag",
             setting="overwrite",
         )
     with folder.reserved() if trains and folder.is_known() else contextlib.nullcontext():
-        if overwrite:
-            folder.exists()
+        if settings.overwrite:
+            folder.exists()  # raises UserError when the folder holds other files
         yield Run(
             settings=settings,
             fields=fields,
             folder=folder,
-            stored=None if overwrite else folder.read_run(fields),
+            run_json=None if settings.overwrite else folder.read_run(fields),
             workers=workers,
             console=console,
             clock=clock,
         )
 
 
-def open_devices(run):
-    """The Devices of a Run, whose settings get sizes that fit them."""
+def open_devices(run: Run) -> Devices:
+    """Set up the devices of a run, and fit the batch sizes in its settings to them."""
     devices = set_up(run.settings.devices)
-    batch = fit_sizes(run.settings.batch, run.settings.flexible, devices.num_replicas, run.stored)
+    batch = fit_sizes(run.settings.batch, run.settings.flexible, devices.num_replicas, run.run_json)
     run.settings = dataclasses.replace(run.settings, batch=batch)
     return devices
 
 
-def fixed_settings(settings, precision):
-    """{setting: value} of RunSettings that may not change in a resumed run, such as all of the
-    schedule but --lr_schedule and --total_training_time.
+def fixed_settings(settings: RunSettings, precision: str) -> dict[str, typing.Any]:
+    """Return {setting: value} of the settings that may not change in a resumed run, such as all of
+    the schedule but --lr_schedule and --total_training_time.
     """
     return (
         settings.optimizer.to_dict()
@@ -270,61 +317,66 @@ def fixed_settings(settings, precision):
     )
 
 
-# Settings of which the workers of a run may each have their own: devices, and places of files, of
-# which the content is compared where they are read.
+# Settings that may differ between the workers of a run: devices, and paths of files, whose contents
+# are compared where they are read.
 OWN_SETTINGS = (
     *("gpus", "output_dir", "input_file", "eval_input_file", "data_dir", "vocab_file"),
     *("init_checkpoint", "train_file", "dev_file", "test_file", "predict_file"),
 )
 
 
-def check_same_command(workers, settings):
-    """UserError on all workers when one of them has other RunSettings. Call it before anything that
-    depends on them is done together: opening the run's folder, training.
+def check_same_command(workers: Workers | Alone, settings: RunSettings) -> None:
+    """Raise UserError on all workers when one of them has other settings. Call it before the
+    workers do anything together that depends on them, such as opening the run's folder.
     """
     values = settings.values() | dict(overwrite=settings.overwrite, recipe=settings.recipe)
     workers.check_alike({name: values[name] for name in values if name not in OWN_SETTINGS})
 
 
-def check_layers(optimizer, state):
-    """UserError when learning rates shall differ between layers that the weights' names do not
-    tell, as those of Model Garden's encoders.
+def check_layers(optimizer: OptimizerConfig, state: TrainState) -> None:
+    """Raise UserError when --layer_lr_decay is set and the names of the weights do not contain
+    their layers, as in Model Garden's encoders.
     """
     if optimizer.layer_lr_decay < 1 and not any(
         name.startswith("layer_") for name in state.weights
     ):
         raise UserError(
-            "the weights of this encoder are not known by layers",
+            "the names of this encoder's weights do not contain their layers",
             "drop the flag",
             setting="layer_lr_decay",
             value=f"{optimizer.layer_lr_decay:g}",
         )
 
 
-def with_update(flops, step):
-    """Adds the products of the optimizer to the hardware FLOPs of a TrainStep: function of a batch
-    -> Flops. flops: the same without them, None = not counted.
+def with_update(
+    flops: Callable[[dict[str, np.ndarray]], Flops] | None, step: TrainStep
+) -> Callable[[dict[str, np.ndarray]], Flops] | None:
+    """Return a function of a batch that adds the matrix products of the optimizer's update to the
+    hardware FLOPs of `flops`; None when `flops` is None.
     """
     if flops is None:
         return None
-    more = shared_update.hardware_flops(
+    update_flops = shared_update.hardware_flops(
         step.devices, step.state.joint_parts, step.is_shared, step.optimizer
     )
 
-    def of_step(batch):
-        counted = flops(batch)
-        return counted._replace(hardware=counted.hardware + more)
+    def flops_with_update(batch: dict[str, np.ndarray]) -> Flops:
+        passes = flops(batch)
+        return passes._replace(hardware=passes.hardware + update_flops)
 
-    return of_step
+    return flops_with_update
 
 
-def resume(run, step, plan):
-    """Restores the newest checkpoint that is whole and says what a resumed run does differently."""
-    folder, console, ending = run.folder, run.console, run.settings.ending
-    # refuses it before anything is written
+def resume(run: Run, step: TrainStep, plan: BatchPlan) -> None:
+    """Restore the newest undamaged checkpoint, and print what changes when the run is resumed."""
+    folder = run.folder
+    console = run.console
+    ending = run.settings.ending
+    # raises UserError for a damaged metrics.jsonl before anything is written
     run.workers.on_chief(functools.partial(metrics.read_lines, folder.metrics))
     run.progress, values = folder.newest_whole(console.warn)
-    progress, by = run.progress, run.progress.best_by
+    progress = run.progress
+    earlier_metric = progress.best_by
     try:
         step.state.assign(values)
     except (KeyError, ValueError) as error:
@@ -335,49 +387,62 @@ def resume(run, step, plan):
     if progress.compare_by(ending.best_metric):
         console.say(
             f"--best_metric={ending.best_metric}: earlier validations "
-            f"were compared by {by}; the search for the best one restarts"
+            f"were compared by {earlier_metric}; the search for the best one restarts"
         )
     folder.set_aside_after(progress.step)
-    # of a save that was cut short
+    # a save that was cut short may have left more checkpoints than --keep_checkpoint_max
     folder.remove_old(ending.keep_checkpoint_max, progress.last_good_step)
     total = "" if plan.num_steps is None else f" of {plan.num_steps}"
     console.say(
         f"resuming from step {progress.step}{total} ({progress.records:,} records consumed)"
     )
-    for line in describe_changes(run.stored, plan, step.devices.kind, progress):
+    for line in describe_changes(run.run_json, plan, step.devices.kind, progress):
         console.say(line)
 
 
-def hint_to_extend(plan, progress):
-    """Names the flag that extends a finished run."""
+def hint_to_extend(plan: BatchPlan, progress: Progress) -> str:
+    """Return a hint that names the flag that extends a finished run."""
     if plan.num_steps is not None and progress.step >= plan.num_steps:
         flag = "num_train_steps"
     elif plan.length.is_finished(progress.step, progress.seconds):
         flag = "total_training_time"
     else:
         flag = "early_stop_patience"
-    return f"a larger --{flag} goes on with it"
+    return f"a larger --{flag} extends it"
 
 
-def print_summary(run, step, plan, data, summary_rows, min_device_bytes=None):
-    """Prints what a Run is before its first step; nothing of one that has no steps left.
+def print_summary(
+    run: Run,
+    step: TrainStep,
+    plan: BatchPlan,
+    data: TrainingData,
+    summary_rows: Iterable[tuple[str, str]],
+    min_device_bytes: int | None = None,
+) -> None:
+    """Print a description of a run before its first step, unless no steps are left.
 
-    summary_rows: (label, text) on the model and the data. min_device_bytes: what the run needs on a
-    device at least, None = unknown.
+    summary_rows: (label, text) on the model and the data. min_device_bytes: the least that the run
+    needs on a device, None = not known.
     """
     if run.is_complete:
         return
-    devices, console = step.devices, run.console
+    devices = step.devices
+    console = run.console
     console.block(start_block.rows(run, data, plan, devices, summary_rows, min_device_bytes))
     if problem := start_block.length_problem(plan, data, run.settings):
         console.warn(problem)
     shared_update.announce(devices, step.state.joint_parts, step.is_shared, console)
 
 
-def export_end(run, state, export):
-    """Writes model/ at the end of a Run: the last weights, or the best ones with --export_best."""
-    folder, console, ending = run.folder, run.console, run.settings.ending
-    step, best = run.progress.step, run.progress.best_step
+def export_end(run: Run, state: TrainState, export: Callable[[str, TrainState, int], None]) -> None:
+    """Write model/ at the end of a run: the last weights, or with --export_best the best ones.
+    export: as for Loop.
+    """
+    folder = run.folder
+    console = run.console
+    ending = run.settings.ending
+    step = run.progress.step
+    best = run.progress.best_step
     has_best = ending.export_best and best is not None
     best_step = folder.best_step() if has_best else None
     if has_best and best_step != best:
@@ -400,8 +465,14 @@ def export_end(run, state, export):
     run.workers.on_chief(functools.partial(export, folder.model, state, step))
 
 
-def describe_run(run, plan, device_kind, fixed, hashes):
-    """The content of run.json; arguments as for `Run.begin`."""
+def describe_run(
+    run: Run,
+    plan: BatchPlan,
+    device_kind: str,
+    fixed: Mapping[str, typing.Any],
+    hashes: Mapping[str, typing.Any],
+) -> dict[str, typing.Any]:
+    """Return the content of run.json; arguments as for `Run.begin`."""
     settings = run.settings
     free = {name: value for name, value in settings.values().items() if name not in fixed}
     return dict(
@@ -414,31 +485,36 @@ def describe_run(run, plan, device_kind, fixed, hashes):
     )
 
 
-def plan_run(run, data, devices, state, make_step):
-    """The BatchPlan of a Run; resolves --train_batch_size=auto, whose trials leave the state
-    unchanged.
+def plan_run(
+    run: Run,
+    data: TrainingData,
+    devices: Devices,
+    state: TrainState,
+    make_step: Callable[..., TrainStep],
+) -> BatchPlan:
+    """Return the batch and the steps of a run. Resolves --train_batch_size=auto by trials, which
+    leave the state unchanged.
 
-    Args:
-      data: TrainingData. devices: Devices. state: TrainState. make_step: function of
-        (num_micro_batches=) -> TrainStep.
+    make_step: function of (num_micro_batches=) that returns a TrainStep.
     """
-    settings, stored = run.settings, run.stored
+    settings = run.settings
     check_layers(settings.optimizer, state)
-    batch, is_ramped = settings.batch, settings.schedule.batch_ramp_proportion > 0
+    batch = settings.batch
+    is_ramped = settings.schedule.batch_ramp_proportion > 0
     rows = next(data.open_batches(batch_size=8, position=0))  # fails early on bad records
     if batch.train_batch_size == "auto":
         size = choose_size(run, data, devices, rows, state, make_step)
         batch = dataclasses.replace(batch, train_batch_size=size)
     plan = plan_batch(
-        batch, settings.optimizer.learning_rate, devices.num_replicas, stored, is_ramped
+        batch, settings.optimizer.learning_rate, devices.num_replicas, run.run_json, is_ramped
     )
     if is_ramped and not plan.is_ramped and "batch_ramp_proportion" not in settings.flexible:
         run.console.warn(
             "--batch_ramp_proportion has no effect on a batch of one micro-batch; give a smaller "
             "--train_batch_size, or --gradient_accumulation_steps"
         )
-    if stored:
-        check_same_batch(plan, batch, is_ramped, stored, run.folder.path)
+    if run.run_json:
+        check_same_batch(plan, batch, is_ramped, run.run_json, run.folder.path)
     plan = dataclasses.replace(plan, schedule=settings.schedule)
     num_steps = num_steps_of(
         settings.cadence,
@@ -450,45 +526,65 @@ def plan_run(run, data, devices, state, make_step):
     return dataclasses.replace(plan, num_steps=num_steps)
 
 
-def choose_size(run, data, devices, rows, state, make_step):
-    """The micro-batch of --train_batch_size=auto; arguments as for `fill_memory`."""
-    console, stored, batch = run.console, run.stored, run.settings.batch
-    wanted = stored["global_batch_size"] if stored else batch.global_batch_size
+def choose_size(
+    run: Run,
+    data: TrainingData,
+    devices: Devices,
+    rows: dict[str, np.ndarray],
+    state: TrainState,
+    make_step: Callable[..., TrainStep],
+) -> int:
+    """Return the micro-batch of --train_batch_size=auto; arguments as for `fill_memory`."""
+    console = run.console
+    batch = run.settings.batch
+    global_batch_size = (
+        run.run_json["global_batch_size"] if run.run_json else batch.global_batch_size
+    )
     if devices.kind == "CPU":
         size = memory.choose_micro_batch(
-            lambda size: 0.0 if size <= NO_GPU_BATCH else None, devices.num_replicas, wanted
+            lambda size: 0.0 if size <= NO_GPU_BATCH else None,
+            devices.num_replicas,
+            global_batch_size,
         )
         console.say(f"--train_batch_size=auto: {size}, because there is no GPU memory to fill")
         return size
     if run.workers.count > 1:
         raise UserError(
-            "tries what fits on one machine",
-            "start the command on one of them, and give all of them the number that it finds",
+            "works on a single machine only",
+            "start the command on one machine, and give all of them the number that it finds",
             setting="train_batch_size",
             value="auto",
         )
-    accumulates = wanted is not None or (batch.gradient_accumulation_steps or 1) > 1
+    accumulates = global_batch_size is not None or (batch.gradient_accumulation_steps or 1) > 1
     rows = pad_rows(rows, data.max_seq_length, data.length_axes)
-    return fill_memory(devices, rows, state, make_step, console.say, wanted, accumulates)
+    return fill_memory(devices, rows, state, make_step, console.say, global_batch_size, accumulates)
 
 
-def fill_memory(devices, rows, state, make_step, say, wanted=None, accumulates=False):
-    """The largest micro-batch that fits, found by running steps on rows of full length. UserError
-    when none fits.
+def fill_memory(
+    devices: Devices,
+    rows: dict[str, np.ndarray],
+    state: TrainState,
+    make_step: Callable[..., TrainStep],
+    say: Callable[[str], None],
+    global_batch_size: int | None = None,
+    accumulates: bool = False,
+) -> int:
+    """Return the largest micro-batch that fits in GPU memory, found by running steps on rows of
+    full length. Raises UserError when none fits.
 
     Args:
-      devices: Devices. rows: a batch of a few rows, which are repeated. state: TrainState, which
-        stays as it is. make_step: as for `plan_run`. say: takes a line of text.
-      wanted: global batch that it must divide, or None. accumulates: whether a step has several
-        micro-batches.
+      rows: a batch of a few rows, which are repeated. state: keeps its values. make_step: as for
+        `plan_run`. say: prints a line of text.
+      global_batch_size: the micro-batches of all replicas must divide it; None = no condition.
+        accumulates: whether a step has several micro-batches.
     """
     say("--train_batch_size=auto: trying what fits")
-    first = state.read()
+    values = state.read()
     num_micro_batches = 2 if accumulates else 1
     make_trial = functools.partial(trial_step, make_step, num_micro_batches, rows)
     trial = memory.Trial(make_trial, "GPU:0", say, devices.replica_bytes)
-    size = memory.choose_micro_batch(trial, devices.num_replicas, wanted)
-    state.assign(first)
+    size = memory.choose_micro_batch(trial, devices.num_replicas, global_batch_size)
+    state.assign(values)
     say(
         f"--train_batch_size=auto: {size}"
         + (f", {trial.peak_bytes / 2**30:.2f} GB at most" if trial.peak_bytes else "")
@@ -496,8 +592,15 @@ def fill_memory(devices, rows, state, make_step, say, wanted=None, accumulates=F
     return size
 
 
-def trial_step(make_step, num_micro_batches, rows, size):
-    """A callable that runs a step of micro-batches of this size on repeated rows, and waits."""
+def trial_step(
+    make_step: Callable[..., TrainStep],
+    num_micro_batches: int,
+    rows: Mapping[str, np.ndarray],
+    size: int,
+) -> Callable[[], dict[str, np.ndarray]]:
+    """Return a callable that runs a step of micro-batches of this size on repeated rows, waits for
+    it and returns its metrics.
+    """
     step = make_step(num_micro_batches=num_micro_batches)
     num_examples = size * num_micro_batches * step.devices.num_replicas
     batch = {

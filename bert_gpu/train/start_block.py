@@ -1,51 +1,66 @@
 """Describes a run before its first step: rows (label, text) for the console.
 
-Nothing is guessed: the time that the run takes is said where an earlier session has measured it,
+The time that the run takes is not guessed: it is printed where an earlier session has measured it,
 and otherwise with the first log line.
 """
 
 import math
 import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
 from bert_gpu.base.console import format_seconds
 from bert_gpu.base.errors import UserError
+from bert_gpu.devices.devices import Devices
 from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
 from bert_gpu.runs import metrics
+from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.shared_folder import SharedFolder
+from bert_gpu.train.batching import BatchPlan, TrainingData
+from bert_gpu.train.config import RunSettings
 from bert_gpu.train.memory_check import format_size
 
-# Beyond what pretrainings on little text take (40 by default).
-MANY_PASSES = 1000
-FEW_STEPS = 100  # of a recipe's own length
+if TYPE_CHECKING:
+    from bert_gpu.train.run import Run
+
+MANY_PASSES = 1000  # over the text; even pretrainings on little text take fewer (40 by default)
+FEW_STEPS = 100  # fewer than these, where a recipe sets the length, bring a warning
 LENGTHS = ("num_train_steps", "num_train_epochs")
 
 
-def rows(run, data, plan, devices, summary_rows, min_device_bytes):
-    """The rows of a run.Run, without those of which nothing is known.
+def rows(
+    run: "Run",
+    data: TrainingData,
+    plan: BatchPlan,
+    devices: Devices,
+    summary_rows: Iterable[tuple[str, str]],
+    min_device_bytes: int | None,
+) -> list[tuple[str, str]]:
+    """Return the rows (label, text) of a run, without those whose text is not known.
 
-    data: TrainingData. plan: BatchPlan. devices: Devices. summary_rows, min_device_bytes: as for
-    `run.print_summary`.
+    summary_rows, min_device_bytes: as for `run.print_summary`.
     """
     settings = run.settings
     tokens = plan.global_batch_size * data.rows_per_example * data.max_seq_length
     at_most = "up to " if plan.is_ramped or data.length_axes else ""
-    found = [
+    candidates = [
         *device_rows(devices, settings.devices.gpu_memory_limit),
         *summary_rows,
         ("batch", plan.describe(devices.unit, data.rows_per_example)),
         ("tokens", f"{at_most}{tokens:,} a step, padding included"),
         ("learning rate", describe_rate(settings, plan)),
         ("length", describe_length(plan, data)),
-        ("time", describe_time(plan, run.folder, run.stored)),
+        ("time", describe_time(plan, run.folder, run.run_json)),
         ("memory", describe_memory(min_device_bytes, devices)),
         ("first step", describe_first_step(devices)),
     ]
-    return [(label, text) for label, text in found if text]
+    return [(label, text) for label, text in candidates if text]
 
 
-def device_rows(devices, memory_limit=None):
-    """Rows on devices.Devices. memory_limit: megabytes of a GPU that may be used, or None."""
+def device_rows(devices: Devices, memory_limit: int | None = None) -> list[tuple[str, str]]:
+    """Return the rows on the devices. memory_limit: megabytes of a GPU that may be used."""
     if devices.kind == "GPU":
         memory = gpu_bytes(devices.nvml, memory_limit)
         more = "" if memory is None else f", {format_size(memory)} each"
@@ -58,8 +73,9 @@ def device_rows(devices, memory_limit=None):
     ]
 
 
-def describe_rate(settings, plan):
-    schedule, config = settings.schedule, settings.optimizer
+def describe_rate(settings: RunSettings, plan: BatchPlan) -> str:
+    schedule = settings.schedule
+    config = settings.optimizer
     factor = plan.learning_rate / config.learning_rate if config.learning_rate else 1.0
     scaled = ""
     if not math.isclose(factor, 1.0):
@@ -68,7 +84,7 @@ def describe_rate(settings, plan):
     return f"peak {plan.learning_rate:g}{scaled}; {schedule.curve}, {clock}; {config.optimizer}"
 
 
-def describe_length(plan, data):
+def describe_length(plan: BatchPlan, data: TrainingData) -> str:
     if plan.num_steps is None:
         return "as many steps as the time allows"
     epochs = plan.num_steps * plan.records_of_step / data.num_records
@@ -77,18 +93,18 @@ def describe_length(plan, data):
     return f"{counted_steps(plan.num_steps)} = {thousands(epochs)} epochs" + passes * (factor > 1)
 
 
-def counted_steps(number):
+def counted_steps(number: int) -> str:
     return f"{number:,} step{'' if number == 1 else 's'}"
 
 
-def thousands(number):
-    """A number with a digit after the point, and without one from 100 on."""
+def thousands(number: float) -> str:
+    """Return a number with commas and one digit after the point, from 100 on without it."""
     return f"{number:,.1f}" if number < 99.95 else f"{number:,.0f}"
 
 
-def length_problem(plan, data, settings):
-    """A warning of a pretraining that is far too long for its text, or of one whose recipe leaves
-    it hardly any steps; None of others. Arguments as for `rows`.
+def length_problem(plan: BatchPlan, data: TrainingData, settings: RunSettings) -> str | None:
+    """Return a warning about a pretraining that is far too long for its text, or whose recipe
+    gives it hardly any steps on this data; None when there is no such problem.
     """
     num_steps = plan.num_steps
     if num_steps is None or data.dupe_factor is None:
@@ -99,8 +115,8 @@ def length_problem(plan, data, settings):
             f"{counted_steps(num_steps)} are {thousands(passes)} passes over the text, which "
             "overfits; give fewer steps (--num_train_steps) or more text"
         )
-    own = set(LENGTHS) - {name for name, value in settings.values().items() if value is None}
-    if settings.recipe and own <= set(settings.flexible) and num_steps < FEW_STEPS:
+    lengths = set(LENGTHS) - {name for name, value in settings.values().items() if value is None}
+    if settings.recipe and lengths <= set(settings.flexible) and num_steps < FEW_STEPS:
         return (
             f"--recipe={settings.recipe}: {counted_steps(num_steps)} of {plan.global_batch_size:,} "
             "sequences, all that its length gives on this data, are too few to learn from; give "
@@ -109,15 +125,18 @@ def length_problem(plan, data, settings):
     return None
 
 
-def describe_time(plan, folder, stored):
-    """How long it may take, and how long it will where the run has been measured before."""
-    hours, limit = plan.schedule.total_training_time, ""
+def describe_time(
+    plan: BatchPlan, folder: RunFolder | SharedFolder, run_json: Mapping[str, Any] | None
+) -> str:
+    """Return the time limit of a run, and the time left at the pace of an earlier session."""
+    hours = plan.schedule.total_training_time
+    limit = ""
     if hours is not None:
         limit = f"at most {hours:g} hours" if hours >= 1 else f"at most {60 * hours:g} min"
         limit += " (--total_training_time)"
     if plan.num_steps is None:
         return limit
-    pace = stored and last_pace(folder)
+    pace = run_json and last_pace(folder)
     if not pace:
         known = "measured from the first step on; see the log lines"
     else:
@@ -127,11 +146,11 @@ def describe_time(plan, folder, stored):
     return f"{limit}; {known}" if limit else known
 
 
-def last_pace(folder):
-    """(step, steps per second) of the last line of metrics.jsonl that says it, or None."""
+def last_pace(folder: RunFolder | SharedFolder) -> tuple[int, float] | None:
+    """Return (step, steps per second) of the last line of metrics.jsonl that has them, or None."""
     try:
         lines = metrics.read_lines(folder.metrics)
-    except UserError:  # told when the run is resumed
+    except UserError:  # `run.resume` raises it
         return None
     for values, _ in reversed(lines):
         if speed := values.get("steps_per_second"):
@@ -139,22 +158,26 @@ def last_pace(folder):
     return None
 
 
-def describe_memory(min_device_bytes, devices):
+def describe_memory(min_device_bytes: int | None, devices: Devices) -> str:
     if min_device_bytes is None:
         return ""
     where = "on each GPU" if devices.kind == "GPU" else "in all"
-    size = format_size(min_device_bytes)
-    return f"at least {size} {where}: weights, gradients, optimizer, activations"
+    return (
+        f"at least {format_size(min_device_bytes)} {where}: "
+        "weights, gradients, optimizer, activations"
+    )
 
 
-def describe_first_step(devices):
+def describe_first_step(devices: Devices) -> str:
     compiled = "XLA compiles it, which takes seconds to minutes"
     traced = "TensorFlow traces it, which takes a few seconds"
     return f"{compiled if devices.xla else traced}; the time is logged afterwards"
 
 
-def peak_memory(devices):
-    """The most memory that TensorFlow has used on one of the GPUs so far, as text; "" on CPUs."""
+def peak_memory(devices: Devices) -> str:
+    """Return the most memory that TensorFlow has used on one of the GPUs so far, in words; "" on
+    CPUs.
+    """
     if devices.kind != "GPU":
         return ""
     names = [device.name for device in tf.config.list_logical_devices("GPU")]

@@ -7,32 +7,43 @@ same update. Frozen weights have no slots.
 """
 
 import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.weight_names import EMBEDDINGS, layers_of
 from bert_gpu.optim import optimizers
+from bert_gpu.optim.config import OptimizerConfig
 
-# doubled after LOSS_SCALE_GROWTH_STEPS good steps, halved at overflow
+# The loss scale is doubled after LOSS_SCALE_GROWTH_STEPS good steps and halved at overflow.
 LOSS_SCALE_START, LOSS_SCALE_MAX, LOSS_SCALE_GROWTH_STEPS = 2.0**15, 2.0**24, 2000
 
 
 class TrainState:
-    """Weights and what belongs to them.
+    """The variables of a run: weights, slots and counters.
 
     Args of the constructor:
-      strategy: tf.distribute.Strategy. weights: {name: float32 array}, their first values.
-      optimizer: OptimizerConfig, which decides the slots; None for a state that is only evaluated.
+      weights: {name: float32 array}, their first values.
+      optimizer: decides the slots; None for a state that is only evaluated.
       frozen: names of weights that are not trained. column_blocks: {name: number of matrices that
-        the weight holds side by side}, where several (model.weights.column_blocks); needed with an
-        optimizer.
+        the weight holds side by side}, where it holds several (model.weights.column_blocks); needed
+        with an optimizer.
 
-    joint_parts: of the trained weights, as of `optimizers.joint_parts`.
+    Attributes: trained, names of the weights that are not frozen; joint_parts, from
+    `optimizers.joint_parts` for these.
     """
 
-    def __init__(self, strategy, weights, optimizer=None, frozen=(), column_blocks=None):
-        def variable(value, name):
+    def __init__(
+        self,
+        strategy: tf.distribute.Strategy,
+        weights: Mapping[str, np.ndarray],
+        optimizer: OptimizerConfig | None = None,
+        frozen: Iterable[str] = (),
+        column_blocks: Mapping[str, int] | None = None,
+    ) -> None:
+        def variable(value: tf.Tensor | np.ndarray, name: str) -> tf.Variable:
             return tf.Variable(
                 value,
                 trainable=False,
@@ -42,7 +53,8 @@ class TrainState:
             )
 
         assert optimizer is None or column_blocks is not None
-        self.strategy, frozen = strategy, set(frozen)
+        self.strategy = strategy
+        frozen = set(frozen)
         self.trained = [name for name in weights if name not in frozen]
         trained = {name: weights[name] for name in self.trained}
         slots = {} if optimizer is None else optimizers.initial_slots(trained, optimizer)
@@ -60,8 +72,8 @@ class TrainState:
             self.loss_scale = variable(tf.constant(LOSS_SCALE_START), "loss_scale")
             self.num_good = variable(tf.constant(0, tf.int32), "num_good")
 
-    def variables(self):
-        """Everything that a checkpoint holds, as {name: variable}."""
+    def variables(self) -> dict[str, tf.Variable]:
+        """Return {name: variable} of all that a checkpoint holds."""
         return {
             **{f"weights/{name}": variable for name, variable in self.weights.items()},
             **{f"slots/{name}": variable for name, variable in self.slots.items()},
@@ -71,43 +83,45 @@ class TrainState:
             "num_good": self.num_good,
         }
 
-    def read(self):
-        """All values as {name: NumPy array}, copies that later steps do not touch."""
+    def read(self) -> dict[str, np.ndarray]:
+        """Return {name: array} of all that a checkpoint holds, as copies of the current values."""
         return {name: copies(variable)[0].numpy() for name, variable in self.variables().items()}
 
-    def read_weights(self):
+    def read_weights(self) -> dict[str, np.ndarray]:
         return {name: copies(variable)[0].numpy() for name, variable in self.weights.items()}
 
-    def assign(self, values):
-        """Sets all values on all replicas; KeyError when one is missing."""
+    def assign(self, values: Mapping[str, np.ndarray]) -> None:
+        """Set all values on all replicas. Raises KeyError when one is missing."""
         assign_all(self.variables(), values)
 
-    def assign_weights(self, weights):
-        """Sets the weights {name: array} on all replicas; slots and counters stay."""
+    def assign_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Set the weights on all replicas; slots and counters keep their values."""
         assign_all(self.weights, weights)
 
 
-def assign_all(variables, values):
+def assign_all(variables: Mapping[str, tf.Variable], values: Mapping[str, np.ndarray]) -> None:
     for name, variable in variables.items():
         for copy in copies(variable):
             copy.assign(values[name])
 
 
-def copies(variable):
+def copies(variable: tf.Variable) -> Sequence[tf.Variable]:
+    """Return the copies of a variable, one for each replica of this process."""
     return variable.values if hasattr(variable, "values") else [variable]
 
 
-def frozen_names(weight_names, expressions):
-    """The weights that --freeze names.
+def frozen_names(weight_names: Collection[str], expressions: Iterable[str]) -> set[str]:
+    """Return the names of the weights that --freeze selects.
 
     Args:
-      weight_names: names of all weights. expressions: strings, each "embeddings", "layers:K" (the
-        first K layers) or a regular expression that is searched in the names.
+      weight_names: names of all weights. expressions: each "embeddings", "layers:K" (the first K
+        layers) or a regular expression that is searched in the names.
 
     Raises UserError when an expression is invalid, matches nothing or names more layers than there
     are, or when nothing is left to train.
     """
-    frozen, layers = set(), layers_of(weight_names)
+    frozen: set[str] = set()
+    layers = layers_of(weight_names)
     num_layers = 1 + max(layers.values(), default=-1)
     for expression in expressions:
         first_layers = re.fullmatch(r"layers:(\d+)", expression)
@@ -120,9 +134,9 @@ def frozen_names(weight_names, expressions):
             )
         try:
             if first_layers:
-                found = {name for name, layer in layers.items() if layer < int(first_layers[1])}
+                matches = {name for name, layer in layers.items() if layer < int(first_layers[1])}
             else:
-                found = {
+                matches = {
                     name
                     for name in weight_names
                     if re.search(EMBEDDINGS if expression == "embeddings" else expression, name)
@@ -134,14 +148,14 @@ def frozen_names(weight_names, expressions):
                 setting="freeze",
                 value=expression,
             ) from error
-        if not found:
+        if not matches:
             raise UserError(
                 "no weight has such a name",
                 "use embeddings, layers:K or a regular expression",
                 setting="freeze",
                 value=expression,
             )
-        frozen |= found
+        frozen |= matches
     if frozen == set(weight_names):
         raise UserError(
             "leaves nothing to train", "freeze less", setting="freeze", value=",".join(expressions)

@@ -1,66 +1,72 @@
 """One training step: accumulate -> all-reduce -> unscale, clip -> skip if not finite -> apply.
 
 A step's loss does not depend on how its global batch is divided. The counts (masked tokens,
-sequences) of the whole global batch are known before the backward pass, so every micro-batch
-backpropagates its sums divided by global counts, and gradients are only ever added. Weights are
-ON_READ variables with the aggregation ONLY_FIRST_REPLICA: each replica owns a copy and applies the
-same update to it, so forward, backward and update can be compiled by XLA, with the all-reduce
-between them outside. Several steps are one call into TensorFlow; nothing in it waits for the host.
+sequences) of the whole global batch are computed before the backward pass, so every micro-batch
+backpropagates its sums divided by global counts, and gradients are only added, never averaged.
+Each replica owns a copy of the weights (state.py) and applies the same update to it, so XLA can
+compile the forward and backward passes and the update, with the all-reduce between them outside.
+Several steps are one call into TensorFlow; nothing in it waits for the host.
 
 Legend: K steps of a call, R replicas, A micro-batches a step (accumulation), B examples of a
-micro-batch. A global batch has R * A * B examples.
+micro-batch, M metrics. A global batch has R * A * B examples.
 """
 
 import dataclasses
 import functools
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.data.pipeline import LengthAxis
+from bert_gpu.devices.devices import Devices
 from bert_gpu.optim import optimizers
+from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train import shared_update
-from bert_gpu.train.state import LOSS_SCALE_GROWTH_STEPS, LOSS_SCALE_MAX
+from bert_gpu.train.state import LOSS_SCALE_GROWTH_STEPS, LOSS_SCALE_MAX, TrainState
 
 
 @dataclasses.dataclass(frozen=True)
 class Objective:
-    """What a model is trained for, as functions of a batch.
+    """The losses that training minimises, as functions of a batch.
 
-    counts(batch) -> {name: float32 scalar}: what each loss is divided by; needs no forward pass.
-    losses(weights, batch, dtype, seed) -> {name: float32 scalar}: sums, of the same names. `seed`
+    counts(batch) -> {name: float32 scalar}: the number that each loss is divided by; needs no
+    forward pass.
+    losses(weights, batch, dtype, seed) -> {name: float32 scalar}: sums, with the same names. `seed`
     is a (2,) int32 tensor for dropout.
-    measures: {name: the count that it is divided by} of further sums that `losses` returns, which
-    are reported beside the losses and not part of what is trained for.
+    measures: {name: name of the count that divides it} of further sums that `losses` returns; they
+    are reported beside the losses and not minimised.
     """
 
-    counts: Callable
-    losses: Callable
-    measures: Mapping = dataclasses.field(default_factory=dict)
+    counts: Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]]
+    losses: Callable[..., dict[str, tf.Tensor]]
+    measures: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def only_losses(self, values):
-        """The values {name: value} of the losses, without those of the measures."""
+    def only_losses(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return the values of the losses, without those of the measures."""
         return {name: value for name, value in values.items() if name not in self.measures}
 
 
-def fold_seed(seed, *parts):
-    """A (2,) int32 seed derived from another and integers (Python or tensors)."""
+def fold_seed(seed: tf.Tensor, *parts: int | tf.Tensor) -> tf.Tensor:
+    """Return a (2,) int32 seed derived from another one and from integers."""
     for part in parts:
         seed = tf.random.experimental.stateless_fold_in(seed, part)
     return seed
 
 
-def cast_weights(weights, dtype):
-    """Matrices in the compute type; vectors (biases, normalisation) stay float32."""
+def cast_weights(weights: Mapping[str, tf.Tensor], dtype: tf.DType) -> dict[str, tf.Tensor]:
+    """Cast matrices to the compute dtype; vectors (biases, normalisation) stay float32."""
     return {
         name: tf.cast(weight, dtype) if weight.shape.rank >= 2 else weight
         for name, weight in weights.items()
     }
 
 
-def divide_batch(batch, num_replicas, num_micro_batches):
-    """A global batch of arrays (R * A * B, ...) -> for each replica a dict of (A, B, ...)."""
+def divide_batch(
+    batch: Mapping[str, np.ndarray], num_replicas: int, num_micro_batches: int
+) -> list[dict[str, np.ndarray]]:
+    """Divide a global batch of arrays (R * A * B, ...) into one dict of (A, B, ...) per replica."""
     parts = {}
     for name, value in batch.items():
         value = np.asarray(value)
@@ -71,21 +77,21 @@ def divide_batch(batch, num_replicas, num_micro_batches):
 
 
 class Metrics(typing.NamedTuple):
-    """The metrics of K steps: values is a (K, M) float32 tensor that may still be computed; `read`
-    waits for it.
+    """The metrics of K steps: values is a (K, M) float32 tensor that the devices may still be
+    computing; `read` waits for it.
     """
 
-    names: list
+    names: list[str]
     values: tf.Tensor
 
-    def read(self):
-        """{name: (K,) array}."""
+    def read(self) -> dict[str, np.ndarray]:
+        """Return {name: (K,) array}."""
         return dict(zip(self.names, self.values.numpy().T, strict=True))
 
 
 class DeviceBatches(typing.NamedTuple):
-    """The batches of a call on their devices: parts holds (K, A, B, ...) for each replica,
-    num_micro_batches is (K,), num_steps is K.
+    """The batches of a call on their devices: parts holds {feature: (K, A, B, ...)} for each
+    replica, num_micro_batches is (K,), num_steps is K.
     """
 
     parts: typing.Any
@@ -93,42 +99,51 @@ class DeviceBatches(typing.NamedTuple):
     num_steps: int
 
 
-def inputs_of_step(index, batches, num_micro_batches, learning_rates, step):
-    """The arguments of `TrainStep._replica_step` for one of the steps of a call."""
+def inputs_of_step(
+    index: tf.Tensor,
+    batches: typing.Any,
+    num_micro_batches: tf.Tensor,
+    learning_rates: tf.Tensor,
+    step: tf.Tensor,
+) -> tuple:
+    """Return the arguments of `TrainStep._replica_step` for the step with this index in a call."""
     return batches, index, num_micro_batches[index], learning_rates[index], step + index
 
 
 class TrainStep:
     """Callable (batches, learning_rates, step) -> Metrics of K steps.
 
-    Their names: "loss" and one mean for each loss and measure, "gradient_norm", "skipped" (1.0
-    when the step was not finite), "loss_scale".
+    Metrics are "loss" and one mean for each loss and measure, "gradient_norm", "skipped" (1.0 when
+    the step was not finite) and "loss_scale".
 
     Args of the constructor:
-      devices: devices.Devices. state: state.TrainState. objective: Objective. optimizer:
-        OptimizerConfig.
       num_micro_batches: A. seed: of dropout.
       is_ramped: whether steps may have fewer than A micro-batches. The compiled program then takes
         num_micro_batches as an argument, and batches are padded to A with rows that are not
         computed.
-      length_axes: of batching.TrainingData. Without XLA one program serves all lengths.
+      length_axes: as in batching.TrainingData; None = all rows have one length. Without XLA, one
+        program serves all lengths.
     """
 
     def __init__(
         self,
-        devices,
-        state,
-        objective,
-        optimizer,
+        devices: Devices,
+        state: TrainState,
+        objective: Objective,
+        optimizer: OptimizerConfig,
         *,
-        num_micro_batches,
-        seed,
-        is_ramped=False,
-        length_axes=None,
-    ):
-        self.devices, self.state = devices, state
-        self.objective, self.optimizer = objective, optimizer
-        self.num_micro_batches, self.seed, self.is_ramped = num_micro_batches, seed, is_ramped
+        num_micro_batches: int,
+        seed: int,
+        is_ramped: bool = False,
+        length_axes: Mapping[str, LengthAxis] | None = None,
+    ) -> None:
+        self.devices = devices
+        self.state = state
+        self.objective = objective
+        self.optimizer = optimizer
+        self.num_micro_batches = num_micro_batches
+        self.seed = seed
+        self.is_ramped = is_ramped
         self.hidden_axes = {} if devices.xla else length_axes or {}
         self.gradients = tf.function(
             self._gradients,
@@ -139,16 +154,22 @@ class TrainStep:
         self.update = tf.function(self._update, autograph=False, jit_compile=devices.xla)
         self.is_shared = shared_update.is_shared(devices, state.joint_parts, optimizer)
         self.joint_share = tf.function(self._joint_share, autograph=False, jit_compile=devices.xla)
-        self.programs = {}  # for each K
+        self.programs: dict[int, Callable[..., tf.Tensor]] = {}  # {K: compiled program}
 
-    def __call__(self, batches, learning_rates, step, num_micro_batches=None):
-        """Runs K steps.
+    def __call__(
+        self,
+        batches: Sequence[Mapping[str, np.ndarray]] | DeviceBatches,
+        learning_rates: Sequence[float],
+        step: int,
+        num_micro_batches: Sequence[int] | None = None,
+    ) -> Metrics:
+        """Run K steps.
 
         Args:
-          batches: K global batches of equal shapes, dicts of arrays (R * A * B, ...); or what
-            `put_on_devices` made of them.
-          learning_rates: K floats. step: index of the first step, from 0.
-          num_micro_batches: with `is_ramped`, those of each batch, at most A. Default: A.
+          batches: K global batches of equal shapes, with arrays (R * A * B, ...); or the result of
+            `put_on_devices`.
+          learning_rates: one for each step. step: index of the first step, from 0.
+          num_micro_batches: with `is_ramped`, the number in each batch, at most A. Default: A.
         """
         on_devices = (
             batches
@@ -169,9 +190,13 @@ class TrainStep:
         )
         return Metrics(self.metric_names, values)
 
-    def put_on_devices(self, batches, num_micro_batches=None):
-        """Puts the batches of a call on the devices that need them. Takes the arguments of a call;
-        may run in another thread.
+    def put_on_devices(
+        self,
+        batches: Sequence[Mapping[str, np.ndarray]],
+        num_micro_batches: Sequence[int] | None = None,
+    ) -> DeviceBatches:
+        """Copy the batches of a call to the devices of their replicas; may run in another thread.
+        Arguments are those of a call.
         """
         if num_micro_batches is None:
             num_micro_batches = [self.num_micro_batches] * len(batches)
@@ -181,8 +206,9 @@ class TrainStep:
             for batch, count in zip(batches, num_micro_batches, strict=True)
         ]
 
-        def replica_parts(context):
-            replica, local_devices = context.replica_id_in_sync_group, self.devices.local_devices
+        def replica_parts(context: tf.distribute.ReplicaContext) -> dict[str, tf.Tensor]:
+            replica = context.replica_id_in_sync_group
+            local_devices = self.devices.local_devices
             parts = [steps[replica] for steps in divided]
             with tf.device(local_devices[replica % len(local_devices)]):
                 return {
@@ -194,24 +220,31 @@ class TrainStep:
             distribute(replica_parts), tf.constant(num_micro_batches, tf.int32), len(batches)
         )
 
-    def _fill(self, value):
-        """Pads (a, B, ...) with zeros to (A, B, ...)."""
+    def _fill(self, value: np.ndarray) -> np.ndarray:
+        """Pad (a, B, ...) with zeros to (A, B, ...)."""
         missing = self.num_micro_batches - len(value)
         return np.pad(value, [(0, missing)] + [(0, 0)] * (value.ndim - 1)) if missing else value
 
-    def _run(self, num_steps, batches, num_micro_batches, learning_rates, step):
-        """K steps: batches hold (K, A, B, ...) for each replica; num_micro_batches and
-        learning_rates are (K,). Returns (K, M).
+    def _run(
+        self,
+        num_steps: int,
+        batches: typing.Any,
+        num_micro_batches: tf.Tensor,
+        learning_rates: tf.Tensor,
+        step: tf.Tensor,
+    ) -> tf.Tensor:
+        """Run K steps and return their metrics, (K, M). batches: {feature: (K, A, B, ...)} for each
+        replica. num_micro_batches, learning_rates: (K,).
         """
-
         inputs = (batches, num_micro_batches, learning_rates, step)
         strategy = self.devices.strategy
         if num_steps == 1:
             metrics = strategy.run(self._replica_step, args=inputs_of_step(tf.constant(0), *inputs))
             return strategy.experimental_local_results(metrics)[0][None]
 
-        def body(index, rows):
-            strategy, args = self.devices.strategy, inputs_of_step(index, *inputs)
+        def body(index: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            strategy = self.devices.strategy
+            args = inputs_of_step(index, *inputs)
             metrics = strategy.run(self._replica_step, args=args)
             return index + 1, rows.write(index, strategy.experimental_local_results(metrics)[0])
 
@@ -221,7 +254,17 @@ class TrainStep:
         )
         return rows.stack()
 
-    def _replica_step(self, batches, index, num_micro_batches, learning_rate, step):
+    def _replica_step(
+        self,
+        batches: Mapping[str, tf.Tensor],
+        index: tf.Tensor,
+        num_micro_batches: tf.Tensor,
+        learning_rate: tf.Tensor,
+        step: tf.Tensor,
+    ) -> tf.Tensor:
+        """Run one step on one replica and return its metrics, (M,). batches: (K, A, B, ...), of
+        which the step takes those at `index`. step: index in the run.
+        """
         context = tf.distribute.get_replica_context()
         # (A, B, ...)
         batch = {name: self._hide_length(name, value[index]) for name, value in batches.items()}
@@ -257,8 +300,8 @@ class TrainStep:
         self.metric_names = list(metrics)
         return tf.stack(list(metrics.values()))
 
-    def _hide_length(self, name, value):
-        """Makes the row length of a feature (A, B, ...) unknown to the program, so that one program
+    def _hide_length(self, name: str, value: tf.Tensor) -> tf.Tensor:
+        """Make the row length of a feature (A, B, ...) unknown to the program, so that one program
         serves all lengths.
         """
         if name not in self.hidden_axes:
@@ -267,13 +310,16 @@ class TrainStep:
         shape[self.hidden_axes[name].axis] = None
         return tf.raw_ops.PlaceholderWithDefault(input=value, shape=shape)
 
-    def _all_reduce(self, context, gradients, losses):
-        """Sums gradients and losses over the replicas, gradients in the dtype of the all-reduce."""
-        total, dtype, options = (
-            tf.distribute.ReduceOp.SUM,
-            self.devices.all_reduce_dtype,
-            self.devices.communication,
-        )
+    def _all_reduce(
+        self,
+        context: tf.distribute.ReplicaContext,
+        gradients: dict[str, tf.Tensor],
+        losses: dict[str, tf.Tensor],
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """Sum gradients and losses over the replicas, gradients in the dtype of the all-reduce."""
+        total = tf.distribute.ReduceOp.SUM
+        dtype = self.devices.all_reduce_dtype
+        options = self.devices.communication
         if self.devices.num_replicas == 1:
             return gradients, losses
         if dtype == tf.float32:
@@ -285,8 +331,10 @@ class TrainStep:
             name: tf.cast(gradient, tf.float32) for name, gradient in rounded.items()
         }, context.all_reduce(total, losses)
 
-    def _counts(self, batch, num_micro_batches):
-        """Counts of all micro-batches (A, B, ...) of this replica together."""
+    def _counts(
+        self, batch: Mapping[str, tf.Tensor], num_micro_batches: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Return the counts of all micro-batches (A, B, ...) of this replica together."""
         if self.is_ramped:
             batch = {name: value[:num_micro_batches] for name, value in batch.items()}
         return self.objective.counts(
@@ -296,16 +344,26 @@ class TrainStep:
             }
         )
 
-    def _gradients(self, weights, batch, num_micro_batches, counts, scale, seed):
-        """Gradients (float32 if they are added up) and losses, summed over the micro-batches, both
-        divided by the global counts.
+    def _gradients(
+        self,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        num_micro_batches: tf.Tensor,
+        counts: Mapping[str, tf.Tensor],
+        scale: tf.Tensor,
+        seed: tf.Tensor,
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """Return gradients (float32 if they are added up) and losses, both summed over the
+        micro-batches of this replica and divided by the global counts.
         """
         cast = cast_weights(weights, self.devices.dtype)
         micro_batch = functools.partial(self._micro_batch, cast, batch, counts, scale, seed)
         if self.num_micro_batches == 1:
             return micro_batch(0)
 
-        def accumulate(index, gradients, losses):
+        def accumulate(
+            index: tf.Tensor, gradients: dict[str, tf.Tensor], losses: dict[str, tf.Tensor]
+        ) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
             more_gradients, more_losses = micro_batch(index)
             gradients = {name: value + more_gradients[name] for name, value in gradients.items()}
             return (
@@ -323,9 +381,17 @@ class TrainStep:
         )
         return gradients, losses
 
-    def _micro_batch(self, weights, batch, counts, scale, seed, index):
-        """Gradients and losses of the micro-batch with this index of a batch. weights: in the
-        compute type.
+    def _micro_batch(
+        self,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        counts: Mapping[str, tf.Tensor],
+        scale: tf.Tensor,
+        seed: tf.Tensor,
+        index: int | tf.Tensor,
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """Return gradients and losses of the micro-batch with this index in a batch. weights: in
+        the compute dtype.
         """
         trained = {name: weights[name] for name in self.state.trained}
         measures = self.objective.measures
@@ -347,9 +413,11 @@ class TrainStep:
             gradients = {name: tf.cast(value, tf.float32) for name, value in gradients.items()}
         return gradients, losses
 
-    def _joint_share(self, gradients, scale, replica):
-        """({shape: (ceil(K / R), ...)}: this replica's share of the optimizer's joint work, what
-        `optimizers.clip_factor` returns).
+    def _joint_share(
+        self, gradients: dict[str, tf.Tensor], scale: tf.Tensor, replica: tf.Tensor
+    ) -> tuple[dict[tuple, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
+        """Do this replica's share of the optimizer's joint work. Return its results, {shape:
+        (share of the inputs, ...)}, and the result of `optimizers.clip_factor`.
         """
         state = self.state
         clip = optimizers.clip_factor(gradients, self.optimizer.clip_norm, scale)
@@ -365,10 +433,18 @@ class TrainStep:
         work = self.optimizer.module.joint_work
         return {shape: work(value) for shape, value in share.items()}, clip
 
-    def _update(self, gradients, scale, learning_rate, clip, joint_results):
-        """Applies the optimizer to this replica's copy unless the norm is not finite; returns
-        (norm, skipped). clip: of `_joint_share`, None = computed here. joint_results: as for
-        `optimizers.update`.
+    def _update(
+        self,
+        gradients: dict[str, tf.Tensor],
+        scale: tf.Tensor,
+        learning_rate: tf.Tensor,
+        clip: tuple[tf.Tensor, tf.Tensor] | None,
+        joint_results: dict[tuple, tf.Tensor] | None,
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Apply the optimizer to this replica's copy unless the gradient norm is not finite; return
+        the norm and 1.0 for a skipped step, else 0.0.
+
+        clip: from `_joint_share`, None = computed here. joint_results: as for `optimizers.update`.
         """
         state = self.state
         factor, norm = clip or optimizers.clip_factor(gradients, self.optimizer.clip_norm, scale)
@@ -378,7 +454,7 @@ class TrainStep:
             self._apply, gradients, learning_rate, factor, joint_results=joint_results
         )
         if self.devices.xla:
-            # for a conditional XLA copies all weights and slots, and a GPU waits for the host
+            # for a conditional, XLA copies all weights and slots, and a GPU waits for the host
             apply(only_if=is_finite)
         else:
             tf.cond(is_finite, apply, lambda: None)
@@ -393,8 +469,15 @@ class TrainStep:
             state.num_good.assign(tf.where(good >= LOSS_SCALE_GROWTH_STEPS, 0, good))
         return norm, tf.cast(~is_finite, tf.float32)
 
-    def _apply(self, gradients, learning_rate, factor, only_if=None, joint_results=None):
-        """Assigns the weights and slots after the optimizer's update; arguments as for
+    def _apply(
+        self,
+        gradients: dict[str, tf.Tensor],
+        learning_rate: tf.Tensor,
+        factor: tf.Tensor,
+        only_if: tf.Tensor | None = None,
+        joint_results: dict[tuple, tf.Tensor] | None = None,
+    ) -> None:
+        """Assign the weights and slots after the optimizer's update; arguments as for
         `optimizers.update`.
         """
         state = self.state

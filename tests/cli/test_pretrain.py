@@ -139,7 +139,7 @@ def test_again_otherwise_and_more(data, tmp_path, capsys):
     assert same(before, weights(output))
     assert capsys.readouterr().out == (
         f"{output}: this run is finished (3 steps); nothing to do "
-        "(a larger --num_train_steps goes on with it, --overwrite starts over)\n"
+        "(a larger --num_train_steps extends it, --overwrite starts over)\n"
         f"model: {output}/model\n"
     )
     assert pretrain(data, output, "--adam_beta2=0.98", steps=3) == 2

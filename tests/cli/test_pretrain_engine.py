@@ -229,7 +229,7 @@ def test_rollback_leaves_the_bad_data_behind(data, tmp_path, capsys, optimizer):
     flags = [*calm, "--max_bad_steps=2", "--on_divergence=rollback"]
     assert pretrain(data, output, *flags, steps=40) == 3
     error = capsys.readouterr().err
-    assert error.count("back to step 4") == 3 and "it has gone back 3 times" in error
+    assert error.count("back to step 4") == 3 and "it has been rolled back 3 times" in error
     assert RunFolder(str(output)).newest_progress().num_rollbacks == 3
 
 

@@ -198,9 +198,9 @@ def test_the_largest_micro_batch_is_not_tried_on_several_machines():
     data = types.SimpleNamespace(open_batches=lambda **given: iter([{}]))
     gpus = types.SimpleNamespace(kind="GPU", num_replicas=2)
     of_run = types.SimpleNamespace(
-        settings=settings, stored=None, console=None, workers=make_workers()
+        settings=settings, run_json=None, console=None, workers=make_workers()
     )
-    with pytest.raises(UserError, match="--train_batch_size=auto: tries what fits on one machine"):
+    with pytest.raises(UserError, match="--train_batch_size=auto: works on a single machine only"):
         run.plan_run(of_run, data, gpus, None, None)
 
 

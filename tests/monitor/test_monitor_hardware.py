@@ -231,7 +231,7 @@ def test_without_nvml_nothing_is_pretended(nvml):
     sampler.close()
     nvml.fails = set()
     sampler = HardwareSampler([0, 7], told.append)
-    assert sampler.read() == {} and len(told) == 2 and "does not know [0, 7]" in told[1]
+    assert sampler.read() == {} and len(told) == 2 and "does not find [0, 7]" in told[1]
     sampler.close()
     assert nvml.num_open == 0
 

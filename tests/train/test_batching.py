@@ -65,7 +65,7 @@ def test_resume_that_does_not_divide():
     ):
         plan(2, resumed=dict(global_batch_size=48, learning_rate=1e-4), train_batch_size=32)
     with pytest.raises(
-        UserError, match="not a multiple of 192.*a number that divides it, such as 2"
+        UserError, match="not a multiple of 192.*a number of GPUs that divides it, such as 2"
     ):
         plan(3, resumed=dict(global_batch_size=64, learning_rate=1e-4), train_batch_size=64)
     derived = plan(

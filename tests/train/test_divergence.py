@@ -215,7 +215,7 @@ def test_rollback_gives_up(tmp_path):
     world = World(
         tmp_path / "a", losses=lambda step, record: np.nan if record >= 30 else 2.0, **settings
     )
-    with pytest.raises(TrainingStopped, match="gone back 3 times"):
+    with pytest.raises(TrainingStopped, match="rolled back 3 times"):
         world.run()
     world = World(tmp_path / "b", losses=lambda step, record: np.nan, **settings)
     with pytest.raises(TrainingStopped, match="no checkpoint before"):

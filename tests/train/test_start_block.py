@@ -35,7 +35,7 @@ def rows(
     folder,
     devices=CPU,
     num_steps=1000,
-    stored=None,
+    run_json=None,
     replicas=1,
     data=DATA,
     least=2_500_000_000,
@@ -47,7 +47,7 @@ def rows(
     )
     plan = plan_batch(settings.batch, settings.optimizer.learning_rate, replicas)
     plan = dataclasses.replace(plan, num_steps=num_steps, schedule=settings.schedule)
-    run = types.SimpleNamespace(settings=settings, folder=RunFolder(str(folder)), stored=stored)
+    run = types.SimpleNamespace(settings=settings, folder=RunFolder(str(folder)), run_json=run_json)
     return dict(start_block.rows(run, data, plan, devices, SUMMARY, least))
 
 
@@ -133,11 +133,11 @@ def test_a_resumed_run_has_the_pace_of_its_last_session(tmp_path):
     ]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (tmp_path / "metrics.jsonl").write_text(text)
-    assert rows(tmp_path, stored={})["time"].startswith("measured"), "it is another run's"
-    found = rows(tmp_path, stored=dict(num_steps=1000))
+    assert rows(tmp_path, run_json={})["time"].startswith("measured"), "it is another run's"
+    found = rows(tmp_path, run_json=dict(num_steps=1000))
     assert found["time"] == "3:20 left at the 4 steps/s of step 200"
     (tmp_path / "metrics.jsonl").write_text("damaged\n")
-    assert "measured" in rows(tmp_path, stored=dict(num_steps=1000))["time"]
+    assert "measured" in rows(tmp_path, run_json=dict(num_steps=1000))["time"]
 
 
 def test_what_is_not_known_is_left_out(tmp_path):

@@ -122,7 +122,7 @@ class World:
             settings=RunSettings(cadence=self.cadence, ending=self.ending),
             fields={},
             folder=self.folder,
-            stored=None,
+            run_json=None,
             workers=self.workers,
             console=self.console,
             clock=lambda: self.now,

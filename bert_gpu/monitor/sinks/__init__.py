@@ -1,1 +1,1 @@
-"""Where metrics go, one module a place: a file, the console, TensorBoard, W&B, MLflow."""
+"""The sinks of metrics, one module each: a file, the console, TensorBoard, W&B, MLflow."""

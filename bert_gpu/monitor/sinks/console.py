@@ -3,14 +3,22 @@ step elsewhere, and a line for each validation.
 """
 
 import time
+from collections.abc import Collection, Iterator, Mapping
 
-from bert_gpu.base.console import broken, columns_of, format_metric, format_seconds, is_terminal
+from bert_gpu.base.console import (
+    Console,
+    broken,
+    columns_of,
+    format_metric,
+    format_seconds,
+    is_terminal,
+)
 from bert_gpu.monitor.sinks.interface import Sink
 from bert_gpu.monitor.sinks.tensorboard import EVAL
 
-# {name: (label, format, importance where there is little room)}, in the order in which they stand;
-# losses and accuracies of the task follow "loss".
-SHOWN = {
+# {name: (label, format, importance)} of the metrics in a line, in their order; where there is too
+# little room, the least important are left out. Losses and accuracies of the task follow "loss".
+FIELDS = {
     "loss": ("loss {}", "{:.4f}", 9),
     "learning_rate": ("lr {}", "{:.3g}", 4),
     "tokens_per_second": ("{} tokens/s", "{:,.0f}", 8),
@@ -22,31 +30,36 @@ LOSS_IMPORTANCE, ACCURACY_IMPORTANCE = 6, 7
 
 
 class ConsoleSink(Sink):
-    """A sink for a console.Console.
+    """A sink that prints to the console.
 
-    Args of the constructor: console. num_steps: of the run, None = by time. losses: names of the
-      parts of "loss".
+    Args of the constructor: num_steps: of the run, None = it ends by time. losses: names of the
+    parts of "loss".
     """
 
     recovers = True
 
-    def __init__(self, console, num_steps, losses=()):
-        self.console, self.num_steps, self.losses = console, num_steps, losses
+    def __init__(
+        self, console: Console, num_steps: int | None, losses: Collection[str] = ()
+    ) -> None:
+        self.console = console
+        self.num_steps = num_steps
+        self.losses = losses
         self.bar = console.share_bar("training")
-        # with a bar on the terminal and messages in a file, the file gets the lines
+        # with a bar on the terminal and messages in a file, lines go to the file
         self.has_lines = self.bar is None or not is_terminal(console.stream)
-        self.share, self.left = 0.0, None
+        self.share = 0.0
+        self.seconds_left: float | None = None
 
-    def write(self, step, values):
+    def write(self, step: int, values: Mapping[str, float | None]) -> None:
         if any(name.startswith(EVAL) for name in values):
-            shown = [
+            texts = [
                 f"{name.removeprefix(EVAL)} {format_metric(value)}"
                 for name, value in values.items()
                 if name.startswith(EVAL)
             ]
-            self._say(f"validation at step {step}: {'  '.join(shown)}")
+            self._say(f"validation at step {step}: {'  '.join(texts)}")
             return
-        self.left = values.get("remaining_seconds")
+        self.seconds_left = values.get("remaining_seconds")
         fields = list(fields_of(values, self.losses))
         if self.bar is not None:
             self.bar.show(self.share, self._count(step), self._left(), fields)
@@ -54,32 +67,35 @@ class ConsoleSink(Sink):
             texts = [f"step {self._count(step)}", *(text for _, text in fields)]
             self._say("  ".join([*texts, f"{self._left()} left"]))
 
-    def advance(self, step, share, left):
-        self.share, self.left = share, left
+    def advance(self, step: int, share: float, seconds_left: float | None) -> None:
+        self.share = share
+        self.seconds_left = seconds_left
         if self.bar is not None:
             self.bar.show(share, self._count(step), self._left())
 
-    def close(self):
+    def close(self) -> None:
         if self.bar is not None:
             self.bar.close()
 
-    def _say(self, text):
+    def _say(self, text: str) -> None:
         if self.has_lines:
-            has_stamp = self.console.in_program  # that of the logger
+            has_stamp = self.console.in_program  # the logger adds one
             self.console.say(text if has_stamp else time.strftime("%Y-%m-%d %H:%M:%S  ") + text)
         else:
             self.console.say(broken(text, columns_of(self.console.stream)))
 
-    def _count(self, step):
+    def _count(self, step: int) -> str:
         return str(step) if self.num_steps is None else f"{step}/{self.num_steps}"
 
-    def _left(self):
-        return "?" if self.left is None else format_seconds(self.left)
+    def _left(self) -> str:
+        return "?" if self.seconds_left is None else format_seconds(self.seconds_left)
 
 
-def fields_of(values, losses):
-    """Yields (importance, text) for the metrics of a line that a person reads first."""
-    for name, (label, form, importance) in SHOWN.items():
+def fields_of(
+    values: Mapping[str, float | None], losses: Collection[str]
+) -> Iterator[tuple[int, str]]:
+    """Yield (importance, text) for each metric of a line that is shown."""
+    for name, (label, form, importance) in FIELDS.items():
         if name in values and (values[name] is not None or name == "loss"):
             number = "none" if values[name] is None else form.format(values[name])
             yield importance, label.format(number)

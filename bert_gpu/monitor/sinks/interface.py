@@ -1,61 +1,63 @@
-"""What a sink of a run's metrics is, and the one that every run has: metrics.jsonl. monitor.py has
-the table of all sinks.
+"""The interface of a sink of a run's metrics, and the sink that every run has: metrics.jsonl.
+metrics_log.py has the table of all sinks.
 """
 
 import json
 import os
+from collections.abc import Mapping
 
 from bert_gpu.runs.metrics import cut_lines
 
 
 class Sink:
-    """Takes the metrics of a run. What it raises ends neither the run nor the other sinks.
+    """Receives the metrics of a run. Its errors end neither the run nor the other sinks.
 
     recovers: whether it can be written to after an error; otherwise it is dropped.
     """
 
     recovers = False
 
-    def write(self, step, values):
-        """Takes {name: value} of a step; values are Python numbers, or None when missing or not
-        finite. Names that begin with "eval_" are of a validation.
+    def write(self, step: int, values: Mapping[str, float | None]) -> None:
+        """Write {name: value} of a step; a value is None when it is missing or not finite. Names
+        that begin with "eval_" are those of a validation.
         """
         raise NotImplementedError
 
-    def advance(self, step, share, left):
-        """Called after each call of steps, between those that are written, which it may not delay.
-        share: of the run that is done. left: seconds, None = not known.
+    def advance(self, step: int, share: float, seconds_left: float | None) -> None:
+        """Show the progress after a call of steps, without delay; most calls are followed by no
+        `write`. share: of the run that is done. seconds_left: None = not known.
         """
 
-    def cut(self, step):
-        """Drops what was written after `step`, where that is possible, for a rollback."""
+    def cut(self, step: int) -> None:
+        """Drop the lines after `step`, where that is possible, for a rollback."""
 
-    def close(self):
-        """Writes what waits. Called once, last."""
+    def close(self) -> None:
+        """Write the lines that wait. Called once, after all other methods."""
 
 
 class JsonLines(Sink):
-    """metrics.jsonl: flushed lines {"step": step, name: value, ...}. A value that is missing or not
-    finite is null.
+    """The file metrics.jsonl, with flushed lines {"step": step, name: value, ...}. A value that is
+    missing or not finite is null.
 
-    A line is written completely or not at all: on a full disk, lines wait in memory and are retried
+    A line is written completely or not at all: on a full disk, lines wait in memory and are written
     with the next one.
     """
 
     recovers = True
 
-    def __init__(self, path):
-        self.path, self.waiting = path, b""
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.waiting = b""
         self.file = open(path, "ab", buffering=0)
 
-    def write(self, step, values):
-        """Appends a line after those that wait. OSError when they cannot be written now."""
-        self.waiting += (json.dumps({"step": step} | values, allow_nan=False) + "\n").encode()
+    def write(self, step: int, values: Mapping[str, float | None]) -> None:
+        """Append a line after those that wait. Raises OSError when they cannot be written now."""
+        self.waiting += (json.dumps({"step": step, **values}, allow_nan=False) + "\n").encode()
         self._flush()
 
-    def cut(self, step):
-        """Drops the lines after `step`, also those that wait. OSError when there is no disk space
-        for it; then the file keeps them.
+    def cut(self, step: int) -> None:
+        """Drop the lines after `step`, also those that wait. Raises OSError when there is no disk
+        space for that; the file then keeps them.
         """
         self.waiting = b"".join(
             line
@@ -68,14 +70,15 @@ class JsonLines(Sink):
         finally:
             self.file = open(self.path, "ab", buffering=0)
 
-    def close(self):
+    def close(self) -> None:
         try:
             self._flush()
         finally:
             self.file.close()
 
-    def _flush(self):
-        size, done = self.file.seek(0, os.SEEK_END), 0
+    def _flush(self) -> None:
+        size = self.file.seek(0, os.SEEK_END)
+        done = 0
         try:
             while done < len(self.waiting):
                 done += self.file.write(self.waiting[done:])

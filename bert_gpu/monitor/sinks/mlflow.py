@@ -1,13 +1,15 @@
 """The sink of MLflow (--mlflow_experiment).
 
-All calls to the server are made by a thread, so that a slow or missing one delays no step; what it
-raises is raised by the next write.
+A thread makes all calls to the server, so that a slow or missing server delays no step. An error in
+the thread is raised by the next write.
 """
 
 import os
 import queue
 import threading
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError, shortened
@@ -15,36 +17,41 @@ from bert_gpu.base.files import write_text
 from bert_gpu.base.run_names import MLFLOW_RUN_ID
 from bert_gpu.monitor.sinks.interface import Sink
 
-URI = "MLFLOW_TRACKING_URI"  # in the environment, of the server or folder
-PARAMS_A_CALL, PARAM_CHARACTERS = 100, 500  # MLflow's limits
-WAITING = 10_000  # lines at most, for a server that does not answer
+URI = "MLFLOW_TRACKING_URI"  # the variable of the environment that names the server or folder
+PARAMS_A_CALL = 100  # MLflow's limit
+PARAM_CHARACTERS = 500  # MLflow's limit
+WAITING = 10_000  # lines that may wait for a server that does not answer
 CLOSING_SECONDS = 30.0
 
 
 class MLflow(Sink):
-    """A run of an experiment. MLflow deletes nothing, so each metric has only steps above its last
-    one: those that are repeated after a resume or a rollback keep their first values there.
+    """A run of an experiment. MLflow deletes nothing, so a metric is written only at steps above
+    its last one: steps repeated after a resume or a rollback keep their first values there.
 
-    Args of the constructor: path: OUTPUT_DIR. experiment: its name. settings: dict that is shown
-      with the run. The environment names the server or folder.
+    Args of the constructor: path: OUTPUT_DIR. settings: shown with the run. The environment names
+    the server or folder.
     """
 
-    def __init__(self, path, experiment, settings):
-        self.path, self.experiment, self.settings = path, experiment, settings
+    def __init__(self, path: str, experiment: str, settings: Mapping[str, Any]) -> None:
+        self.path = path
+        self.experiment = experiment
+        self.settings = settings
         self.uri = os.environ.get(URI)
-        self.lines, self.error, self.ends = queue.Queue(WAITING), None, object()
+        self.lines: queue.Queue[tuple] = queue.Queue(WAITING)  # (step, milliseconds, values)
+        self.error: Exception | None = None
+        self.ends: Any = object()  # in place of values: no more lines follow
         self.thread = threading.Thread(target=self._send, name="mlflow", daemon=True)
         self.thread.start()
 
-    def write(self, step, values):
+    def write(self, step: int, values: Mapping[str, float | None]) -> None:
         self._raise()
         try:
             self.lines.put_nowait((step, int(time.time() * 1000), values))
         except queue.Full:
             raise TimeoutError(f"{shortened(self.uri)} does not answer") from None
 
-    def close(self):
-        """Waits until all is sent, not for long. Raises what went wrong."""
+    def close(self) -> None:
+        """Wait until all lines are sent, CLOSING_SECONDS at most. Raises the thread's error."""
         if self.thread.is_alive():
             self.lines.put((None, None, self.ends), timeout=CLOSING_SECONDS)
             self.thread.join(CLOSING_SECONDS)
@@ -52,12 +59,12 @@ class MLflow(Sink):
         if self.thread.is_alive():
             raise TimeoutError(f"{shortened(self.uri)} does not answer")
 
-    def _raise(self):
+    def _raise(self) -> None:
         error, self.error = self.error, None
         if error is not None:
             raise error
 
-    def _send(self):
+    def _send(self) -> None:
         try:
             from mlflow import MlflowClient
             from mlflow.entities import Metric
@@ -78,11 +85,11 @@ class MLflow(Sink):
                 ]
                 client.log_batch(run_id, metrics=metrics)
                 last_steps |= {metric.key: step for metric in metrics}
-        except Exception as error:  # raised where the run can tell of it
+        except Exception as error:  # `_raise` raises it in the thread of the run
             self.error = error
 
-    def _open(self, client):
-        """The id of the run, which is made unless OUTPUT_DIR has one."""
+    def _open(self, client: Any) -> str:
+        """Return the id of the run that OUTPUT_DIR names, or of a new one."""
         from mlflow.entities import Param
 
         path = os.path.join(self.path, MLFLOW_RUN_ID)
@@ -91,9 +98,11 @@ class MLflow(Sink):
                 run_id = file.read().strip()
             client.update_run(run_id, status="RUNNING")
             return run_id
-        found = client.get_experiment_by_name(self.experiment)
+        experiment = client.get_experiment_by_name(self.experiment)
         experiment_id = (
-            client.create_experiment(self.experiment) if found is None else found.experiment_id
+            client.create_experiment(self.experiment)
+            if experiment is None
+            else experiment.experiment_id
         )
         name = os.path.basename(os.path.abspath(self.path))
         run_id = client.create_run(experiment_id, run_name=name).info.run_id
@@ -106,8 +115,10 @@ class MLflow(Sink):
         return run_id
 
 
-def check_mlflow(experiment):
-    """UserError when the package is missing, or it is not said where the runs go."""
+def check_mlflow(experiment: str) -> Any:
+    """Return the module mlflow. Raises UserError when the package is missing, or when the
+    environment names no server or folder.
+    """
     if not os.environ.get(URI):
         raise UserError(
             "name the server with MLFLOW_TRACKING_URI=http://HOST:PORT in the environment, or a "
@@ -118,4 +129,4 @@ def check_mlflow(experiment):
     # folders need this since MLflow 3
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     remedy = "pip install 'bert-gpu[mlflow]', or leave it out"
-    import_extra("mlflow", f"--mlflow_experiment={experiment}", remedy)
+    return import_extra("mlflow", f"--mlflow_experiment={experiment}", remedy)

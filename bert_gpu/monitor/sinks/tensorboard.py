@@ -10,6 +10,7 @@ import glob
 import os
 import socket
 import time
+from collections.abc import Collection, Iterator, Mapping
 
 import tensorflow as tf
 from tensorboard.compat.proto.event_pb2 import Event
@@ -17,25 +18,29 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 
 from bert_gpu.monitor.sinks.interface import Sink
 
-TRAIN, VALIDATION = "train", "validation"  # runs of TensorBoard, a folder each
-EVAL = "eval_"  # which names of validation begin with in metrics.jsonl
+TRAIN = "train"  # a run of TensorBoard, in a folder of its own
+VALIDATION = "validation"  # another run
+EVAL = "eval_"  # prefix of the names of validation in metrics.jsonl
 
 
 class TensorBoard(Sink):
     """A sink for two runs below a folder, train/ and validation/: scalars of one name share a
-    chart, so eval_loss is the run validation's "loss".
+    chart, so eval_loss is "loss" of the run validation.
 
-    step: the restored one, None for a new run; what was written after it is dropped. losses: names
-    that validation calls NAME_loss; so does TensorBoard. It does not recover, because readers stop
-    at a partly written record.
+    It does not recover from an error, because readers stop at a partly written record.
+
+    Args of the constructor: step: the restored step, None for a new run; events after it are
+    dropped. losses: names that are written as NAME_loss, as in validation.
     """
 
-    def __init__(self, folder, step=None, losses=()):
-        self.folder, self.losses, self.files = folder, losses, {}
+    def __init__(self, folder: str, step: int | None = None, losses: Collection[str] = ()) -> None:
+        self.folder = folder
+        self.losses = losses
+        self.files: dict[str, tf.io.TFRecordWriter] = {}
         self._open(step)
 
-    def write(self, step, values):
-        """Scalars of one step; None is left out."""
+    def write(self, step: int, values: Mapping[str, float | None]) -> None:
+        """Write the scalars of one step, except those that are None."""
         for name, value in values.items():
             if value is not None:
                 run, tag = place(name, self.losses)
@@ -45,24 +50,24 @@ class TensorBoard(Sink):
         for file in self.files.values():
             file.flush()
 
-    def cut(self, step):
+    def cut(self, step: int) -> None:
         self.close()
         self._open(step)
 
-    def close(self):
+    def close(self) -> None:
         while self.files:
             self.files.popitem()[1].close()
 
-    def _open(self, step):
+    def _open(self, step: int | None) -> None:
         os.makedirs(self.folder, exist_ok=True)
         for run in (TRAIN, VALIDATION):
             cut_events(os.path.join(self.folder, run), step)
-        self._open_file(TRAIN)  # that of validation with its first value
+        self._open_file(TRAIN)  # the file of validation is opened by its first value
 
-    def _open_file(self, run):
+    def _open_file(self, run: str) -> None:
         folder = os.path.join(self.folder, run)
         os.makedirs(folder, exist_ok=True)
-        # readers sort files by name, also those of the same second
+        # a number, because readers sort files by name, also those of the same second
         num_files = len(event_files(folder))
         name = (
             f"events.out.tfevents.{int(time.time()):010d}."
@@ -72,22 +77,22 @@ class TensorBoard(Sink):
         self._write(run, Event(file_version="brain.Event:2"))
         self.files[run].flush()
 
-    def _write(self, run, event):
+    def _write(self, run: str, event: Event) -> None:
         if run not in self.files:
             self._open_file(run)
         event.wall_time = time.time()
         self.files[run].write(event.SerializeToString())
 
 
-def place(name, losses):
-    """(run, tag) of a name in metrics.jsonl."""
+def place(name: str, losses: Collection[str]) -> tuple[str, str]:
+    """Return (run, tag) of a name in metrics.jsonl."""
     if name.startswith(EVAL):
         return VALIDATION, name.removeprefix(EVAL)
     return TRAIN, f"{name}_loss" if name in losses else name
 
 
-def cut_events(folder, step):
-    """Drops from a folder's event files the events after `step` (all for None) and everything after
+def cut_events(folder: str, step: int | None) -> None:
+    """Drop from a folder's event files the events after `step` (all for None) and everything after
     a broken record.
     """
     partial = os.path.join(folder, ".cut.partial")  # one that a killed process left is overwritten
@@ -102,12 +107,14 @@ def cut_events(folder, step):
         os.replace(partial, path)
 
 
-def event_files(folder):
+def event_files(folder: str) -> list[str]:
     return sorted(glob.glob(os.path.join(glob.escape(folder), "*.tfevents.*")))
 
 
-def whole_records(path):
-    """The records of a TFRecord file up to its end, or to where a killed process left it broken."""
+def whole_records(path: str) -> Iterator[bytes]:
+    """Yield the records of a TFRecord file up to its end, or to a record that a killed process left
+    incomplete.
+    """
     try:
         yield from tf.data.TFRecordDataset(path).as_numpy_iterator()
     except tf.errors.DataLossError:

@@ -2,6 +2,8 @@
 
 import os
 import secrets
+from collections.abc import Mapping
+from typing import Any
 
 from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
@@ -19,11 +21,10 @@ class WeightsAndBiases(Sink):
     none is lost. Offline runs stay in OUTPUT_DIR/wandb until `wandb sync`; a resumed one has
     several folders with one id.
 
-    Args:
-      path: OUTPUT_DIR. project: name of the project. settings: dict that is shown with the run.
+    Args of the constructor: path: OUTPUT_DIR. settings: shown with the run.
     """
 
-    def __init__(self, path, project, settings):
+    def __init__(self, path: str, project: str, settings: Mapping[str, Any]) -> None:
         wandb = check_wandb(project)
         folder = os.path.join(path, WANDB)
         os.makedirs(folder, exist_ok=True)
@@ -41,42 +42,43 @@ class WeightsAndBiases(Sink):
                 settings=wandb.Settings(console="off", silent=True),
             )
         except (wandb.Error, ValueError) as error:
-            if is_network(error):  # the run goes on without it
+            if is_network(error):  # the training continues without this sink
                 raise
             raise cannot_start(project, error) from error
-        # the last row written, and the step of ours that it belongs to
-        self.row, self.step = self.run.step - 1, None
+        self.row = self.run.step - 1  # their step of the last row written
+        self.step: int | None = None  # our step of that row
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
 
-    def write(self, step, values):
+    def write(self, step: int, values: Mapping[str, float | None]) -> None:
         if step != self.step:
-            self.row, self.step = max(step, self.row + 1), step
+            self.row = max(step, self.row + 1)
+            self.step = step
         self.run.log(
             {"step": step} | {name: value for name, value in values.items() if value is not None},
             step=self.row,
         )
 
-    def cut(self, step):
-        """Keeps what was sent; later steps get new rows."""
+    def cut(self, step: int) -> None:
+        """Keep the rows that were sent; later steps get new rows."""
         self.step = None
 
-    def close(self):
+    def close(self) -> None:
         self.run.finish()
 
 
-def mode():
-    """online, offline (runs stay on this machine) or another mode of Weights & Biases, by its own
-    variable.
+def mode() -> str:
+    """Return the mode that the environment sets: online, offline (runs stay on this machine) or
+    another mode of Weights & Biases.
     """
     return os.environ.get("WANDB_MODE", "online")
 
 
-def check_wandb(project):
-    """The module wandb, logged in when it is online (on a terminal it asks for the key).
-    UserError when the package or the key is missing.
+def check_wandb(project: str) -> Any:
+    """Return the module wandb, logged in when it is online (on a terminal it prompts for the key).
+    Raises UserError when the package or the key is missing.
     """
-    if mode() == "offline":  # otherwise it sends usage statistics
+    if mode() == "offline":  # without this it sends usage statistics
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     remedy = "pip install 'bert-gpu[wandb]', or leave it out"
     wandb = import_extra("wandb", f"--wandb_project={project}", remedy)
@@ -88,14 +90,16 @@ def check_wandb(project):
     return wandb
 
 
-def is_network(error):
-    """Whether Weights & Biases cannot be reached, rather than asked for in a wrong way."""
+def is_network(error: Exception) -> bool:
+    """Return whether the error means that Weights & Biases cannot be reached, not that the key or a
+    setting is wrong.
+    """
     from wandb import errors
 
     return isinstance(error, errors.CommError) and not isinstance(error, errors.AuthenticationError)
 
 
-def cannot_start(project, error):
+def cannot_start(project: str, error: Exception) -> UserError:
     reason = " ".join(str(error).split())[:120]
     return UserError(
         f"Weights & Biases cannot start ({reason})",
@@ -105,8 +109,8 @@ def cannot_start(project, error):
     )
 
 
-def stored_id(path):
-    """The id in a file, which is created when missing."""
+def stored_id(path: str) -> str:
+    """Return the id in a file, which is created when it is missing."""
     if not os.path.exists(path):
         write_text(path, secrets.token_hex(4) + "\n")
     with open(path, encoding="utf-8") as file:

@@ -1,24 +1,31 @@
-"""What a pretraining objective has.
+"""The interface of a pretraining objective.
 
 Legend: B batch, H hidden, K hidden states that an objective reads of each row.
 """
 
+import abc
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
+import numpy as np
 import tensorflow as tf
 
+from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.layers import sizes
+from bert_gpu.model.weights import WeightSpec
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 
-class PretrainingObjective:
-    """A head on some of the encoder's hidden states, its losses, and what is measured of it.
+class PretrainingObjective(abc.ABC):
+    """A head on some of the encoder's hidden states, with its losses and measures.
 
     features: names of the features of a batch that it reads, beside the encoder's.
-    heads: those of interop.heads.HEADS that it trains; the exported class has them. A head that is
-    in no table stays in checkpoints alone.
-    measures: {name: the loss whose count divides it} of what `sums` returns beside the losses.
-    validation_metrics: names of what `metrics` returns; the mean of NAME_loss is part of "loss".
+    heads: names in interop.heads.HEADS of the heads that it trains, which are exported. A head that
+    is not in that table is saved in checkpoints only.
+    measures: {name: the loss whose count divides it} of the sums that `sums` returns beside the
+    losses.
+    validation_metrics: names of the metrics that `metrics` returns; the mean of NAME_loss is part
+    of "loss".
     reuses_words: whether it reads the word embeddings, whose gradients then have two parts.
     """
 
@@ -28,38 +35,56 @@ class PretrainingObjective:
     validation_metrics: ClassVar[tuple[str, ...]] = ()
     reuses_words: ClassVar[bool] = False
 
-    def __init__(self, config: Any, tokenizer: Any = None) -> None:
-        """Take a ModelConfig and the tokenizer of the data, None where it is not known."""
-        self.config, self.tokenizer = config, tokenizer
+    def __init__(self, config: ModelConfig, tokenizer: Tokenizer | None = None) -> None:
+        """tokenizer: of the data, None where it is not known."""
+        self.config = config
+        self.tokenizer = tokenizer
 
-    def weights(self) -> dict:
-        """{name: WeightSpec} beside the encoder's."""
+    @abc.abstractmethod
+    def weights(self) -> dict[str, WeightSpec]:
+        """Return {name: WeightSpec} of the weights beside the encoder's."""
 
-    def positions(self, batch: Mapping) -> tf.Tensor:
-        """The positions whose hidden states it reads: int32 (B, K)."""
+    @abc.abstractmethod
+    def positions(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Return the positions whose hidden states it reads: int32 (B, K)."""
 
-    def num_read(self, batch: Mapping) -> int:
-        """K of a batch of arrays."""
+    @abc.abstractmethod
+    def num_read(self, batch: Mapping[str, np.ndarray]) -> int:
+        """Return K of a batch."""
 
+    @abc.abstractmethod
     def products(self) -> int:
-        """Multiply-adds of its head for one hidden state."""
+        """Return the multiply-adds of the head for one hidden state."""
 
-    def counts(self, batch: Mapping) -> dict[str, tf.Tensor]:
-        """{loss: float32 scalar} that each sum is divided by; needs no forward pass."""
+    @abc.abstractmethod
+    def counts(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return {loss: float32 scalar}, the number that each sum is divided by; needs no forward
+        pass.
+        """
 
+    @abc.abstractmethod
     def sums(
-        self, weights: Mapping, hidden: tf.Tensor, batch: Mapping, dtype: tf.DType
+        self,
+        weights: Mapping[str, tf.Tensor],
+        hidden: tf.Tensor,
+        batch: Mapping[str, tf.Tensor],
+        dtype: tf.DType,
     ) -> dict[str, tf.Tensor]:
-        """{loss or measure: float32 scalar}, sums over a batch, from hidden (B, K, H)."""
+        """Return {loss or measure: float32 scalar}, sums over a batch, from hidden (B, K, H)."""
 
+    @abc.abstractmethod
     def metrics(
-        self, weights: Mapping, hidden: tf.Tensor, batch: Mapping, dtype: tf.DType
+        self,
+        weights: Mapping[str, tf.Tensor],
+        hidden: tf.Tensor,
+        batch: Mapping[str, tf.Tensor],
+        dtype: tf.DType,
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        """{validation metric: (sum, count)} of a batch, from hidden (B, K, H)."""
+        """Return {validation metric: (sum, count)} of a batch, from hidden (B, K, H)."""
 
 
-def row_weights(batch: Mapping) -> tf.Tensor:
-    """Weights of the rows, float32 (B,): 0 for those that only fill the batch."""
+def row_weights(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
+    """Return the weights of the rows, float32 (B,): 0 for rows that only fill the batch."""
     if "row_weights" in batch:
         return tf.cast(batch["row_weights"], tf.float32)
     return tf.ones([sizes(batch["input_ids"])[0]])

@@ -5,8 +5,8 @@ Legend: B batch, H hidden, K hidden states that an objective reads of each row.
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
@@ -16,15 +16,17 @@ from bert_gpu.model.encoders import Encoder
 from bert_gpu.model.flops import Flops, FlopsCounter
 from bert_gpu.model.heads import two_uses_one_gradient
 from bert_gpu.model.layers import sizes
+from bert_gpu.model.weights import WeightSpec
 from bert_gpu.pretrain.objectives.interface import PretrainingObjective
 from bert_gpu.pretrain.objectives.table import OBJECTIVES
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.train.step import Objective
 
 WORDS = "embeddings/word"
 
 
 def default_objectives(schema: Schema) -> tuple[str, ...]:
-    """Names of the objectives that records of a Schema are trained on unless others are named."""
+    """Return the names of the objectives for records of a schema when no others are named."""
     return tuple(
         name
         for name, row in OBJECTIVES.items()
@@ -33,13 +35,14 @@ def default_objectives(schema: Schema) -> tuple[str, ...]:
 
 
 def named_objectives(names: Sequence[str], schema: Schema) -> list[str]:
-    """What run.json has of a run's objectives: [] where they are the default ones."""
+    """Return the objectives as run.json holds them: [] where they are the default ones."""
     return [] if tuple(names) == default_objectives(schema) else list(names)
 
 
-def chosen_objectives(names: Sequence[str], schema: Schema) -> tuple[str, ...]:
-    """Names of the objectives to train on records of a Schema, in the table's order; () = the
-    default ones. UserError for one whose features the records lack.
+def select_objectives(names: Sequence[str], schema: Schema) -> tuple[str, ...]:
+    """Return the names of the objectives to train on records of a schema, in the table's order;
+    without names, the default ones. Raises UserError for an objective whose features the records
+    lack.
     """
     for name in names:
         lacking = set(OBJECTIVES[name].module.Objective.features) - schema.features
@@ -53,27 +56,29 @@ def chosen_objectives(names: Sequence[str], schema: Schema) -> tuple[str, ...]:
     return tuple(name for name in OBJECTIVES if name in names) or default_objectives(schema)
 
 
-def open_objective(names: Sequence[str], encoder: Encoder, tokenizer: Any = None):
-    """The JointObjective of some names on an Encoder. tokenizer: of the data, None = not known."""
+def open_objective(
+    names: Sequence[str], encoder: Encoder, tokenizer: Tokenizer | None = None
+) -> "JointObjective":
+    """Return the objectives of these names, joined. tokenizer: of the data, None = not known."""
     parts = tuple(OBJECTIVES[name].module.Objective(encoder.config, tokenizer) for name in names)
     return JointObjective(encoder, parts)
 
 
 @dataclasses.dataclass(frozen=True)
 class JointObjective:
-    """Objectives whose losses are added. encoder: Encoder. parts: PretrainingObjectives."""
+    """Objectives on one encoder, whose losses are added."""
 
     encoder: Encoder
     parts: tuple[PretrainingObjective, ...]
 
-    def weights(self) -> dict:
-        """{name: WeightSpec} of the encoder and of all heads."""
+    def weights(self) -> dict[str, WeightSpec]:
+        """Return {name: WeightSpec} of the encoder and of all heads."""
         heads = {name: spec for part in self.parts for name, spec in part.weights().items()}
         return {**self.encoder.weights(), **heads}
 
     @property
     def measures(self) -> dict[str, str]:
-        """{name: the loss whose count divides it} of what `sums` returns beside the losses."""
+        """{name: the loss whose count divides it} of the sums beside the losses."""
         return {name: loss for part in self.parts for name, loss in part.measures.items()}
 
     @property
@@ -82,42 +87,47 @@ class JointObjective:
 
     @property
     def architecture(self) -> str:
-        """The class of transformers that the model is exported as."""
+        """The class of transformers with which the exported model is opened."""
         return architecture_of({head for part in self.parts for head in part.heads})
 
-    def counts(self, batch: Mapping) -> dict[str, tf.Tensor]:
-        """{loss: float32 scalar} that each sum is divided by; needs no forward pass."""
+    def counts(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return {loss: float32 scalar}, the number that each sum is divided by; needs no forward
+        pass.
+        """
         return {name: count for part in self.parts for name, count in part.counts(batch).items()}
 
     def sums(
         self,
-        weights: Mapping,
-        batch: Mapping,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
         dtype: tf.DType = tf.float32,
         seed: tf.Tensor | None = None,
     ) -> dict[str, tf.Tensor]:
-        """{loss or measure: float32 scalar}, sums over a batch.
+        """Return {loss or measure: float32 scalar}, sums over a batch.
 
         Args:
-          batch: Google's features: input_ids, input_mask, segment_ids (B, S); what the objectives
-            read; and optionally row_weights (B,), 0 for rows that only fill the batch.
+          batch: Google's features: input_ids, input_mask, segment_ids (B, S); the features of the
+            objectives; and optionally row_weights (B,), 0 for rows that only fill the batch.
           seed: int32 (2,) for dropout; None switches it off.
         """
+        encoder_weights = weights
         if any(part.reuses_words for part in self.parts):
             table, kernel = two_uses_one_gradient(weights[WORDS])
-            encoders, weights = {**weights, WORDS: table}, {**weights, WORDS: kernel}
-        else:
-            encoders = weights
+            encoder_weights = {**weights, WORDS: table}
+            weights = {**weights, WORDS: kernel}
         return {
             name: value
-            for part, hidden in self._read(encoders, batch, dtype, seed)
+            for part, hidden in self._read(encoder_weights, batch, dtype, seed)
             for name, value in part.sums(weights, hidden, batch, dtype).items()
         }
 
     def metrics(
-        self, weights: Mapping, batch: Mapping, dtype: tf.DType = tf.float32
+        self,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        dtype: tf.DType = tf.float32,
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        """{validation metric: (sum, count)} of a batch, without dropout."""
+        """Return {validation metric: (sum, count)} of a batch, without dropout."""
         return {
             name: pair
             for part, hidden in self._read(weights, batch, dtype, None)
@@ -125,9 +135,13 @@ class JointObjective:
         }
 
     def _read(
-        self, weights: Mapping, batch: Mapping, dtype: tf.DType, seed: tf.Tensor | None
+        self,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        dtype: tf.DType,
+        seed: tf.Tensor | None,
     ) -> Iterator[tuple[PretrainingObjective, tf.Tensor]]:
-        """Each objective with the hidden states that it reads, (B, K, H)."""
+        """Yield each objective with the hidden states that it reads, (B, K, H)."""
         positions = [part.positions(batch) for part in self.parts]
         hidden = self.encoder.encode(
             weights,
@@ -141,11 +155,11 @@ class JointObjective:
             yield part, hidden[:, first : first + sizes(own)[1]]
             first += sizes(own)[1]
 
-    def flops(self, batch: Mapping) -> Flops:
-        """Flops of a batch of arrays."""
+    def flops(self, batch: Mapping[str, np.ndarray]) -> Flops:
+        """Return the FLOPs of the forward and backward passes over a batch."""
         heads = [(part.num_read(batch), part.products()) for part in self.parts]
         return FlopsCounter(self.encoder).per_batch(batch, heads)
 
     def of_training(self) -> Objective:
-        """The engine's Objective."""
+        """Return the functions that TrainStep needs."""
         return Objective(counts=self.counts, losses=self.sums, measures=self.measures)

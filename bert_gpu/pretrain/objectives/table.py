@@ -1,8 +1,9 @@
-"""The table of pretraining objectives. A new one is a module with a class `Objective`
-(interface.py says what it has), and a row here. Imports no TensorFlow.
+"""The table of pretraining objectives. To add one, write a module with a class `Objective`, a
+subclass of interface.PretrainingObjective, and add a row here. Imports no TensorFlow.
 """
 
 import typing
+from collections.abc import Mapping
 
 from bert_gpu.base.environment import LazyModule
 
@@ -10,7 +11,7 @@ from bert_gpu.base.environment import LazyModule
 class Row(typing.NamedTuple):
     """A pretraining objective.
 
-    summary: for --help. module: the one that has its class `Objective`. by_default: whether it is
+    summary: for --help. module: a LazyModule with the class `Objective`. by_default: whether it is
     trained wherever the records have its features, without being named.
     """
 
@@ -31,6 +32,6 @@ OBJECTIVES = {
 }
 
 
-def summaries(rows):
-    """The rows of the table in words: "mlm = masked words, ..."."""
+def summaries(rows: Mapping[str, Row]) -> str:
+    """Return the rows of the table in words: "mlm = masked words; ..."."""
     return "; ".join(f"{name} = {row.summary}" for name, row in rows.items())
