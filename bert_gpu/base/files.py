@@ -185,9 +185,9 @@ def write_text(path: str, text: str) -> None:
         file.write(text)
 
 
-def write_json(path: str, content: dict[str, Any]) -> None:
+def write_json(path: str, content: Mapping[str, Any]) -> None:
     """Write a JSON object, with a checksum that `read_json` verifies."""
-    whole = content | {CHECKSUM: json_checksum(content)}
+    whole = {**content, CHECKSUM: json_checksum(content)}
     write_text(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
 
 

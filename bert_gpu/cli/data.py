@@ -240,9 +240,9 @@ def check_vocabulary(parsed: flags.Parsed, folder: str, config: DataConfig) -> s
 
     casing = config.do_lower_case if parsed.is_set("do_lower_case") else None
     tokenizer = models.load_tokenizer(folder, None, casing)
-    path = find_vocabulary(folder)
+    path = str(find_vocabulary(folder))
     models.check_vocabulary(tokenizer, read_config(folder), path)
-    data_vocabulary = config.vocabulary_path
+    data_vocabulary = str(config.vocabulary_path)
     if open_tokenizer(data_vocabulary, config.do_lower_case).identity != tokenizer.identity:
         flag = "vocab_file" if config.vocab_file else "sp_model_file"
         raise UserError(

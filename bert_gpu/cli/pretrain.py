@@ -172,4 +172,4 @@ def look_at_data(settings: PretrainSettings) -> tuple[int, int | None]:
 
     dataset = start.open_data(settings, console.Console(quiet=True))
     vocab = start.open_vocabulary(settings, dataset)
-    return dataset.max_seq_length, vocab and vocab.vocab_size
+    return dataset.max_seq_length, None if vocab is None else vocab.vocab_size

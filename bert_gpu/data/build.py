@@ -156,7 +156,7 @@ def open_job(
         folder = OutputFolder(config, settings, fingerprint)
         folder.status(overwrite)  # raises if the folder's data set is of another text
     except UserError:
-        if is_new:
+        if standard_input is not None and is_new:
             os.remove(standard_input)
             for empty in (spool, config.folder):
                 with contextlib.suppress(OSError):  # the folder is not empty

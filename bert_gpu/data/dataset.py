@@ -4,7 +4,7 @@ anything is written.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from bert_gpu.data.inputs import (
 from bert_gpu.data.masking import MaskingSpec
 from bert_gpu.data.pipeline import Masking, Reader
 from bert_gpu.data.records import RecordFile, RecordSet
-
-if TYPE_CHECKING:
-    from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 
 class Dataset:
@@ -142,12 +139,12 @@ class Dataset:
         }
 
     def reader(
-        self, split: str, tokenizer: "Tokenizer", seed: int, limits: Mapping[str, int] | None = None
+        self, split: str, tokenizer: Any, seed: int, limits: Mapping[str, int] | None = None
     ) -> Reader:
         """Return the Reader of "train" or "validation".
 
         Args:
-          tokenizer: used when records are masked at reading.
+          tokenizer: Tokenizer for records that are masked at reading; None for others.
           seed: the seed of the order and the masks.
           limits: {feature: exclusive upper bound} that a model sets, such as its vocabulary's size
             for input_ids.

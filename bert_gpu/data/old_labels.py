@@ -16,7 +16,7 @@ from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 NUM_ROWS = 4000  # the sample of rows that is read, from all over the data
 
 
-def label_warnings(data: Dataset, tokenizer: Tokenizer) -> list[str]:
+def label_warnings(data: Dataset, tokenizer: Tokenizer | None) -> list[str]:
     """Return a warning for the first folder whose labels are wrong, by its rows and its
     dataset.json.
     """
@@ -45,7 +45,7 @@ def has_lone_documents(info: Manifest) -> bool:
     return num_documents < 2 * num_windows
 
 
-def random_share(data: Dataset, paths: list[str], tokenizer: Tokenizer) -> float:
+def random_share(data: Dataset, paths: list[str], tokenizer: Tokenizer | None) -> float:
     """Return the share of label 1 in up to NUM_ROWS training rows of the files in `paths`."""
     is_sampled = [file.path in paths for file in data.train.files]
     indices = np.flatnonzero(np.repeat(is_sampled, [len(file) for file in data.train.files]))

@@ -11,7 +11,7 @@ Legend: N records, B rows of a batch, S row length, P predictions a row.
 import concurrent.futures
 import dataclasses
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -260,7 +260,7 @@ def consume(
 
 def training_batches(
     reader: Reader, *, batch_size: int, position: int, shuffle: bool
-) -> Iterator[dict[str, np.ndarray]]:
+) -> Generator[dict[str, np.ndarray], None, None]:
     """Yield batches of `batch_size` records without end, from `position` (records consumed) on."""
     for indices, epochs in consume(
         len(reader),
@@ -285,7 +285,7 @@ def evaluation_batches(
         yield values | {"row_weights": is_real.astype(np.float32) * values.get("row_weights", 1.0)}
 
 
-def prefetch(batches: Iterable[T], depth: int = 2) -> Iterator[T]:
+def prefetch(batches: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
     """Run an iterator in a background thread, `depth` items ahead. Errors reach the consumer;
     closing ends the thread.
     """

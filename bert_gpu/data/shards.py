@@ -136,7 +136,7 @@ class ShardBuilder:
             )
         )
 
-    def write_shard(self, shard: Shard, report: Callable[[int, int], None]) -> None:
+    def write_shard(self, shard: Shard, report: Callable[[int, int], object]) -> None:
         """Write one shard and its statistics. `report` is called with the bytes of text and the
         tokens done since its last call.
         """

@@ -90,7 +90,7 @@ def open_results(folder: RunFolder, fields: Mapping[str, Any]) -> dict[str, Any]
     check_writable(folder.path, "output_dir", folder.path)
     if os.path.exists(os.path.join(folder.path, RUN)):
         run = folder.read_run(fields)
-        if "task_name" not in run["settings"]:
+        if run is None or "task_name" not in run["settings"]:
             raise UserError(
                 "holds a run that is not a classifier's",
                 "name another folder for the results",

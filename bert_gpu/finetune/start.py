@@ -223,7 +223,7 @@ def has_started_from(config: StartConfig, output_dir: str) -> bool:
     if not os.path.exists(os.path.join(output_dir, RUN)):
         return False
     try:
-        settings = RunFolder(output_dir).read_run(fields_of(FinetuneConfig))["settings"]
+        settings = RunFolder(output_dir).read_run(fields_of(FinetuneConfig))["settings"]  # type: ignore[index]
         known = {"task_name", "labels", "seed", "init_checkpoint"} <= set(settings)
         if not known or not isinstance(settings["labels"], list):
             return False

@@ -190,7 +190,7 @@ def resolve_model(
         sizes = {} if vocab_size is None else dict(vocab_size=vocab_size)
         if max_seq_length > ModelConfig().max_position_embeddings:
             sizes["max_position_embeddings"] = max_seq_length
-        model = preset(name, **sizes | architecture)
+        model = preset(str(name), **sizes | architecture)
     if "vocab_size" in architecture and run.start is None:
         source = f"--vocab_size={model.vocab_size}"
     # the word embeddings of a model to continue may have rows without a piece
@@ -236,7 +236,7 @@ def continued_model(
         )
         overrides = model_overrides(settings, model)
     else:
-        folder = find_model(settings.run.start, "init_checkpoint")
+        folder = find_model(str(settings.run.start), "init_checkpoint")
         model = sources.read_config(folder)
         overrides = model_overrides(settings, model)
         check_continues(overrides, model, folder)

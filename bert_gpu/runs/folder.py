@@ -72,7 +72,7 @@ class RunFolder:
         self.tensorboard = os.path.join(path, TENSORBOARD)
         self.model = os.path.join(path, MODEL)
 
-    def read_run(self, fields: dict[str, Any] | None = None) -> dict[str, Any] | None:
+    def read_run(self, fields: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """Return the content of run.json, None when there is no run. Raise UserError when the
         folder holds other files, or run.json an impossible value. fields: {setting: field} of the
         run's kind.
@@ -214,9 +214,9 @@ class RunFolder:
 
     def newest_whole(
         self, warn: Callable[[str], None], last: int | None = None
-    ) -> tuple[Progress, dict[str, np.ndarray]] | None:
-        """Return progress and values {name: array} of the newest checkpoint that is whole, None
-        without checkpoints. Raise UserError when none is whole.
+    ) -> tuple[Progress, dict[str, np.ndarray]]:
+        """Return progress and values {name: array} of the newest checkpoint that is whole, of at
+        least one. Raise UserError when none is whole.
 
         warn: called with a text for each newer one that is damaged. last: the last step that is
         considered; None = all.
@@ -315,7 +315,9 @@ class RunFolder:
             shutil.rmtree(self._hidden(step, "old"), ignore_errors=True)
 
 
-def read_run(path: str, fields: dict[str, Any], what: str = "a run's settings") -> dict[str, Any]:
+def read_run(
+    path: str, fields: Mapping[str, Any], what: str = "a run's settings"
+) -> dict[str, Any]:
     """Return the content of the run.json in a folder. Raise UserError, which describes the expected
     content by `what`, when it cannot be read or has an impossible value. fields: {setting: field}
     of the run's kind.
@@ -326,9 +328,9 @@ def read_run(path: str, fields: dict[str, Any], what: str = "a run's settings") 
 
 
 def check_resumable(
-    folder: RunFolder,
+    path: str,
     content: Mapping[str, Any],
-    settings: dict[str, Any],
+    settings: Mapping[str, Any],
     fields: Mapping[str, dataclasses.Field] | None = None,
     recipe: str | None = None,
 ) -> None:
@@ -347,7 +349,7 @@ def check_resumable(
         if fields and name in fields
     }
     retired = {name: value for name, value in RETIRED.items() if name in content["settings"]}
-    changed = differences(missing | content["settings"], retired | settings)
+    changed = differences(missing | content["settings"], {**retired, **settings})
     if changed:
         run_recipe = None if recipe else content.get("free", {}).get("recipe")
         hint = f"add --recipe={shortened(run_recipe)}, the run's own, to resume it; or "
@@ -360,5 +362,5 @@ def check_resumable(
             f"holds a run with other settings ({'; '.join(first)}{more})",
             f"{hint if run_recipe else ''}name another folder, or --overwrite starts over",
             setting=("output_dir", *changed),
-            value=folder.path,
+            value=path,
         )

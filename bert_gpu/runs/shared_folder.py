@@ -53,7 +53,7 @@ class SharedFolder:
 
     def newest_whole(
         self, warn: Callable[[str], None], last: int | None = None
-    ) -> tuple[Progress, dict[str, np.ndarray]] | None:
+    ) -> tuple[Progress, dict[str, np.ndarray]]:
         return self.workers.arrays_from_chief(self.own.newest_whole, warn, last)
 
     def restore(self, step: int) -> dict[str, np.ndarray]:

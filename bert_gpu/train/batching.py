@@ -96,7 +96,7 @@ class BatchPlan:
         """Return the learning rate of a step at which a share of the schedule is done."""
         by_time = self.schedule.lr_schedule == "time"
         factor = learning_rate_factor(
-            step, self.num_steps, self.schedule, share if by_time else None
+            step, self.num_steps or 1, self.schedule, share if by_time else None
         )
         return self.learning_rate * factor
 

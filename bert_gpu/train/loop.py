@@ -181,7 +181,7 @@ class Loop:
     def _calls(self) -> Generator[Call, None, None]:
         """Yield one call after another, prepared in advance by a thread.
 
-        With a batch ramp the thread only reads ahead, because the number of records that a step takes
+        With a batch ramp the thread only reads ahead, because the number of records of a step
         is known only when the step begins.
         """
         rows = self.plan.open_rows(self.data, self.progress.records)
@@ -409,7 +409,8 @@ class Loop:
             self.progress.seconds = self.now.seconds
             self.progress.call_seconds = self.position.seconds
             self.progress.health = dataclasses.asdict(self.divergence.health)
-            writer.save(self.progress, self.step.state.read() if self.workers.is_chief else None)
+            values = self.step.state.read() if self.workers.is_chief else None
+            writer.save(self.progress, values)  # type: ignore[arg-type]  # SharedWriter takes None
         self.saved_seconds = self.now.seconds
         self.saved_step = self.progress.step
 

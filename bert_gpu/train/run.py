@@ -95,7 +95,7 @@ class Run(typing.Generic[S]):
         """Raise UserError when the run to resume has other fixed settings, {setting: value}."""
         if self.run_json is not None:
             run_folder.check_resumable(
-                self.folder, self.run_json, fixed, self.fields, self.settings.recipe
+                self.folder.path, self.run_json, fixed, self.fields, self.settings.recipe
             )
 
     def is_done(self, plan: BatchPlan) -> bool:
@@ -396,7 +396,7 @@ def resume(run: Run, step: TrainStep, plan: BatchPlan) -> None:
     console.say(
         f"resuming from step {progress.step}{total} ({progress.records:,} records consumed)"
     )
-    for line in describe_changes(run.run_json, plan, step.devices.kind, progress):
+    for line in describe_changes(run.run_json or {}, plan, step.devices.kind, progress):
         console.say(line)
 
 

@@ -59,7 +59,9 @@ class TrainState:
         trained = {name: weights[name] for name in self.trained}
         slots = {} if optimizer is None else optimizers.initial_slots(trained, optimizer)
         self.joint_parts = (
-            {} if optimizer is None else optimizers.joint_parts(trained, optimizer, column_blocks)
+            {}
+            if optimizer is None or column_blocks is None
+            else optimizers.joint_parts(trained, optimizer, column_blocks)
         )
         with strategy.scope():
             self.weights = {

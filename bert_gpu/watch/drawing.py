@@ -11,7 +11,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import matplotlib
 import numpy as np
@@ -295,7 +295,7 @@ def geometry(figure: Figure) -> dict[str, Any]:
     )
 
 
-def write_png(figure: Figure, file: BinaryIO, title: str, names: Mapping[int, str]) -> None:
+def write_png(figure: Figure, file: IO[bytes], title: str, names: Mapping[int, str]) -> None:
     """Write a figure as PNG to an open binary file, with a title and, for several runs, a legend
     beside it. names: {index: name}, of which the legend has at most NUM_NAMES.
     """

@@ -5,7 +5,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -34,7 +34,7 @@ class Report(typing.NamedTuple):
     """A page, as text, and {name: function that writes that picture to an open binary file}."""
 
     html: str
-    pictures: dict[str, Callable[[BinaryIO], None]]
+    pictures: dict[str, Callable[[IO[bytes]], None]]
 
 
 def import_drawing() -> types.ModuleType:
@@ -50,7 +50,7 @@ def make_report(runs: Sequence[Run]) -> Report:
     all_sections = sections.sections_of(runs)
     tables = [table for run in runs for table in (run.train, run.valid)]
     axes = [axis for axis in AXES if any(np.isfinite(table[axis]).any() for table in tables)]
-    pictures: dict[str, Callable[[BinaryIO], None]] = {}
+    pictures: dict[str, Callable[[IO[bytes]], None]] = {}
     parts = []
     for section in all_sections:
         trials = draw_results(section, pictures)
@@ -68,7 +68,7 @@ def make_report(runs: Sequence[Run]) -> Report:
 
 
 def draw_results(
-    section: sections.Section, pictures: dict[str, Callable[[BinaryIO], None]]
+    section: sections.Section, pictures: dict[str, Callable[[IO[bytes]], None]]
 ) -> list[str]:
     """Return the HTML of each figure of the results of fine-tunings, where there are several to
     compare; add their pictures to those of the report.
@@ -88,7 +88,7 @@ def draw_results(
 
 
 def draw_section(
-    section: sections.Section, axes: Sequence[str], pictures: dict[str, Callable[[BinaryIO], None]]
+    section: sections.Section, axes: Sequence[str], pictures: dict[str, Callable[[IO[bytes]], None]]
 ) -> dict[str, list[str]]:
     """Return {heading: HTML of each figure} of a section; add its pictures to those of the
     report.
@@ -116,7 +116,7 @@ def draw_section(
 
 
 def add_picture(
-    pictures: dict[str, Callable[[BinaryIO], None]],
+    pictures: dict[str, Callable[[IO[bytes]], None]],
     section: sections.Section,
     key: str,
     figure: "Figure",

@@ -61,16 +61,19 @@ def test_a_run_with_other_fixed_settings_is_refused_and_others_are_free():
         RunFolder("somewhere"),
         dict(settings={f"name_{n}": n for n in range(50)}, num_steps=10),
     )
-    run_folder.check_resumable(folder, stored, {f"name_{n}": n for n in range(50)})
+    run_folder.check_resumable(folder.path, stored, {f"name_{n}": n for n in range(50)})
     with pytest.raises(UserError, match=r"somewhere.*\(--name_3: 3 -> 4\); name another folder"):
-        run_folder.check_resumable(folder, stored, {f"name_{n}": n + (n == 3) for n in range(50)})
+        changed = {f"name_{n}": n + (n == 3) for n in range(50)}
+        run_folder.check_resumable(folder.path, stored, changed)
+            folder.path, stored, {f"name_{n}": n + (n == 3) for n in range(50)}
+        )
     with pytest.raises(
         UserError, match=r"\(--name_0: 0 -> x; .*; and \d+ more\); name another folder"
     ) as caught:
-        run_folder.check_resumable(folder, stored, {f"name_{n}": "x" for n in range(50)})
+        run_folder.check_resumable(folder.path, stored, {f"name_{n}": "x" for n in range(50)})
     assert len(str(caught.value)) <= 300
     with pytest.raises(UserError) as caught:
-        run_folder.check_resumable(RunFolder("f" * 400), stored, {})
+        run_folder.check_resumable("f" * 400, stored, {})
     assert len(str(caught.value)) <= 300
 
 
@@ -78,13 +81,13 @@ def test_a_run_of_a_recipe_is_continued_with_it():
     folder, ours = RunFolder("run"), dict(learning_rate=0.1)
     stored = dict(settings=dict(learning_rate=0.2), free=dict(recipe="quick"))
     with pytest.raises(UserError, match=r"\); add --recipe=quick, .* or name another folder"):
-        run_folder.check_resumable(folder, stored, ours)
+        run_folder.check_resumable(folder.path, stored, ours)
     for settings, recipe in ((stored, "bert"), (stored | dict(free=dict(recipe=None)), None)):
         with pytest.raises(UserError, match=r"\); name another folder"):
-            run_folder.check_resumable(folder, settings, ours, recipe=recipe)
+            run_folder.check_resumable(folder.path, settings, ours, recipe=recipe)
     many = dict(settings={f"name_{n}": n for n in range(50)}, free=dict(recipe="q" * 100))
     with pytest.raises(UserError, match="--overwrite starts over$") as caught:
-        run_folder.check_resumable(RunFolder("f" * 400), many, {})
+        run_folder.check_resumable("f" * 400, many, {})
     assert len(str(caught.value)) <= 300
 
 
