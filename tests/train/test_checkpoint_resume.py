@@ -65,8 +65,6 @@ def test_a_run_with_other_fixed_settings_is_refused_and_others_are_free():
     with pytest.raises(UserError, match=r"somewhere.*\(--name_3: 3 -> 4\); name another folder"):
         changed = {f"name_{n}": n + (n == 3) for n in range(50)}
         run_folder.check_resumable(folder.path, stored, changed)
-            folder.path, stored, {f"name_{n}": n + (n == 3) for n in range(50)}
-        )
     with pytest.raises(
         UserError, match=r"\(--name_0: 0 -> x; .*; and \d+ more\); name another folder"
     ) as caught:

@@ -10,7 +10,7 @@ Legend: N examples, R rows of an example, T tokens of all of them, B batch, S se
 
 import dataclasses
 import typing
-from collections.abc import Iterable, Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 import numpy as np
 
@@ -147,7 +147,7 @@ def make_batch(
 
 def training_batches(
     examples: EncodedExamples, *, batch_size: int, position: int, seed: int
-) -> Generator[dict[str, np.ndarray]], None, None]:
+) -> Generator[dict[str, np.ndarray], None, None]:
     """Yield batches of `batch_size` examples without end from `position` (examples consumed) on, in
     a new order each epoch; with uniform padding, those of similar length together.
     """
