@@ -35,7 +35,9 @@ def read_lines(path: str) -> list[tuple[int, str]]:
             where=name,
         ) from error
     if len(content) > MAX_BYTES:
-        raise UserError("is too large for a flagfile (1 MB)", "name another file", where=name)
+        raise UserError(
+            "is larger than 1 MB, the limit of a flagfile", "name another file", where=name
+        )
     try:
         lines = content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
