@@ -193,7 +193,7 @@ def test_a_node_is_killed_in_the_middle(cluster, text, whole, tmp_path):
     assert (code, out) == (0, ""), problems
     (warning,) = problems.splitlines()
     assert re.fullmatch(
-        r"warning: a worker of the Ray cluster was lost \(\w+\), and what .*tasks lost so far: 1",
+        r"warning: a worker of the Ray cluster was lost \(\w+\), and its .*tasks lost so far: 1",
         warning,
     )
     assert content(job.folder) == whole

@@ -50,13 +50,13 @@ class SentencePieceTokenizer(Tokenizer):
     def __init__(self, model_file: str, do_lower_case: bool | None = None) -> None:
         """Load a model.
 
-        Args: do_lower_case: None = whatever the model does. True lower-cases the text first if the
-          model
-            does not (ALBERT's uncased ones need that).
+        Args:
+          do_lower_case: None = whatever the model does. True lower-cases the text first if the
+            model does not (ALBERT's uncased ones need that).
 
-        Raises: UserError: the file is missing or not such a model, lacks a special piece, [PAD] is
-          not its
-            first, or it folds case although do_lower_case is False.
+        Raises:
+          UserError: the file is missing or not such a model, lacks a special piece, [PAD] is not
+            its first, or it folds case although do_lower_case is False.
         """
         content = read_model(model_file)
         self._model = sentencepiece.SentencePieceProcessor(model_proto=content)
