@@ -39,7 +39,7 @@ def pretrain(settings, console=None, clock=time.monotonic):
     trains, first = settings.run.trains, settings.run.start
     workers, console = engine.join(settings, console, architecture=settings.architecture)
     opened = engine.open_run(settings, RUN_FIELDS, workers, console, clock, first, trains)
-    with workers.together(), opened as run:
+    with workers.barrier_at_exit(), opened as run:
         dataset = start.open_data(settings, console, workers)
         devices = engine.open_devices(run)
         model = start.open_model(run, dataset, devices)
