@@ -109,7 +109,7 @@ def choose_gpus(config: DeviceConfig, num_present: int, finder: str = "TensorFlo
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaunchConfig(Settings):
-    """The workers, and what happens when one of them dies."""
+    """The workers, and their restarts after one of them has died."""
 
     num_workers: int = setting(
         2,

@@ -81,13 +81,13 @@ class Alone:
     def check_alike(self, facts: Mapping[str, object]) -> None:
         """Raise UserError on all workers when the facts {name: value} of one of them differ."""
 
-    def together(self) -> contextlib.AbstractContextManager[None]:
+    def barrier_at_exit(self) -> contextlib.AbstractContextManager[None]:
         """Return a context that all workers leave together. An error of a collective in it becomes
         WorkerLost.
         """
         return contextlib.nullcontext()
 
-    watched = waiting = together
+    watched = waiting = barrier_at_exit
 
 
 class LocalClock:
@@ -297,7 +297,7 @@ class Workers:
         return self.watchdog.armed(self.timeout_seconds)
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
+    def barrier_at_exit(self) -> Iterator[None]:
         with self.watched():
             yield
             self.gather(None)

@@ -128,7 +128,7 @@ def finetune(
         check_use(trained, notes, task, console)
     init_checkpoint = settings.start.init_checkpoint or DEFAULT_START
     start = None if init_checkpoint == NONE else init_checkpoint
-    with workers.together(), standard_input_spooled(settings.run) as run:
+    with workers.barrier_at_exit(), standard_input_spooled(settings.run) as run:
         settings = dataclasses.replace(settings, run=run)
         examples = read_splits(task, run, phases, trained and trained.labels)
         task = examples[phases[0]][0].task  # with the separator of its labels

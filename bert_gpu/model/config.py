@@ -3,7 +3,7 @@ and Hugging Face.
 
 Field names and defaults are those of Google's bert_config.json (Devlin et al. 2018, BERT base), so
 that a file means the same in all three systems; fields that BERT lacks are named as in Google's
-ALBERT or Cramming. A key that asks for a computation that our encoder does not have is an error; a
+ALBERT or Cramming. A key that needs a computation which our encoder does not have is an error; a
 key that is neither ours nor in the lists of known keys gets a warning.
 """
 
@@ -25,11 +25,11 @@ ENCODER_PREFIX = "garden:"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(Settings):
-    """The settings that define the shape and the function of the encoder; batch size, row length
-    and the number of classes of a head are none of them.
+    """The shape and the function of the encoder.
 
-    The role of a field is "bert" when BERT has it, else "departure". `is_classic` and the content
-    of config.json follow from the roles.
+    Batch size, row length and the number of classes of a head are no settings of it. The role of a
+    field is "bert" when BERT has it, else "departure". `is_classic` and the content of config.json
+    follow from the roles.
     """
 
     vocab_size: int = setting(
@@ -90,8 +90,8 @@ class ModelConfig(Settings):
     )
     type_vocab_size: int = setting(
         2,
-        "Number of segment types: with 2 the model can tell the first "
-        "text of a pair from the second; 0 = no segment embeddings.",
+        "Number of segment types: with 2 the model can distinguish the "
+        "first text of a pair from the second; 0 = no segment embeddings.",
         low=0,
         role="bert",
         bert_values=range(1, sys.maxsize),
@@ -366,7 +366,7 @@ A_CONFIG = "a model's shape, like Google's bert_config.json"
 OWN_TYPE = "bert_gpu"  # model_type of models that `transformers` has no class for
 CHECKED_KEYS: dict[str, tuple[Any, str]] = {  # {key: (value, why others fail)}; null passes, too
     "is_decoder": (False, "a token of a decoder sees only those before it"),
-    "is_encoder_decoder": (False, "there is an encoder alone"),
+    "is_encoder_decoder": (False, "the model is an encoder alone"),
     "add_cross_attention": (False, "an encoder reads one sequence"),
     "tie_word_embeddings": (True, "masked words are scored with the word embeddings"),
     "pruned_heads": ({}, "all layers have the same heads"),
@@ -498,8 +498,8 @@ def check_keys(
             raise UserError(f"{problem}, because {reason}", where=path)
     if unknown := sorted({*values} - {*known, *checked} - IGNORED_KEYS):
         console.warn_once(
-            f"{path}: keys that are not known are ignored, as if they changed nothing of what the "
-            f"model computes: {', '.join(unknown)}"
+            f"{path}: unknown keys are ignored, as if they did not change what the model computes: "
+            f"{', '.join(unknown)}"
         )
 
 

@@ -22,8 +22,8 @@ from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, no
 
 
 def mlm_weights(config: ModelConfig) -> dict[str, WeightSpec]:
-    """Return the transform and the output bias of the masked-word head; its output kernel is the
-    table of word embeddings, of width E.
+    """Return the specifications of the masked-word head: transform and output bias. Its output
+    kernel is the table of word embeddings, of width E.
     """
     specs = {}
     if config.mlm_transform:
@@ -39,17 +39,19 @@ def mlm_weights(config: ModelConfig) -> dict[str, WeightSpec]:
 
 
 def pooler_weights(config: ModelConfig, width: int | None = None) -> dict[str, WeightSpec]:
-    """Return a dense layer from H to the width of the sentence vector, by default H."""
+    """Return the specifications of a dense layer from H to `width`, by default H."""
     return dense_weights(config, "pooler", config.hidden_size, width or config.hidden_size)
 
 
 def nsp_weights(config: ModelConfig) -> dict[str, WeightSpec]:
-    """Return the pooler and the scores of the next-sentence head."""
+    """Return the specifications of the next-sentence head: pooler and scores."""
     return {**pooler_weights(config), **dense_weights(config, "nsp", config.hidden_size, 2)}
 
 
 def classifier_weights(config: ModelConfig, num_classes: int) -> dict[str, WeightSpec]:
-    """Return a pooler and the scores of a classifier of texts; with one class it is a regressor."""
+    """Return the specifications of a classifier of texts: pooler and scores. With one class it is a
+    regressor.
+    """
     return {
         **pooler_weights(config, config.pooled_size),
         **dense_weights(config, "classifier", config.pooled_size, num_classes),
@@ -57,12 +59,12 @@ def classifier_weights(config: ModelConfig, num_classes: int) -> dict[str, Weigh
 
 
 def token_classifier_weights(config: ModelConfig, num_classes: int) -> dict[str, WeightSpec]:
-    """Return the scores of a classifier of tokens."""
+    """Return the specifications of a classifier of tokens."""
     return dense_weights(config, "token_classifier", config.hidden_size, num_classes)
 
 
 def span_weights(config: ModelConfig) -> dict[str, WeightSpec]:
-    """Return the scores of an answer's first and last token."""
+    """Return the specifications of the scores of an answer's first and last token."""
     return dense_weights(config, "span", config.hidden_size, 2)
 
 

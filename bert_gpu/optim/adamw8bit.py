@@ -68,15 +68,15 @@ def dynamic_map(signed: bool) -> np.ndarray:
     """Return the 256 values of the dynamic tree data type, ascending, float32 in [-1, 1] or [0, 1]
     (the paper's sections 1.3, 2.2).
 
-    A code has a sign, leading zeros that count its decade, and a fraction in the remaining bits:
-    each lower decade has one bit of fraction less. A fraction means the middle of its interval of
-    the decade [0.1, 1]. The unsigned type uses the sign bit for the fraction. The two remaining
+    A code has a sign, leading zeros that count its decade, and a mantissa in the remaining bits:
+    each lower decade has one bit of mantissa less. A mantissa means the middle of its interval of
+    the decade [0.1, 1]. The unsigned type uses the sign bit for the mantissa. The two remaining
     codes are 0 and 1, so the signed type has no -1.
     """
     parts = []
     for decade in range(7):
-        num_fractions = 2 ** (decade + (not signed))
-        edges = np.linspace(0.1, 1.0, num_fractions + 1)
+        num_intervals = 2 ** (decade + (not signed))
+        edges = np.linspace(0.1, 1.0, num_intervals + 1)
         parts.append((edges[:-1] + edges[1:]) / 2 * 10.0 ** (decade - 6))
     magnitudes = np.concatenate(parts)
     return np.concatenate([-magnitudes[::-1] if signed else [], [0.0], magnitudes, [1.0]]).astype(

@@ -13,7 +13,7 @@ from bert_gpu.optim import adamw, adamw8bit, lamb, muon
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(Settings):
-    """The settings of the learning rate's course over a run."""
+    """The learning rate over a run."""
 
     curve: str = setting(
         "linear",

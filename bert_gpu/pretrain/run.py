@@ -51,7 +51,7 @@ def pretrain(
     opening = engine.open_run(
         settings, RUN_FIELDS, workers, console, clock, settings.run.start, trains
     )
-    with workers.together(), opening as run:
+    with workers.barrier_at_exit(), opening as run:
         dataset = start.open_data(settings, console, workers)
         devices = engine.open_devices(run)
         model = start.open_model(run, dataset, devices)
