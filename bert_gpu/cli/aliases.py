@@ -166,6 +166,7 @@ ROWS = (
         "note",
         {
             "predict_batch_size": "predictions use --eval_batch_size",
+            "n_best_size": "nbest_predictions.json has 20 answers for each question",
         },
     ),
     # Hugging Face

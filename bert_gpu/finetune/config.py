@@ -235,12 +235,6 @@ class TokenConfig(Settings):
         "file has such questions.",
     )
     max_answer_length: int = setting(30, "Maximum tokens of a predicted answer of squad.", low=1)
-    n_best_size: int = setting(
-        20,
-        "Answers that nbest_predictions.json has for each question of squad; as many tokens of a "
-        "row are tried as an answer's first and last.",
-        low=1,
-    )
     null_score_diff_threshold: float = setting(
         0.0,
         "No answer is predicted where the score of no answer is that much above the best answer's.",

@@ -45,6 +45,7 @@ A = 3.4445
 B = -4.7750
 C = 2.0315
 NUM_ITERATIONS = 5
+MOMENTUM = 0.95  # in Nesterov's form (Jordan 2024)
 RMS_OF_ADAMW = 0.2  # typical root mean square of AdamW's updates (Liu et al. 2025, 2.2)
 SMALLEST = 1e-37  # the smallest divisor of a momentum, so that zeros give an update of zeros
 
@@ -53,9 +54,6 @@ SMALLEST = 1e-37  # the smallest divisor of a momentum, so that zeros give an up
 class Settings(adam.Settings):
     """The constants of Muon, and of AdamW for the other weights."""
 
-    muon_momentum: float = setting(
-        0.95, "Decay of Muon's momentum (Nesterov's form).", low=0.0, below=1.0
-    )
     muon_lr_ratio: float = setting(
         1.0,
         "AdamW's learning rate for embeddings, norms, biases and output layers, as a share of "
@@ -124,7 +122,7 @@ def joint_shape(
 def next_momentum(
     momentum: "tf.Tensor", gradient: "tf.Tensor", config: "OptimizerConfig"
 ) -> "tf.Tensor":
-    return config.muon_momentum * momentum + (1.0 - config.muon_momentum) * gradient
+    return MOMENTUM * momentum + (1.0 - MOMENTUM) * gradient
 
 
 def joint_input(

@@ -53,7 +53,12 @@ UNFINISHED_RUN = f".{RUN}.*.partial"  # temporary files of files.write_text
 # a run that resumes from an earlier checkpoint renames a damaged one to step-00001000.damaged
 DAMAGED = ".damaged"
 # settings that only earlier revisions had, with the values that now hold always
-RETIRED = dict(muon_rest="adamw", quantization_block_size=2048, layer_adaptation_exclude=None)
+RETIRED = dict(
+    muon_rest="adamw",
+    muon_momentum=0.95,
+    quantization_block_size=2048,
+    layer_adaptation_exclude=None,
+)
 MANY_CHARACTERS = 110  # a message shortens a longer list of changed settings
 
 

@@ -182,15 +182,9 @@ class EndingConfig(Settings):
 
     max_bad_steps: int = setting(
         25,
-        "Steps in a row that are not finite, or whose loss "
-        "has jumped, before the run counts as diverged.",
+        "Steps in a row that are not finite, or whose loss is 3 nats above the mean of about 100 "
+        "good steps before them, until the run counts as diverged.",
         low=1,
-    )
-    max_loss_jump: float = setting(
-        3.0,
-        "A loss has jumped when it is this many nats above the mean of about 100 "
-        "good steps before it; 0 = only losses that are not finite count.",
-        low=0.0,
     )
     on_divergence: str = setting(
         "stop",

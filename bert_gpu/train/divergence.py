@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MAX_ROLLBACKS = 3  # of a run; it stops at the next divergence
 HORIZON = 100  # steps of the running mean
+MAX_LOSS_JUMP = 3.0  # nats
 
 
 class DivergenceFound(Exception):
@@ -41,17 +42,17 @@ class Health(HealthState):
     jumped.
     """
 
-    def add(self, first_step: int, steps: Mapping[str, np.ndarray], max_jump: float) -> None:
+    def add(self, first_step: int, steps: Mapping[str, np.ndarray]) -> None:
         """Count the metrics {name: (n,)} of the n steps that follow `first_step` finished ones.
 
-        A loss has jumped when it is more than `max_jump` nats above the running mean, over about
-        HORIZON steps, of the good steps before it; 0 switches this off.
+        A loss has jumped when it is more than MAX_LOSS_JUMP nats above the running mean, over about
+        HORIZON steps, of the good steps before it.
         """
         for index, (loss, skipped) in enumerate(zip(steps["loss"], steps["skipped"], strict=True)):
             if (
                 skipped
                 or not math.isfinite(loss)
-                or (max_jump and self.num_good and loss > self.mean + max_jump)
+                or (self.num_good and loss > self.mean + MAX_LOSS_JUMP)
             ):
                 self.bad_since = first_step + index if self.num_bad == 0 else self.bad_since
                 self.num_bad += 1

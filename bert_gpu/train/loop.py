@@ -350,7 +350,7 @@ class Loop:
             return
         with self.workers.waiting():
             steps, values = self.interval.close()
-        self.divergence.health.add(self.logged_step, steps, self.ending.max_loss_jump)
+        self.divergence.health.add(self.logged_step, steps)
         self.logged_step = self.progress.step
         values |= dict(
             learning_rate=self.learning_rates[-1],

@@ -56,7 +56,7 @@ def jobs(world):
     """What they need is made when they run."""
     training = ["--save_checkpoints_steps=2", "--keep_checkpoint_max=1", "--tensorboard"]
     # rolls back three times, and gives up the fourth time
-    diverging = ["--learning_rate=10000", "--max_bad_steps=1", "--max_loss_jump=0.5"]
+    diverging = ["--learning_rate=10000", "--max_bad_steps=1"]
     diverging += ["--on_divergence=rollback", "--save_checkpoints_steps=1", "--num_train_steps=9"]
     phases = *CLASSIFY_FLAGS, "--do_train", "--do_eval", "--do_predict"
     return [

@@ -271,7 +271,7 @@ pretrain --virtual_replicas=0
 pretrain --precision=int8
 pretrain --precision=bfloat16 --all_reduce=nccl
 pretrain --optimizer=sgd
-pretrain --optimizer=adamw --muon_momentum=0.5
+pretrain --optimizer=adamw --muon_lr_ratio=0.5
 pretrain --curve=cosine --polynomial_power=3
 pretrain --lr_schedule=time
 pretrain --total_training_time=soon

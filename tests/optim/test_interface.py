@@ -85,14 +85,14 @@ def arrays(shapes, seed):
 
 def test_a_row_gives_flags(capsys):
     parsed = flags.parse(
-        ["x", "--optimizer=sgdm", "--sgdm_momentum=0.5", "--muon_momentum=0.5"],
+        ["x", "--optimizer=sgdm", "--sgdm_momentum=0.5", "--muon_lr_ratio=0.5"],
         "",
         [],
         [SgdmConfig],
     )
     config = parsed.make(SgdmConfig)
     assert config.sgdm_momentum == 0.5 and config.sgdm_rest_factor == 0.1 and config.module is SGDM
-    assert "--muon_momentum has no effect without --optimizer=muon" in capsys.readouterr().err
+    assert "--muon_lr_ratio has no effect without --optimizer=muon" in capsys.readouterr().err
     with pytest.raises(settings.UserError, match="--sgdm_momentum=1.0: must be below 1.0"):
         SgdmConfig(sgdm_momentum=1.0)
     with pytest.raises(SystemExit):

@@ -102,12 +102,12 @@ def git(folder, *arguments):
 
 def test_a_setting_that_an_older_run_lacks_had_its_default():
     fields, stored = fields_of(OptimizerConfig), dict(settings=dict(optimizer="adamw"))
-    ours = dict(optimizer="adamw", muon_momentum=0.95)
-    run_folder.check_resumable(RunFolder("run"), stored, ours, fields)
-    with pytest.raises(UserError, match="--muon_momentum: 0.95 -> 0.9;? ?"):
-        run_folder.check_resumable(RunFolder("run"), stored, ours | dict(muon_momentum=0.9), fields)
+    ours = dict(optimizer="adamw", muon_lr_ratio=1.0)
+    run_folder.check_resumable("run", stored, ours, fields)
+    with pytest.raises(UserError, match="--muon_lr_ratio: 1.0 -> 0.9;? ?"):
+        run_folder.check_resumable("run", stored, ours | dict(muon_lr_ratio=0.9), fields)
     with pytest.raises(UserError, match="--no_field: None -> 1"):
-        run_folder.check_resumable(RunFolder("run"), stored, ours | dict(no_field=1), fields)
+        run_folder.check_resumable("run", stored, ours | dict(no_field=1), fields)
 
 
 def test_the_commit_of_the_code(tmp_path):

@@ -115,7 +115,7 @@ def make_problem_type(
     settings: FinetuneSettings, task: TaskSpec, labels: tuple[str, ...], examples: Questions | None
 ) -> Answers:
     problem_types.check_plain_loss(settings.run, task)
-    return Answers(bool(settings.tokens.version_2_with_negative), settings.tokens.n_best_size)
+    return Answers(bool(settings.tokens.version_2_with_negative))
 
 
 def encode(
