@@ -214,7 +214,7 @@ def test_the_gpu_benchmark_measures_toys(small, oracle, tmp_path):
 
 @pytest.mark.long
 def test_programs_run_where_there_is_no_tensorflow(oracle, tmp_path):
-    """A Python with JAX and PyTorch alone runs the programs that this one writes; here on the CPU."""
+    """A Python with JAX and PyTorch alone runs the programs of this one, here on the CPU."""
     tiny = "--model=tiny --length=16 --tokens=32 --variant=plain"
     text = run("gpu_programs", f"--write={tmp_path}/programs --jax_python={oracle}", tiny)
     assert ": 1 cases, 0." in text
