@@ -55,7 +55,7 @@ SMALL, LARGE = (
     for layers, width in ((2, 128), (6, 256))
 )
 UNTRAINED = dict(learning_rate=1e-30, num_train_steps=1)  # a step that changes no weight
-BY_STEPS = dict(lr_schedule="steps", total_training_time=1000, num_train_steps=500)
+BY_STEPS = dict(lr_schedule="step", total_training_time=1000, num_train_steps=500)
 REPLICA = BY_STEPS | dict(train_batch_size=16, learning_rate=5e-4)
 REPLICAS = REPLICA | dict(virtual_replicas=4)
 VARIANTS = {  # {name: (recipe, {flag of the pretraining: value})}

@@ -123,42 +123,36 @@ class Case:
 
 def fine_tune(options, case, rate, seed):
     """Fine-tune once in this process. Returns {"dev", "test": accuracy}."""
-    logging.getLogger("tensorflow").setLevel("ERROR")  # it warns that each one is traced
-    from bert_gpu.base.console import Console
-    from bert_gpu.devices.config import DeviceConfig
-    from bert_gpu.finetune import config as finetune
-    from bert_gpu.finetune.run import finetune as fine_tune_model
-    from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
-    from bert_gpu.train.config import BatchConfig, CadenceConfig
+    import bert_gpu
 
+    logging.getLogger("tensorflow").setLevel("ERROR")  # it warns that each one is traced
     work = pathlib.Path(options.folder)
     model = work / "run" / "model"
     train_file = case.training_file(seed, work / "labels")
     count = len(train_file.read_text(encoding="utf-8").splitlines()) - 1
-    num_steps = options.updates or max(LEAST_UPDATES, math.ceil(EPOCHS * count / BATCH))
-    start = dict(init_checkpoint=str(model))
+    start = dict(init_checkpoint=model)
     if case.start == "untrained":
-        files = dict(bert_config_file=f"{model}/config.json", vocab_file=f"{model}/vocab.txt")
+        files = dict(bert_config_file=model / "config.json", vocab_file=model / "vocab.txt")
         start = dict(init_checkpoint="none", **files)
     with tempfile.TemporaryDirectory(dir=work) as scratch:
-        settings = finetune.FinetuneSettings(
-            run=finetune.FinetuneConfig(
-                data_dir=str(case.folder),
-                train_file=str(train_file),
-                output_dir=f"{scratch}/run",
-                max_seq_length=64,
-                padding="uniform",
-                seed=seed,
-            ),
-            start=finetune.StartConfig(**start),
-            devices=DeviceConfig(num_gpus=0),
-            batch=BatchConfig(train_batch_size=BATCH, lr_scaling="none"),
-            optimizer=OptimizerConfig(learning_rate=rate),
-            schedule=ScheduleConfig(warmup_proportion=0.1),
-            cadence=CadenceConfig(num_train_steps=num_steps),
+        result = bert_gpu.run_classifier(
+            data_dir=case.folder,
+            train_file=train_file,
+            output_dir=f"{scratch}/run",
+            quiet=True,
+            max_seq_length=64,
+            padding="uniform",
+            seed=seed,
+            num_gpus=0,
+            train_batch_size=BATCH,
+            lr_scaling="none",
+            learning_rate=rate,
+            warmup_proportion=0.1,
+            num_train_steps=options.updates
+            or max(LEAST_UPDATES, math.ceil(EPOCHS * count / BATCH)),
+            **start,
         )
-        metrics = fine_tune_model(settings, Console(quiet=True)).metrics
-    return {split: metrics[split]["accuracy"] for split in ("dev", "test")}
+    return {split: result.metrics[split]["accuracy"] for split in ("dev", "test")}
 
 
 def accuracy_at_rates(options, case):

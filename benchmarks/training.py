@@ -291,6 +291,7 @@ def packed_comparison(options):
             )
             for precision in PRECISIONS
             for kind in ("packed", "padded")
+            if re.search(options.only, f"{kind} {precision}")
         }
         results = measure(options, entries, batch, float("inf"))
     for result in results.values():
@@ -314,8 +315,8 @@ def print_packed(results):
             table.append([name, "-", "-", "-", result["error"][:80]])
             continue
         speed, times = result["real_tokens_per_second"], ""
-        padded = results["variants"][name.replace("packed", "padded")]
-        if name.startswith("packed") and "error" not in padded:
+        padded = results["variants"].get(name.replace("packed", "padded"), {})
+        if name.startswith("packed") and "real_tokens_per_second" in padded:
             times = f"{speed / padded['real_tokens_per_second']:.2f}"
         milliseconds = f"{1e3 * result['step_seconds']:,.0f}"
         table.append([name, milliseconds, f"{100 * result['real_share']:.0f} %", f"{speed:,.0f}"])

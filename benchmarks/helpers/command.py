@@ -56,7 +56,7 @@ SHARED_FLAGS = {
         default=str(ROOT / "examples" / "pairs"), help="folder of the pairs to fine-tune on"
     ),
     "json": dict(help="file that results are merged into"),
-    "folder": dict(help="keeps the data and runs here; default: a temporary folder"),
+    "folder": dict(help="keeps the data and runs here"),
     "cores": dict(type=at_least_one, help="number of runs at a time; default: all cores"),
     "table": dict(action="store_true", help="only print what is in the JSON file"),
 }

@@ -217,7 +217,7 @@ def memory(setup, model, length, technique, clock):
     settings |= dict(gpu_memory_limit=setup.memory_limit) if setup.gpu else {}
     with Peer(OURS, settings, seconds=max(60.0, clock.left())) as peer:
         started = time.monotonic()
-        sizes = peer.ask("fill", patience=clock.left(), rows=4, wanted=global_batch)
+        sizes = peer.ask("fill", patience=clock.left(), rows=4, global_batch_size=global_batch)
         sizes |= dict(search_seconds=time.monotonic() - started)
         if sizes["micro_batch"] is None:
             return sizes

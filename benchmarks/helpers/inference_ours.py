@@ -19,18 +19,16 @@ class Ours:
 
     def open(self, task, batch):
         """Open a task. batch: tokens that are computed at once."""
-        import bert_gpu
         from bert_gpu.inference import opened
+        from bert_gpu.inference.config import EmbedConfig, FillMaskConfig
+        from bert_gpu.inference.embeddings import Embedder
+        from bert_gpu.inference.masked_words import MaskFiller
 
         opened.BATCH_TOKENS = dict.fromkeys(opened.BATCH_TOKENS, batch)
         if task == "embed":
-            config = bert_gpu.EmbedConfig(model=self.model, max_seq_length=self.max_length)
-            self.call = bert_gpu.Embedder(config)
+            self.call = Embedder(EmbedConfig(model=self.model, max_seq_length=self.max_length))
         else:
-            from bert_gpu.inference.masked_words import MaskFiller
-
-            config = bert_gpu.FillMaskConfig(model=self.model)
-            self.call = MaskFiller(config)
+            self.call = MaskFiller(FillMaskConfig(model=self.model))
         self.call(self.texts[task][:WARM_UP])  # compiles for nearly all lengths
         return True
 

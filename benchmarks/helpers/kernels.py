@@ -1,4 +1,4 @@
-"""How a GPU spends a step: in matrix products, in other kernels, or idle, from the kernels in a
+"""Shares of a GPU's time in a step: matrix products, other kernels, or idle, from the kernels in a
 profile.
 
 An attention kernel counts wholly as a product, with its softmax. Kernels of several streams may

@@ -172,24 +172,29 @@ class Ours(Trainer):
             self.tf.profiler.experimental.stop()
             return shares(kernels_of_trace(folder), seconds)
 
-    def fill(self, rows, wanted=None):
+    def fill(self, rows, global_batch_size=None):
         """Return the micro-batch that --train_batch_size=auto chooses, and the accumulation of its
         steps: {"micro_batch", "accumulation"}. rows: batch to use when there is no GPU to fill.
-        wanted: value of --global_batch_size.
         """
         from bert_gpu.base.console import Console
         from bert_gpu.base.errors import UserError
         from bert_gpu.train.run import fill_memory
 
-        say, accumulates = Console(stream=sys.stderr).say, wanted is not None
+        accumulates = global_batch_size is not None
         if self.gpu:
-            sample = make_batch(8, self.length)
-            given = (self.devices, sample, self.state, self.make_step, say, wanted)
             try:
-                rows = fill_memory(*given, accumulates=accumulates)
+                rows = fill_memory(
+                    self.devices,
+                    make_batch(8, self.length),
+                    self.state,
+                    self.make_step,
+                    Console(stream=sys.stderr).say,
+                    global_batch_size,
+                    accumulates=accumulates,
+                )
             except UserError as error:
                 return dict(micro_batch=None, error=str(error))
-        self.micro_batches = wanted // rows if accumulates else 1
+        self.micro_batches = global_batch_size // rows if accumulates else 1
         return dict(micro_batch=rows, accumulation=self.micro_batches)
 
     def losses(self, rows, num_steps):
