@@ -20,7 +20,7 @@ DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "dev").
 CODE = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)|(?m:^    .*$)", re.DOTALL)
 AVOIDED = {
     "share": r"(?<!trust )\b(ratio|proportion|fraction)s?\b",
-    "record": r"\binstances?\b",
+    "record": r"(?<!for )\binstances?\b",
     "micro-batch": r"\b(mini-?batch|microbatch)(es)?\b",
     "resume": r"\b(go|goes|going|went|gone) on\b",
     "global batch": r"\b(total|effective) batch(es)?\b",

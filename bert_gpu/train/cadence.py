@@ -35,7 +35,7 @@ class Cadence:
     """Decides what is due after a call of steps.
 
     Args of the constructor: num_steps: of the run; None when only time ends it. steps_of_epoch: may
-    have a fraction.
+    be no whole number.
     """
 
     def __init__(self, config: CadenceConfig, num_steps: int | None, steps_of_epoch: float) -> None:

@@ -108,7 +108,7 @@ FORMATS = {
         ),
         Format(
             name="arrow",
-            help="arrow = also Hugging Face datasets saved on disk",
+            help="arrow = also data sets that Hugging Face's library saved on disk",
             description="Arrow: every row is a document",
             endings=(".arrow", ".feather"),
             magic=(b"ARROW1", b"\xff\xff\xff\xff"),  # of a file; of a stream that `datasets` saved
