@@ -52,8 +52,11 @@ def comments() -> Iterator[tuple[str, str]]:
             tokens = [one for one in tokenize.tokenize(file.readline) if one.type != tokenize.NL]
         blocks = itertools.groupby(tokens, lambda one: one.type == tokenize.COMMENT)
         for block in (list(block) for is_comment, block in blocks if is_comment):
+            line, column = block[0].start
+            # a comment behind code completes it, and cannot be read alone
+            code = block[0].line[:column].strip()
             text = " ".join(token.string.strip("# ") for token in block)
-            yield f"{path.relative_to(ROOT)}:{block[0].start[0]}", text
+            yield f"{path.relative_to(ROOT)}:{line}", f"{code}  # {text}" if code else text
 
 
 def messages() -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ from bert_gpu.base.errors import UserError, one_line, printable
 if TYPE_CHECKING:
     import tqdm
 
-HUGE = 1e9  # from which a metric is written with an exponent
+HUGE = 1e9  # a metric of at least this size is written with an exponent
 LOGGER = logging.getLogger("bert_gpu")
 
 
@@ -139,7 +139,7 @@ class ShareBar:
     """
 
     SECONDS = 0.5
-    MIN_COLUMNS = 2  # of the bar itself
+    MIN_COLUMNS = 2  # least width of the bar itself
 
     def __init__(self, what: str) -> None:
         first = "{l_bar}{bar}| the first step compiles"

@@ -5,8 +5,9 @@ stderr.
 import copy
 import os
 
-LINE_CHARACTERS = 300  # of a warning or an error
-# in a message that is too long: the most characters of the place, and the least of the problem
+LINE_CHARACTERS = 300  # the longest warning or error
+# limits for a message that is too long: at most so much of the place stays, and at least so much
+# of the problem
 MANY_CHARACTERS = 90
 LEAST_CHARACTERS = 60
 

@@ -25,7 +25,7 @@ from bert_gpu.base.settings import JsonFields, stored_complaint
 CHECKSUM = "crc32c"  # the last entry of a JSON file of ours: the checksum of the others
 # transformers adds these when it saves a model of ours again, and keeps our old checksum
 SAVED_ANEW = {"transformers_version", "is_local", "added_tokens_decoder"}
-MAX_DEPTH = 16  # of lists and objects in each other
+MAX_DEPTH = 16  # deepest nesting of lists and objects
 LARGEST = sys.float_info.max
 
 
@@ -58,7 +58,7 @@ def is_inside(path: str, folder: str) -> bool:
     return os.path.commonpath([path, folder]) == folder
 
 
-LEFT_FREE_BYTES = 256 << 20  # on a disk, or a twentieth of a small one
+LEFT_FREE_BYTES = 256 << 20  # free space that stays on a disk; on a small one, a twentieth of it
 LOOK_AGAIN_BYTES = 64 << 20  # written between two checks of the free space
 
 SPECIAL_FILES = {

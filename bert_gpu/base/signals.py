@@ -76,7 +76,8 @@ def children_ignore_interrupts() -> Iterator[None]:
         {signal.SIGINT: lambda signum, frame: caught.append(signum)} if callable(handler) else {}
     )
     with handled_signals(delay):
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # which children inherit
+        # child processes inherit this mask
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield
         finally:

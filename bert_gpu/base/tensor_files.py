@@ -16,7 +16,7 @@ import safetensors.numpy
 
 from bert_gpu.base.errors import UserError
 
-KEY = "crc32c"  # in the metadata
+KEY = "crc32c"  # key of the checksum in the metadata
 
 
 def checksum(tensors: Mapping[str, np.ndarray]) -> str:

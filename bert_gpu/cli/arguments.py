@@ -158,7 +158,7 @@ class Reader:
                 raise UserError(
                     f"{text[:100]!r}: write --name=value, one flag a line", where=place.where
                 )
-            from bert_gpu.cli import suggestions  # here, because only a mistake need wait for it
+            from bert_gpu.cli import suggestions  # imported here, because only a mistake needs it
 
             raise UserError(
                 suggestions.unknown(text, self.script, self.all_names, self.listing),

@@ -433,7 +433,7 @@ def exit_code(main: Callable[[list[str]], object], argv: list[str]) -> int:
         return fail(f"{error.filename or 'a file'}: {error.strerror or error}; {CHECK_PATH}")
     except (KeyboardInterrupt, SystemError) as error:
         cause: BaseException | None = error
-        while isinstance(cause, SystemError):  # of Numba's compiled functions
+        while isinstance(cause, SystemError):  # Numba's compiled functions raise it
             cause = cause.__cause__
         if not isinstance(cause, KeyboardInterrupt):
             raise

@@ -24,7 +24,7 @@ OTHERS = (
     "Flags of Google's, Hugging Face's and NVIDIA's BERT work too, such as --max_steps: "
     "docs/migration.md."
 )
-LINES = 2  # of a flag in --help
+LINES = 2  # the most lines of a flag in --help
 WHOLE: dict[str, Any] = dict(break_long_words=False, break_on_hyphens=False)  # commands stay whole
 
 

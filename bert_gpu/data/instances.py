@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # pairs the pieces are numbered, as segments.
 ROW, PAIR = "row", "pair"
 FRAME_KINDS = (*FRAMES, ROW, PAIR)
-PIECES_PER_ROW = 5  # into which longer sentences are split; measured in dev/measurements.md
+PIECES_PER_ROW = 5  # longer sentences are split into so many; measured in dev/measurements.md
 
 
 @dataclasses.dataclass(frozen=True)

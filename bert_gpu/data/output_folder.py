@@ -36,7 +36,7 @@ UNFINISHED = (
 )
 # Files that a job needs until it is finished.
 TEMPORARY = (".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
-LEARNT = "learnt from the text"  # in the place of a vocabulary's identity
+LEARNT = "learnt from the text"  # stands in place of a vocabulary's identity
 # the end of the name of a shard or its index, after the name of the data set (records.shard_path)
 SHARD = r"(-validation)?-\d{5,}-of-\d{5,}\.(tfrecord|index)"
 BUILDING = fields_of(Manifest)  # rules of the entries in .NAME.building.json

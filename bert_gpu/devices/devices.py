@@ -31,7 +31,7 @@ class Devices:
 
     strategy: tf.distribute.Strategy
     kind: str  # "GPU" or "CPU"
-    num_replicas: int  # those of all workers together
+    num_replicas: int  # replicas of all workers together
     precision: str
     xla: bool
     communication: tf.distribute.experimental.CommunicationOptions | None  # for the all-reduce
@@ -94,7 +94,7 @@ def set_up(config: DeviceConfig) -> Devices:
     deterministic = config.deterministic if config.deterministic is not None else kind == "CPU"
     if deterministic:
         tf.config.experimental.enable_op_determinism()
-    elif tf_config.is_op_determinism_enabled():  # by an earlier run of this process
+    elif tf_config.is_op_determinism_enabled():  # an earlier run of this process has enabled it
         tf_config.disable_op_determinism()
     precision = config.precision if config.precision != "auto" else best_precision(gpus)
     xla = config.xla == "on" or (config.xla == "auto" and kind == "GPU")
@@ -173,7 +173,7 @@ def strategy_of_workers(
     try:
         with stderr_discarded():  # the server prints its address
             workers.strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, communication)
-    except tf.errors.OpError as error:  # of the strategy's server
+    except tf.errors.OpError as error:  # an error of the strategy's server
         address = workers.cluster.addresses[workers.index]
         raise UserError(
             f"this worker cannot listen there ({error.message[:120]})",

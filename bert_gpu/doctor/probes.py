@@ -167,7 +167,7 @@ TRIALS = dict(look=look, rate=rate, step=step)
 def main(kind: str, device: str) -> None:
     try:
         result = TRIALS[kind](device)
-    except Exception as error:  # of any kind: the doctor prints it
+    except Exception as error:  # the doctor prints errors of any kind
         reason = " ".join(str(error).split())[:200]
         result = dict(error=f"{type(error).__name__}: {reason}" if reason else repr(error))
     print(OUTPUT + json.dumps(result), flush=True)

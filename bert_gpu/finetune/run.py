@@ -243,7 +243,8 @@ def prepare(
     task_type = open_task_type(task)
     devices = engine.open_devices(run)
     settings = typing.cast(FinetuneSettings, run.settings)
-    first = next(parts[0] for parts in examples.values())  # to train on, where there is a training
+    # the training file, where there is a training
+    first = next(parts[0] for parts in examples.values())
     training_examples = first if trained is None else None
     start = (
         choose_start(run, task, task_type, first, devices)

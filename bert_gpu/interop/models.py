@@ -126,7 +126,7 @@ def transfer(
       UserError: there is no such model, it is damaged, or the format cannot hold it; then nothing
         has been written.
     """
-    assert config.source is not None and config.to is not None  # by check_paths
+    assert config.source is not None and config.to is not None  # check_paths has checked both
     if is_run(config.to):  # a training in it would lose the files that it writes
         raise UserError(
             "is the folder of a run", "name another folder", setting="to", value=config.to

@@ -231,7 +231,7 @@ _NOMIC = Family(
     zeros={"cls.predictions.transform.dense.bias": lambda config: (config.hidden_size,)},
 )
 
-# in the order in which they are tried
+# the first that fits is used
 RELATIVES = (
     Relative(_MEGATRON, dict(norm_first=True, embedding_norm=False), _PLAIN, {}),
     Relative(

@@ -27,8 +27,8 @@ from bert_gpu.model.config import ModelConfig
 # file names in Google's releases
 CONFIG = "bert_config.json"
 PREFIX = "bert_model.ckpt"
-GELU_FORM = "gelu_form"  # in bert_config.json: "erf" = the exact one
-EPSILON = 1e-12  # of all their layer norms
+GELU_FORM = "gelu_form"  # key in bert_config.json; "erf" means the exact form
+EPSILON = 1e-12  # the epsilon of all layer norms in these checkpoints
 OBJECTS = b"_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, near the top
 HEAD_BYTES = 1 << 13
 

@@ -89,7 +89,8 @@ def attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, mask: Mask) -> tf.Tensor
     heads = tf.TensorSpec(q.shape, q.dtype)
     statistics = tf.TensorSpec([batch_size, num_heads, length], tf.float32)
     bias = [] if mask.bias is None else [mask.bias]
-    lengths = [] if mask.lengths is None else [mask.lengths, mask.lengths]  # of queries and of keys
+    # the lengths of queries, then of keys
+    lengths = [] if mask.lengths is None else [mask.lengths, mask.lengths]
     target = "__cudnn$fmhaScaleBiasSoftmax" if bias else "__cudnn$fmhaSoftmax"
     mask_type = "PADDING" if lengths else "NO_MASK"
 

@@ -55,11 +55,12 @@ REFUSED = {
 # Their matrices along the sequence, or their attention blocks, are built for one length:
 # max_position_embeddings.
 FIXED_LENGTH = ("fnet", "sparse_mixer", "bigbird")
-FLOAT32_ONLY = ("mobilebert", "kernel")  # they add float32 to lower precision inside, which fails
+# encoders that fail in lower precision, because they add float32 to it
+FLOAT32_ONLY = ("mobilebert", "kernel")
 # Options that draw random numbers without our seed, or own variables that our weights do not
 # replace.
 IMPURE = ("redraw", "use_gradient_checkpointing")
-BERT_PRODUCTS = ("bert", "bert_v2", "albert")  # they compute the same matrix products as ours
+BERT_PRODUCTS = ("bert", "bert_v2", "albert")  # encoders with the same matrix products as ours
 # Model Garden's poolers are not used: our own heads compute the sentence vectors.
 POOLERS = ("pooler_transform", "cls_transform", "pooler")
 

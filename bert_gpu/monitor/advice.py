@@ -15,7 +15,8 @@ SUSTAINED_SECONDS = 60.0
 WAITS = 0.2  # share of the time in which training waits for data
 BUSY = 90.0  # percent of GPU utilisation above which waiting does not matter
 THROTTLED = 0.5  # share of the samples
-POWER_CLOCK = 0.75  # of the highest: GPUs at their power limit are often somewhat below it
+# share of the highest clock: GPUs at their power limit are often somewhat below it
+POWER_CLOCK = 0.75
 SLOW_CLOCK = 0.8  # share of the other GPUs' median
 VALIDATION = 0.25  # share of the session that validation takes
 VALIDATIONS = 3  # validations before the first warning about them
@@ -31,10 +32,10 @@ class SlowdownWarnings:
         self.warn = warn
         self.kind = kind
         self.warned: set[str] = set()  # topics
-        # of the last minute: (seconds that a line covers, its values)
+        # lines of the last minute: (seconds that a line covers, its values)
         self.lines: collections.deque[tuple[float, Mapping[str, Any]]] = collections.deque()
         self.since: float | None = None  # seconds at the last line
-        self.seconds = self.validation_seconds = 0.0  # of the session
+        self.seconds = self.validation_seconds = 0.0  # seconds of this session
         self.num_validations = 0
 
     def observe(self, values: Mapping[str, Any]) -> None:

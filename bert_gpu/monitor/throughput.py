@@ -47,7 +47,8 @@ PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
     "rtx 3060 ti": (32.4, 16.2, 16.2),
     "rtx 3070": (40.6, 20.3, 20.3),
     "rtx 3070 ti": (43.5, 21.7, 21.7),
-    "rtx 3080": (59.5, 29.8, 29.8),  # of 10 GB; that of 12 GB has the same name and 3 % more
+    # the card with 10 GB; the one with 12 GB has the same name and 3 % more
+    "rtx 3080": (59.5, 29.8, 29.8),
     "rtx 3080 ti": (68.2, 34.1, 34.1),
     "rtx 3090": (71, 35.6, 35.6),
     "rtx 3090 ti": (80, 40, 40),

@@ -89,7 +89,8 @@ def lookup(signed: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return (cells, midpoints) for magnitudes: the code of each cell's lowest value, int32; the
     value at which the next code begins, float32.
     """
-    magnitudes = dynamic_map(signed)[127 if signed else 0 :].astype(np.float64)  # from 0 to 1
+    # values from 0 to 1
+    magnitudes = dynamic_map(signed)[127 if signed else 0 :].astype(np.float64)
     midpoints = ((magnitudes[:-1] + magnitudes[1:]) / 2).astype(np.float32)
     lowest = np.arange(FIRST_BINADE, ONE + 1, 1 << CELL_SHIFT, dtype=np.int32).view(np.float32)
     cells = np.searchsorted(midpoints, lowest, side="right").astype(np.int32)

@@ -423,7 +423,7 @@ def mark_blocks(
             where = f"line {num_lines + error.index + 1}"
             raise UserError(f"{where} {error.problem}", error.remedy, where=name) from None
         offset, num_documents, num_sentences, num_bytes, num_empty = place
-        counted_to = 0  # offset in these lines up to which num_sentences counts
+        counted_to = 0  # offset in these lines up to which sentences are counted in num_sentences
         while True:
             # A block ends at the first document that starts after block_bytes.
             missing = marks[-1].num_bytes + block_bytes - num_bytes

@@ -31,12 +31,13 @@ from bert_gpu.text.corpus import Block
 
 # Of text. One process counts the words of so much in about the time that another takes to start.
 IN_PROCESS_BYTES = 256 << 20
-GROUPS_PER_WORKER = 8  # at least, so that workers finish together and progress is visible
-GROUP_BYTES = 64 << 20  # of text in a group, to within a block, so that a result stays small
+# least number of groups, so that workers finish together and progress is visible
+GROUPS_PER_WORKER = 8
+GROUP_BYTES = 64 << 20  # bytes of text in a group, to within a block, so that a result stays small
 POLL_SECONDS = 0.2  # between two readings of the progress
 # A Report is called with (bytes of text, tokens) done since its last call.
 Report = Callable[[int, int], object]
-process_call: Callable[[Any], Any]  # in a worker process: the function that it runs
+process_call: Callable[[Any], Any]  # the function that a worker process runs
 
 
 @dataclasses.dataclass

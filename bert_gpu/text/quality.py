@@ -30,15 +30,15 @@ from bert_gpu.text.tokenizers.wordpiece import (
 from bert_gpu.text.vocabulary import wordpiece_learner
 
 NUM_SAMPLES = 16
-SAMPLE_BYTES = 1 << 14  # of text in each sample, about
+SAMPLE_BYTES = 1 << 14  # approximate bytes of text in each sample
 MIN_LONE_SENTENCES = 50  # sentences of a text that is one document; fewer are a small experiment
 MAX_SENTENCES_PER_DOCUMENT = 20_000  # a long novel has 10,000
 COMMON_SHARE = 0.5  # a shape that more than this share of documents or lines has is the rule
 # the greatest shares without a warning
-MARKUP_SHARE = 0.05  # of sentences with markup, or like JSON
-UNKNOWN_SHARE = 0.05  # of unknown tokens
-UNUSED_SHARE = 0.01  # of pieces that are never used
-COPIES_SHARE = 0.2  # of sentences that are copies
+MARKUP_SHARE = 0.05  # a larger share of sentences with markup, or like JSON, brings a warning
+UNKNOWN_SHARE = 0.05  # a larger share of unknown tokens brings a warning
+UNUSED_SHARE = 0.01  # a larger share of pieces that no text uses brings a warning
+COPIES_SHARE = 0.2  # a larger share of sentences that are copies brings a warning
 NUM_UNKNOWN_SHOWN = 10
 MARKUP = re.compile(
     rb"</?[A-Za-z][A-Za-z0-9]*(?:\s[^<>]*)?/?>|&(?:[a-z]{2,6}|#\d+);|\[\[[^\]]+\]\]|\{\{|\]\(http"
@@ -55,7 +55,7 @@ HEADERS = {
 MIN_TABLE_ROWS = 2  # below the header
 SENTENCE_END = re.compile(r"[.!?:;…。！？][\"'”’»)\]]*$")
 FEW_LINES = 20  # fewer lines are no sample of a text
-INSIDE_SHARE = 0.05  # at least this share of the lines of wrapped prose has a sentence's end inside
+INSIDE_SHARE = 0.05  # wrapped prose has a sentence's end inside at least this share of its lines
 
 
 def sample(

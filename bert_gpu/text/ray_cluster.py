@@ -247,7 +247,7 @@ def remote_call(ray: ModuleType) -> Any:
     return ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")(call)
 
 
-# in a worker process: the function of the job, by its reference
+# the function that a worker process runs, by its reference
 functions: dict[Any, Callable[[Any, parallel.Report], Any]] = {}
 
 

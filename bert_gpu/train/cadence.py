@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 from bert_gpu.train.config import CadenceConfig, shares
 
-DEFAULT_PASSES = 40  # over the text, as BERT's pretraining made (Devlin et al. 2018, appendix A.2)
+# passes over the text, as in BERT's pretraining (Devlin et al. 2018, appendix A.2)
+DEFAULT_PASSES = 40
 
 
 def num_steps_of(

@@ -20,9 +20,9 @@ from bert_gpu.train.state import TrainState
 if TYPE_CHECKING:
     from bert_gpu.train.run import Run
 
-MAX_ROLLBACKS = 3  # of a run; it stops at the next divergence
-HORIZON = 100  # steps of the running mean
-MAX_LOSS_JUMP = 3.0  # nats
+MAX_ROLLBACKS = 3  # a run stops at the next divergence
+HORIZON = 100  # steps that the running mean covers
+MAX_LOSS_JUMP = 3.0  # nats above the running mean
 
 
 class DivergenceFound(Exception):

@@ -112,7 +112,8 @@ def next_try(sizes: Sequence[int], good: int, bad: int, taken: Mapping[int, floa
     share = taken[size]
     guess = index_of(2 * size)
     most = index_of(MAX_GROWTH * size)
-    # at most half the size: between close sizes, shares differ by other causes as well
+    # at most half the size: shares of sizes that are close to each other differ by other
+    # causes as well
     smaller = max((other for other in taken if 2 * other <= size), default=None)
     if smaller is not None and share > taken[smaller]:
         size_of_share = (size - smaller) / (share - taken[smaller])

@@ -22,7 +22,8 @@ if typing.TYPE_CHECKING:
     from bert_gpu.devices.devices import Devices
     from bert_gpu.model.weights import WeightSpec
 
-optimizers = LazyModule("bert_gpu.optim.optimizers")  # which needs TensorFlow
+# imported when used, because it needs TensorFlow
+optimizers = LazyModule("bert_gpu.optim.optimizers")
 
 TOKEN_BYTES = 12  # input_ids, input_mask and segment_ids as int32
 

@@ -46,7 +46,7 @@ from bert_gpu.train.step import TrainStep
 if typing.TYPE_CHECKING:
     from bert_gpu.train.loop import Loop
 
-NO_GPU_BATCH = 32  # of --train_batch_size=auto on the CPU
+NO_GPU_BATCH = 32  # the batch that --train_batch_size=auto takes on the CPU
 
 S = typing.TypeVar("S", bound=RunSettings)  # the settings of a command
 

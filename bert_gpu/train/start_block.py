@@ -25,7 +25,8 @@ from bert_gpu.train.memory_check import format_size
 if TYPE_CHECKING:
     from bert_gpu.train.run import Run
 
-MANY_PASSES = 1000  # over the text; even pretrainings on little text take fewer (40 by default)
+# passes over the text; even pretrainings on little text make fewer (40 by default)
+MANY_PASSES = 1000
 FEW_STEPS = 100  # fewer than these, where a recipe sets the length, bring a warning
 LENGTHS = ("num_train_steps", "num_train_epochs")
 

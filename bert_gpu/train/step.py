@@ -409,7 +409,8 @@ class TrainStep:
         )
         gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in gradients.items()}
         if not self.num_micro_batches == self.devices.num_replicas == 1:
-            # they are added up; otherwise the update casts them to float32
+            # accumulated gradients are added up in float32; others are cast by the
+            # update
             gradients = {name: tf.cast(value, tf.float32) for name, value in gradients.items()}
         return gradients, losses
 

@@ -7,7 +7,7 @@ one is a line fitted around each point with Gaussian weights (local linear regre
 
 import numpy as np
 
-NUM_BINS = 240  # of a curve, over its own range
+NUM_BINS = 240  # points of a curve, spread over its own range
 
 
 def finite(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -37,15 +37,16 @@ from bert_gpu.watch.style import (
 
 SMOOTHING = 0.02  # width over which training curves are smoothed, as a share of a run
 INCHES = (4.6, 2.75)  # width and height of a picture
-DOTS_PER_INCH = 200  # of a PNG
+DOTS_PER_INCH = 200  # resolution of a PNG
 AXIS_TITLES = dict(step="steps", tokens="real tokens", hours="hours")
 MARGINS = dict(left=0.115, right=0.975, bottom=0.17, top=0.97)  # shares of a picture
 HEADROOM = 1.05  # upper end of an axis that begins at 0, relative to the highest value
 TITLED_TOP = 0.9  # upper margin of a picture with a title
 MINUTES_BELOW = 2.0  # hours; a chart of runs that are all shorter has an axis in minutes
-NAME_CHARACTERS = 28  # of a run beside its bar or in a legend
-NUM_NAMES = 12  # in a legend
-MAX_DECADES_WITHOUT_POWERS = 1.5  # of a logarithmic axis whose ticks are not powers of ten
+NAME_CHARACTERS = 28  # longest name of a run beside its bar or in a legend
+NUM_NAMES = 12  # the most names in a legend
+# range of a logarithmic axis up to which its ticks are not powers of ten
+MAX_DECADES_WITHOUT_POWERS = 1.5
 STYLE: dict[Any, Any] = {  # matplotlib's own type lists every key that there is
     "font.size": 9.5,
     "axes.edgecolor": GRID,

@@ -27,7 +27,7 @@ from bert_gpu.watch.style import slugs
 if typing.TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MARK_BYTES = 2000  # at the beginning of a report's files, which contain the name bert-gpu
+MARK_BYTES = 2000  # bytes at the beginning of a report's files, which contain the name bert-gpu
 
 
 class Report(typing.NamedTuple):

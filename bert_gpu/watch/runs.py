@@ -19,8 +19,8 @@ from bert_gpu.runs.metrics import parse_line
 from bert_gpu.runs.progress import RunRecord
 from bert_gpu.watch.run_data import EVAL, as_name, distinct, find_below, is_validation, state_of
 
-TAIL_BYTES = 1 << 16  # at the end of metrics.jsonl, which are read and checked
-MAX_BYTES = 1 << 24  # at its end, which are searched for a kind of line that these lack
+TAIL_BYTES = 1 << 16  # bytes at the end of metrics.jsonl that are read and checked
+MAX_BYTES = 1 << 24  # bytes at its end that are searched for a kind of line that the tail lacks
 DAMAGED = "damaged"
 NOT_KNOWN = (  # keys that are None for a damaged run
     *("problem", "step", "num_steps", "loss", "eval_loss", "eval_step"),

@@ -13,7 +13,7 @@ from bert_gpu.base.errors import shortened
 from bert_gpu.watch.run_data import Run
 from bert_gpu.watch.style import ACTIVITIES, short_number, slug
 
-TRIAL_SETTINGS = ("seed", "output_dir", "init_checkpoint")  # in which trials may differ
+TRIAL_SETTINGS = ("seed", "output_dir", "init_checkpoint")  # settings in which trials may differ
 NOT_COMPARED = ("output_dir", "training_data.made.tokenizer")  # left out of the differences
 
 

@@ -124,7 +124,7 @@ class Table:
                     if self.is_headed:
                         line = reader.line_num + 1
                         continue
-                if not cells and blank is None:  # at the end of the file it is no row
+                if not cells and blank is None:  # an empty line at the end of the file is no row
                     blank = line
                 elif cells and blank is not None:
                     yield from self._broken(blank, 0)

@@ -21,7 +21,7 @@ KINDS = dict(  # {kind: the module of its task type, interface.py}
     tagging="token_classification",
     answers="question_answering",
 )
-ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # of tables; the content of a .json decides
+ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # endings of tables; the content of a .json decides
 SHARD = "-00000-of-00001.parquet"  # ends the only file of a split on the hub of Hugging Face
 SPLITS = ("train", "dev", "test")
 

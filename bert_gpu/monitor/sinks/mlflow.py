@@ -39,7 +39,7 @@ class MLflow(Sink):
         self.uri = os.environ.get(URI)
         self.lines: queue.Queue[tuple] = queue.Queue(WAITING)  # (step, milliseconds, values)
         self.error: Exception | None = None
-        self.ends: Any = object()  # in place of values: no more lines follow
+        self.ends: Any = object()  # stands in place of values when no more lines follow
         self.thread = threading.Thread(target=self._send, name="mlflow", daemon=True)
         self.thread.start()
 

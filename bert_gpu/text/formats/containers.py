@@ -18,7 +18,7 @@ from bert_gpu.text.config import TextFormat
 from bert_gpu.text.formats.encodings import ENDINGS, check_plain, not_utf8
 from bert_gpu.text.formats.plain import BadLine, cut_at_lines, text_of_record
 
-ROWS_PER_BATCH = 256  # of parquet and arrow
+ROWS_PER_BATCH = 256  # rows of parquet and arrow that are read at once
 READ_BYTES = 1 << 20
 # In characters. A longer cell or object comes from a quotation mark or a brace that nothing closes.
 LONGEST_CELL = 1 << 26
@@ -43,7 +43,7 @@ OTHER_DELIMITERS = {
     ",": "give --input_format=csv",
 }
 MAX_TITLE_CHARACTERS = 50  # characters in the name of a column; more are a text
-MAX_TITLE_SPACES = 4  # spaces in the name of a column
+MAX_TITLE_SPACES = 4  # stands for the spaces in the name of a column
 # between objects in a row, and between those in an array
 SEPARATORS = re.compile(r"[ \t\r\n]*"), re.compile(r"[ \t\r\n,]*")
 HEAD_BYTES = 256  # first bytes of a file from which its kind is recognised

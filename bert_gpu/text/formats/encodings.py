@@ -69,7 +69,7 @@ DOCUMENTS = {
     ),
     (b"PK\x03\x04", b"application/epub+zip"): ("an EPUB", "pandoc -f epub -t plain FILE"),
 }
-ENTRY_BYTES = 200  # they include the name of the first entry, and the content of a `mimetype`
+ENTRY_BYTES = 200  # bytes that include the name of the first entry, and the content of a `mimetype`
 BYTE_ORDER_MARKS = {  # the longer ones first
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",

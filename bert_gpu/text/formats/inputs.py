@@ -94,7 +94,7 @@ def find_inputs(
         examples = ", ".join(left_out[:3]) + (", ..." if len(left_out) > 3 else "")
         lines.append(f"input: left out, because bert-gpu wrote them: {examples}")
     formats = [text_format.replaced(kind) for kind, _ in decisions]
-    vocabularies = FILE_NAMES.values()  # these are not text, whatever their endings are
+    vocabularies = FILE_NAMES.values()  # vocabularies are not text, whatever their endings are
     others = [
         path for path in others if os.path.basename(path) not in vocabularies and not is_own(path)
     ]

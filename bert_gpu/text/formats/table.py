@@ -111,7 +111,8 @@ FORMATS = {
             help="arrow = also data sets that Hugging Face's library saved on disk",
             description="Arrow: every row is a document",
             endings=(".arrow", ".feather"),
-            magic=(b"ARROW1", b"\xff\xff\xff\xff"),  # of a file; of a stream that `datasets` saved
+            # the beginnings of an Arrow file, and of a stream that `datasets` saved
+            magic=(b"ARROW1", b"\xff\xff\xff\xff"),
             text_in="column",
             is_streamed=False,
             reads_path=True,

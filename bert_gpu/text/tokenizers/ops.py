@@ -117,7 +117,8 @@ class CharacterMap(tf.Module):
         is_listed = tf.gather(self.codes, entries) == flat
         lengths = tf.where(is_listed, tf.gather(self.lengths, entries), 1)
         ends = tf.concat([[0], tf.cumsum(lengths)], 0)
-        sources = tf.repeat(tf.range(tf.size(flat)), lengths)  # of each new character
+        # the index of the character that each new one comes from
+        sources = tf.repeat(tf.range(tf.size(flat)), lengths)
         offsets = tf.range(tf.size(sources)) - tf.gather(ends, sources)
         starts = tf.where(is_listed, tf.gather(self.starts, entries), 0)
         replaced = tf.gather(self.pool, tf.gather(starts, sources) + offsets)

@@ -16,7 +16,8 @@ from bert_gpu.text.parallel import LOCAL, Report, Workers, map_blocks
 from bert_gpu.text.tokenizers import sentence_piece
 from bert_gpu.text.vocabulary import wordpiece_learner
 
-# of text; a larger corpus is sampled. Words that do not occur in a gigabyte would get no piece.
+# bytes of text that are read; a larger corpus is sampled. Words that do not occur in a gigabyte
+# would get no piece.
 SAMPLE_BYTES = 1 << 30
 
 

@@ -15,7 +15,7 @@ from bert_gpu.text.tokenizers.basic import uncase
 
 # the greatest shares of letters that may change without a warning
 ACCENTS_SHARE = 0.15  # French has 9 %, Czech and Greek 14 %, Vietnamese 27 %
-LETTERS_SHARE = 0.003  # of all other scripts
+LETTERS_SHARE = 0.003  # the limit for letters of all other scripts
 # Beginnings of the names of characters of scripts whose marks are accents. Names of marks that
 # belong to no script begin with COMBINING; after composition they are rare.
 ACCENTED = ("LATIN ", "GREEK ", "COMBINING ")

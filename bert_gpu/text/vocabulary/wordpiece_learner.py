@@ -27,9 +27,10 @@ WORDS_PER_PIECE = 3  # a large vocabulary needs more than MAX_WORDS words
 # the learner's time grows with the square of it; longer "words" are mostly addresses and tables
 MAX_WORD_CHARACTERS = 30
 MIN_PIECE_COUNT = 2  # a piece that occurs once teaches nothing
-# of all characters of the text; words with a rarer one become [UNK], unless it is ASCII
+# share of all characters of the text that get a piece; words with a rarer one become [UNK],
+# unless it is ASCII
 CHARACTER_COVERAGE = 0.9999
-ROUNDS = 4  # of the learner; its default
+ROUNDS = 4  # the learner's default number of rounds
 # The search ends at most this share above the size; the rarest pieces beyond the size are dropped.
 SIZE_SLACK = 0.05
 
