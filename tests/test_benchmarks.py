@@ -42,7 +42,8 @@ def run(name, *flags, python=sys.executable, **variables):
     folder that is not the checkout. Flags may be several in a string.
     """
     environment = {key: os.environ[key] for key in os.environ.keys() - set(TENSORFLOW_VARIABLES)}
-    environment |= dict(CUDA_VISIBLE_DEVICES="-1", COLUMNS="200") | variables
+    # threads of PyTorch that wait for each other are slow on a machine that does other work, too
+    environment |= dict(CUDA_VISIBLE_DEVICES="-1", COLUMNS="200", OMP_NUM_THREADS="1") | variables
     words = [word for flag in flags for word in shlex.split(str(flag))]
     process = [python, str(FOLDER / f"{name}.py"), *words]
     result = subprocess.run(process, env=environment, cwd="/", capture_output=True, text=True)
