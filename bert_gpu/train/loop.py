@@ -181,8 +181,8 @@ class Loop:
     def _calls(self) -> Generator[Call, None, None]:
         """Yield one call after another, prepared in advance by a thread.
 
-        With a batch ramp the thread only reads ahead, because the number of records of a step
-        is known only when the step begins.
+        With a batch ramp the thread only reads ahead, because the size of a step is
+        known only when the step begins.
         """
         rows = self.plan.open_rows(self.data, self.progress.records)
         if not self.plan.is_ramped:
