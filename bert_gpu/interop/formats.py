@@ -11,11 +11,11 @@ import os
 import typing
 from collections.abc import Mapping
 
-import numpy as np
-
 from bert_gpu.model.config import ModelConfig
 
 if typing.TYPE_CHECKING:
+    import numpy as np
+
     from bert_gpu.interop.config import ExportConfig
     from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
@@ -76,7 +76,7 @@ class Model(typing.NamedTuple):
     """
 
     config: ModelConfig
-    weights: dict[str, np.ndarray]
+    weights: dict[str, "np.ndarray"]
     notes: Notes
     tokenizer: "Tokenizer | None" = None
     card: Mapping[str, Mapping[str, str]] | None = None

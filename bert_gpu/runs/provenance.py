@@ -72,7 +72,7 @@ def weights_hash(weights: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(name.encode())
-        digest.update(np.ascontiguousarray(weights[name]).data)
+        digest.update(np.ascontiguousarray(weights[name]).view(np.uint8).data)
     return digest.hexdigest()[:12]
 
 

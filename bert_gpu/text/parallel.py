@@ -40,7 +40,7 @@ Report = Callable[[int, int], object]
 process_call: Callable[[Any], Any]  # the function that a worker process runs
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Pool(abc.ABC):
     """Runs tasks. num_workers: how many at a time."""
 
