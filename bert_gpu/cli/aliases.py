@@ -166,6 +166,13 @@ ROWS = (
         "note",
         {
             "predict_batch_size": "predictions use --eval_batch_size",
+        },
+    ),
+    *entries(
+        (GOOGLE, HUGGING_FACE),
+        ("classify",),
+        "note",
+        {
             "n_best_size": "nbest_predictions.json has 20 answers for each question",
         },
     ),
