@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import fields_of
 from bert_gpu.cli import flags, training
 from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.data.inputs import (
@@ -16,7 +17,7 @@ from bert_gpu.data.inputs import (
     read_manifests,
     split_patterns,
 )
-from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.config import ShapeConfig
 from bert_gpu.pretrain.config import RUN_FIELDS, PretrainSettings, check_data, resolve_model
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.train.config import BatchConfig, fit_sizes
@@ -47,7 +48,7 @@ EXAMPLE = (
 )
 
 
-CLASSES = training.classes_of(PretrainSettings, ModelConfig)
+CLASSES = training.classes_of(PretrainSettings, ShapeConfig)
 MAIN = {
     "Data in, model out": ("input_file", "output_dir", "init_checkpoint", "overwrite"),
     "The model": ("model", "recipe"),
@@ -86,7 +87,7 @@ def main(argv: list[str], in_program: bool = False) -> TrainingResult | str:
     with parsed.naming_origins():
         common = parsed.make(flags.CommonConfig)
         settings = training.read_settings(
-            parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig)
+            parsed, PretrainSettings, architecture=parsed.overrides(ShapeConfig)
         )
         check_model(settings)
         check_phase(parsed, settings, common)
@@ -94,7 +95,7 @@ def main(argv: list[str], in_program: bool = False) -> TrainingResult | str:
             parsed.save_config(
                 common.save_config,
                 # without the model, whose size may depend on the data
-                [parsed.make(kind) for kind in CLASSES if kind is not ModelConfig],
+                [parsed.make(kind) for kind in CLASSES if kind is not ShapeConfig],
             )
         if common.show_config:
             return show_config(parsed, settings)
@@ -151,7 +152,8 @@ def show_config(parsed: flags.Parsed, settings: PretrainSettings) -> str:
         lines.append(f"# {settings.inputs.input_file}: no data yet; it determines vocab_size")
     model = resolve_model(settings, length, vocab_size, device_kind, earlier_settings)
     batch = fit_sizes(settings.batch, settings.flexible, num_replicas, earlier_settings)
-    resolved = {BatchConfig: batch, ModelConfig: model}
+    shape = ShapeConfig(**{name: getattr(model, name) for name in fields_of(ShapeConfig)})
+    resolved = {BatchConfig: batch, ShapeConfig: shape}
     configs = [resolved[kind] if kind in resolved else parsed.make(kind) for kind in CLASSES]
     return "\n".join([*lines, flags.describe(parsed, configs)])
 

@@ -596,7 +596,7 @@ def choose_length(
         return length
     if notes is not None and notes.max_seq_length:
         return notes.max_seq_length
-    longest = start.model.max_position_embeddings
+    longest = start.model.num_positions
     default = longest if notes and task.kind in table.TEXT_KINDS else task.max_seq_length
     return start.encoder.fixed_length or min(length or default, longest)
 

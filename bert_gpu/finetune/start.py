@@ -363,10 +363,10 @@ def checked_tokenizer(config: StartConfig, path: str, model: ModelConfig) -> Tok
         in_file = read_config_of(config.bert_config_file, model).to_dict()
         in_model = model.to_dict()
         changed = [
-            f"{name} {in_file[name]}, there {in_model[name]}"
+            f"{name} {in_file.get(name)}, there {in_model[name]}"
             for name in in_model
             if name not in (*DROPOUT, "initializer_range")
-            and in_file[name] != in_model[name]
+            and in_file.get(name) != in_model[name]
             # the size in the file may be the number of pieces, without those added as padding
             and not (name == "vocab_size" and in_file[name] < in_model[name])
         ]
@@ -393,15 +393,15 @@ def check_fits(
     """Raise UserError when the model does not support `max_seq_length` tokens, the pairs among the
     examples, or the precision.
 
-    A model without segment embeddings (type_vocab_size=0, Cramming) separates the texts of a pair
-    by [SEP].
+    A model without segment embeddings (type_vocab_size=0, Cramming), or of a family that has one
+    for all tokens, separates the texts of a pair by [SEP].
     """
     model = start.model
     encoder = start.encoder
     where = f"the model ({start.path})"
-    if max_seq_length > model.max_position_embeddings:
+    if max_seq_length > model.num_positions:
         raise UserError(
-            f"{where} has {model.max_position_embeddings} positions",
+            f"{where} has {model.num_positions} positions",
             "give at most that many",
             setting="max_seq_length",
             value=max_seq_length,
@@ -415,7 +415,7 @@ def check_fits(
         )
     encoder.check(max_seq_length, precision)
     pairs = [part.path for part in examples if part.has_pairs]
-    if pairs and model.type_vocab_size == 1:
+    if pairs and model.type_vocab_size == 1 and model.model_family == "bert":
         raise UserError(
             f"has pairs, but {where} has one segment (type_vocab_size=1)",
             "--text_b= takes the first texts alone",

@@ -59,7 +59,7 @@ class Embedder:
         self.pooling = config.pooling or own.pooling or "cls"
         self.is_normalized = own.is_normalized and config.pooling is None
         self.width = model.hidden_size
-        limit = model.max_position_embeddings
+        limit = model.num_positions
         default = min(notes.max_seq_length or DEFAULT_LENGTH, limit)
         self.max_seq_length = config.max_seq_length or default
         if self.max_seq_length > limit:

@@ -49,7 +49,7 @@ class MaskFiller:
             needs=mlm_weights,
             consequence=", so it cannot guess words; name a pretrained model, not a classifier",
         )
-        self.max_seq_length = self.opened.config.max_position_embeddings
+        self.max_seq_length = self.opened.config.num_positions
         hidden = tf.TensorSpec([None, None, self.opened.config.hidden_size], self.opened.dtype)
         self.encode = self.opened.compile(self.opened.hidden, *ROWS)
         self.score = self.opened.compile(self._score, hidden, tf.TensorSpec([None], tf.int32))

@@ -76,7 +76,7 @@ def architecture(model: Model) -> dict[str, str]:
         "Weights": f"{num_weights:,}",
         "Layers": f"{config.num_hidden_layers} of width {config.hidden_size}, "
         f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}",
-        "Longest text": f"{model.notes.max_seq_length or config.max_position_embeddings} tokens",
+        "Longest text": f"{model.notes.max_seq_length or config.num_positions} tokens",
     }
     if not config.is_classic:
         values = config.to_dict()

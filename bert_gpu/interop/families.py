@@ -51,8 +51,8 @@ class Family(typing.NamedTuple):
       prefix: beginning of the names of the encoder's tensors in a class with heads; "" where they
         have none.
       parts: {stem of our names: stems of their names, separated by spaces}; {} stands for the
-        layer's index. A key that is the whole name of a weight maps to whole names. None: their
-        names and layouts are ours.
+        layer's index. A class does not have the weights whose stem is no key. A key that is the
+        whole name of a weight maps to whole names. None: their names and layouts are ours.
       decoder: stem of the layer that scores masked words; its weight repeats the word embeddings.
       architectures: the keys of ARCHITECTURES that the family has classes for.
       unused_positions: rows of the table of positions before the row of the first token.
@@ -90,7 +90,9 @@ class Family(typing.NamedTuple):
         return next(architectures, None)
 
     def names(self, name: str) -> list[str]:
-        """Return their names of the tensors that make up one of our weights."""
+        """Return their names of the tensors that make up one of our weights; [] where they have no
+        such weight.
+        """
         if self.parts is None:
             return [name]
         if name in self.parts:
@@ -101,7 +103,7 @@ class Family(typing.NamedTuple):
         if layer != first:
             stem = f"layer/{rest}"
         end = self.leaves[f"norm/{leaf}" if stem.endswith("norm") else leaf]
-        return [f"{part.format(layer)}{end}" for part in self.parts[stem].split()]
+        return [f"{part.format(layer)}{end}" for part in self.parts.get(stem, "").split()]
 
     def with_prefix(self, name: str) -> str:
         """Return a tensor's name in a class with heads; `name` may lack the prefix, as in the bare
@@ -171,10 +173,11 @@ class Family(typing.NamedTuple):
         weights = {}
         missing = []
         for name, spec in specs.items():
-            if their_names.issuperset(theirs := self.names(name)):
+            theirs = self.names(name)
+            if theirs and their_names.issuperset(theirs):
                 shape = self.shape(name, spec.shape)
                 weights[name] = self.to_ours(name, [read(their, shape) for their in theirs])
-            elif is_expected(name):
+            elif theirs and is_expected(name):
                 missing.append(name)
         return weights, missing
 

@@ -169,7 +169,9 @@ def read(path: str) -> Model:
         arrays = [flat(config, name, variables[their].numpy()) for their in theirs]
         weights[name] = np.ascontiguousarray(np.concatenate(arrays, -1))
         check_finite(prefix, name, weights[name])
-    return Model(config, weights, Notes([], [], guess_architecture(weights.__contains__), ()))
+    return Model(
+        config, weights, Notes([], [], guess_architecture(lambda name, _: name in weights), ())
+    )
 
 
 def restore(path: str, prefix: str, pretrainer: Any, classifiers: Mapping[str, Any]) -> set[str]:

@@ -116,7 +116,7 @@ def read(path: str) -> Model:
             "correct it",
             where=path,
         )
-    architecture = heads.guess_architecture(weights.__contains__)
+    architecture = heads.guess_architecture(lambda name, _: name in weights)
     return Model(config, weights, Notes(missing, unused, architecture, ()))
 
 

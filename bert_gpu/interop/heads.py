@@ -163,11 +163,12 @@ def architecture_of(names: Iterable[str]) -> str:
     return max(fitting, key=ranks.__getitem__, default="BertModel")
 
 
-def guess_architecture(has: Callable[[str], bool]) -> str:
+def guess_architecture(has: Callable[[str, str], bool]) -> str:
     """Return the class of transformers of a model whose files name no known class. has: returns
-    whether the model has one of our weights.
+    whether the model has one of our weights, (weight, class that would be named) -> bool.
     """
-    return next(name for weights, name in ARCHITECTURES_BY_WEIGHTS if all(map(has, weights)))
+    rows = ARCHITECTURES_BY_WEIGHTS
+    return next(name for weights, name in rows if all(has(weight, name) for weight in weights))
 
 
 def is_left_out(name: str, architecture: str) -> bool:

@@ -28,7 +28,7 @@ from bert_gpu.interop.heads import (
     is_left_out,
     specs_of,
 )
-from bert_gpu.interop.relatives import Relative, read_shape, relative_of
+from bert_gpu.interop.relatives import Relative, own_relative, read_shape, relative_of
 from bert_gpu.interop.tensors import read_tensors
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
@@ -81,8 +81,9 @@ def read_model(folder: str) -> tuple[ModelConfig, dict[str, np.ndarray], Notes]:
     class_name = (values.get("architectures") or [None])[0]
     foreign = None
 
-    def has(weight: str) -> bool:
-        return tensors.keys() >= set(family.names(weight))
+    def has(weight: str, architecture: str) -> bool:
+        names = family.of(architecture).names(weight)
+        return bool(names) and tensors.keys() >= set(names)
 
     architecture = family.architecture_of(class_name) or guess_architecture(has)
     head = ARCHITECTURES[architecture].own
@@ -141,7 +142,7 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
             value="huggingface",
         )
     relative = relative_of(config, architecture)
-    length = model.notes.max_seq_length
+    length = model.notes.max_seq_length or config.num_positions
     files = tokenizer_files(model.tokenizer, config, must_open=True, max_seq_length=length)
     if relative is None:
         write_own(model, folder, is_whole_model=True)
@@ -177,14 +178,18 @@ def write_own(
     """
     config = model.config
     notes = model.notes
-    files = tokenizer_files(model.tokenizer, config, max_seq_length=notes.max_seq_length)
+    length = notes.max_seq_length or config.num_positions
+    files = tokenizer_files(model.tokenizer, config, max_seq_length=length)
     files |= {**(model.task or {}), **(more or {})}
     usage = card.own_usage(notes.architecture)
+    relative = own_relative(config, notes.architecture)
     if config.has_own_encoder:
-        usage |= card.transformers_usage(notes.architecture, remote=not config.is_classic)
+        remote = not (config.is_classic or relative)
+        usage |= card.transformers_usage(notes.architecture, remote)
     files["README.md"] = card.readme(model, usage, library="transformers")
     _write_folder(model, folder, files, is_whole_model=is_whole_model)
-    return f"{folder}: {family_of(config).class_of(notes.architecture)}"
+    family = relative.family if relative else family_of(config)
+    return f"{folder}: {family.class_of(notes.architecture)}"
 
 
 def write_model(
@@ -212,7 +217,8 @@ def _write_folder(
     relative: Relative | None = None,
     is_whole_model: bool = False,
 ) -> None:
-    """Write a model's folder in Hugging Face's format, as a relative's class or as ours.
+    """Write a model's folder in Hugging Face's format: as a relative's class, as that of the family
+    which the model came from, or as ours.
 
     The bytes depend on the arguments alone. The folder is replaced as a whole when it is complete;
     other files of the old folder stay.
@@ -228,6 +234,7 @@ def _write_folder(
     """
     config = model.config
     notes = model.notes
+    relative = relative or own_relative(config, notes.architecture)
     family = relative.family if relative else family_of(config)
     code, more = ({}, {}) if relative else _code_for(config)
     more |= score_meaning(notes.architecture, notes.problem_type)
@@ -293,7 +300,7 @@ def _their_tensors(
     tensors: dict[str, np.ndarray] = {}
     specs = specs_of(open_encoder(config), architecture, _num_classes(OWN, architecture, weights))
     for name, spec in specs.items():
-        if is_left_out(name, architecture):
+        if is_left_out(name, architecture) or not family.names(name):
             continue
         if name not in weights:
             if name.startswith("pooler/") and architecture == "BertModel":

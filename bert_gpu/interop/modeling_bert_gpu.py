@@ -69,6 +69,8 @@ class BertGpuConfig(PretrainedConfig):
         pooling: str = "first",
         pooler_size: int | None = None,
         encoder: str | None = None,
+        first_position: int = 0,
+        pooler_act: str = "tanh",
         pad_token_id: int = 0,
         **more: Any,
     ) -> None:
@@ -98,6 +100,8 @@ class BertGpuConfig(PretrainedConfig):
         self.pooling = pooling
         self.pooler_size = pooler_size
         self.encoder = encoder
+        self.first_position = first_position
+        self.pooler_act = pooler_act
         super().__init__(pad_token_id=pad_token_id, **more)
 
 
@@ -251,11 +255,11 @@ class BertGpuPreTrainedModel(PreTrainedModel):
         x = inputs_embeds
         batch_size, length = x.shape[:2]
         if config.type_vocab_size:
-            if token_type_ids is None:
+            if token_type_ids is None or config.type_vocab_size == 1:
                 token_type_ids = x.new_zeros((batch_size, length), dtype=torch.long)
             x = x + functional.embedding(token_type_ids, getattr(self, "embeddings/segment"))
         if config.position_embedding_type == "absolute":
-            x = x + getattr(self, "embeddings/position")[:length]
+            x = x + getattr(self, "embeddings/position")[config.first_position :][:length]
         if config.position_embedding_type == "scaled_sinusoidal":
             scale = getattr(self, "embeddings/position_scale").float()
             x = x + (sinusoids(length, x.shape[-1], x.device) * scale).to(x.dtype)
@@ -322,11 +326,9 @@ class BertGpuPreTrainedModel(PreTrainedModel):
         config = self.config
         x = self._embed(input_ids, token_type_ids, inputs_embeds)
         length = x.shape[1]
-        if length > config.max_position_embeddings:
-            raise ValueError(
-                f"a row of {length} tokens; "
-                f"the model has {config.max_position_embeddings} positions"
-            )
+        num_positions = config.max_position_embeddings - config.first_position
+        if length > num_positions:
+            raise ValueError(f"a row of {length} tokens; the model has {num_positions} positions")
         if attention_mask is None:
             attention_mask = x.new_ones(x.shape[:2])
         lowest = torch.finfo(x.dtype).min
@@ -383,8 +385,8 @@ class BertGpuPreTrainedModel(PreTrainedModel):
         outputs["attentions"] = attentions
         return outputs if return_dict in (None, True) else outputs.to_tuple()
 
-    def _pool(self, vectors: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self._dense("pooler", vectors))
+    def _pool(self, vectors: torch.Tensor, activation: str = "tanh") -> torch.Tensor:
+        return getattr(torch, activation)(self._dense("pooler", vectors))
 
     def _word_scores(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.config.mlm_transform:
@@ -467,7 +469,8 @@ class BertGpuForSequenceClassification(BertGpuPreTrainedModel):
         if self.config.pooling == "mean":
             share = mask.float() / mask.sum(-1, keepdim=True).clamp(min=1)
             vectors = (hidden.float() * share[:, :, None]).sum(1).to(hidden.dtype)
-        logits = self._dense("classifier", self._drop(self._pool(vectors)))
+        vectors = self._pool(vectors, self.config.pooler_act)
+        logits = self._dense("classifier", self._drop(vectors))
         kind = self.config.problem_type
         if labels is None:
             loss = None

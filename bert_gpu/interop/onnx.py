@@ -25,6 +25,7 @@ from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.formats import Model
 from bert_gpu.interop.heads import ARCHITECTURES, HEADS
 from bert_gpu.interop.huggingface import score_meaning
+from bert_gpu.interop.relatives import own_relative
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.model import config as model_config
 from bert_gpu.model.config import ModelConfig
@@ -105,29 +106,37 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
     # As constants, tf2onnx would make them inputs of the graph.
     weights = {name: tf.Variable(value) for name, value in model.weights.items()}
 
+    # transformers' classes of other families with one segment or none take no segments
+    relative = own_relative(config, architecture)
+    names = INPUTS[:2] if relative and config.type_vocab_size < 2 else INPUTS
+
     def compute(*values: tf.Tensor) -> dict[str, tf.Tensor]:
-        ids, mask, segments = (tf.cast(value, tf.int32) for value in values)
+        ids, mask, *others = (tf.cast(value, tf.int32) for value in values)
+        segments = others[0] if others else tf.zeros_like(ids)
         tensors = {name: tf.convert_to_tensor(weight) for name, weight in weights.items()}
         batch = dict(input_ids=ids, input_mask=mask, segment_ids=segments)
         return outputs(architecture, tensors, encoder.encode(tensors, batch), mask, config)
 
-    signature = [tf.TensorSpec([None, None], tf.int64, name=name) for name in INPUTS]
+    signature = [tf.TensorSpec([None, None], tf.int64, name=name) for name in names]
     with inlined(), stderr_discarded(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         function = tf.function(compute, autograph=False, input_signature=signature)
         proto, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
     # the graph itself computes a variant of BERT, so the folder of one may be opened as a BERT
-    more = score_meaning(architecture, model.notes.problem_type) | dict(model_type="bert")
+    more = score_meaning(architecture, model.notes.problem_type)
+    make_config = relative.config_bytes if relative else model_config.config_bytes
+    more |= {} if relative else dict(model_type="bert")
+    length = model.notes.max_seq_length or config.num_positions
     contents = {
-        **tokenizer_files(model.tokenizer, config, max_seq_length=model.notes.max_seq_length),
+        **tokenizer_files(model.tokenizer, config, max_seq_length=length),
         **(model.task or {}),
         MODEL: proto.SerializeToString(),
         "README.md": card.readme(model, USAGE),
-        "config.json": model_config.config_bytes(config, architecture, model.notes.labels, more),
+        "config.json": make_config(config, architecture, model.notes.labels, more),
     }
     replace_folder(folder.rstrip("/"), contents, is_whole_model=True)
-    names = ", ".join(output.name for output in proto.graph.output)
-    return f"{os.path.join(folder, MODEL)}: {', '.join(INPUTS)} (int64) -> {names}"
+    results = ", ".join(output.name for output in proto.graph.output)
+    return f"{os.path.join(folder, MODEL)}: {', '.join(names)} (int64) -> {results}"
 
 
 def import_tf2onnx() -> types.ModuleType:

@@ -10,17 +10,17 @@ which no setting of our encoder computes. Imports no TensorFlow.
 import dataclasses
 import os
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_values, read_json
-from bert_gpu.interop.families import BERT_PARTS, Family, family_of
+from bert_gpu.interop.families import BERT, BERT_PARTS, Family, family_of
 from bert_gpu.interop.heads import ARCHITECTURES
 from bert_gpu.interop.hf_tensors import canonical
 from bert_gpu.interop.tensors import num_rows
 from bert_gpu.model import config as model_config
-from bert_gpu.model.config import CONFIG_FIELDS, ModelConfig
+from bert_gpu.model.config import CONFIG_FIELDS, OWN_TYPE, ModelConfig
 
 SHARED = (  # keys that both configurations have
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
@@ -38,6 +38,7 @@ class Relative(typing.NamedTuple):
       activations: {hidden_act: its name there}.
       constants: {key of its config.json: value} that all of our models have.
       is_supported: returns whether the relative computes the other fields of a ModelConfig.
+      names: {field of ModelConfig: its key in config.json} of those with other names there.
     """
 
     family: Family
@@ -46,6 +47,13 @@ class Relative(typing.NamedTuple):
     constants: dict[str, Any]
     free: tuple[str, ...] = ()
     is_supported: Callable[[ModelConfig], bool] = lambda config: True
+    names: Mapping[str, str] = {}
+
+    @property
+    def keys(self) -> dict[str, str]:
+        """{field of ModelConfig: its key in config.json} of the fields that vary."""
+        varying = (name for name in (*SHARED, *self.free) if name not in self.switches)
+        return {name: self.names.get(name, name) for name in varying}
 
     def fits(self, config: ModelConfig, architecture: str) -> bool:
         """Return whether the relative computes the same as a model with these heads. The head of
@@ -79,13 +87,14 @@ class Relative(typing.NamedTuple):
         """Return the text of its config.json for a ModelConfig that fits; more: further {key:
         value}.
         """
-        values = {name: getattr(config, name) for name in (*SHARED, *self.free)}
-        values |= self.constants | more
+        keys = self.keys
+        values = {name: getattr(config, name) for name in keys}
         values["hidden_act"] = self.activations[config.hidden_act]
         values["max_position_embeddings"] += self.family.unused_positions
         values["intermediate_size"] = config.inner_size
         if "num_hidden_groups" in self.free:
             values["num_hidden_groups"] = config.num_groups
+        values = {keys[name]: value for name, value in values.items()} | self.constants | more
         values["model_type"] = self.family.model_type
         return model_config.json_bytes(values, self.family.class_of(architecture), labels)
 
@@ -97,19 +106,21 @@ class Relative(typing.NamedTuple):
         positions = self.switches.get("position_embedding_type", "absolute")
         if values.get("position_embedding_type") is not None:
             own["position_embedding_type"] = (positions, "attention is computed with no other")
-        known = {*SHARED, *self.free, *IGNORED_KEYS, "model_type", "position_embedding_type"}
+        keys = self.keys
+        known = {*keys.values(), *IGNORED_KEYS, "model_type", "position_embedding_type"}
         model_config.check_keys(path, values, known, own)
-        lacking = [name for name in (*SHARED, *self.free) if name not in values]
+        lacking = [key for key in keys.values() if key not in values]
         if lacking:
             raise UserError(
                 f"has no {lacking[0]}, which {self.family.class_name} needs", where=path
             )
         acts = {theirs: ours for ours, theirs in self.activations.items()}
-        if str(values["hidden_act"]) not in acts:
-            problem = f"hidden_act={values['hidden_act']!r:.40} is not supported"
+        act_key = keys["hidden_act"]
+        if str(values[act_key]) not in acts:
+            problem = f"{act_key}={values[act_key]!r:.40} is not supported"
             raise UserError(f"{problem}, only {', '.join(acts)}", where=path)
-        act = acts[values["hidden_act"]]
-        ours = {name: values[name] for name in (*SHARED, *self.free)} | self.switches
+        act = acts[values[act_key]]
+        ours = {name: values[key] for name, key in keys.items()} | self.switches
         with model_config.naming(path):
             shape = ModelConfig(**ours | dict(hidden_act="gelu"))  # checks types and ranges
             size = shape.intermediate_size
@@ -128,7 +139,7 @@ class Relative(typing.NamedTuple):
 # keys of their config.json, beside those of BERT, that do not change the computation
 IGNORED_KEYS = frozenset(
     "classifier_dropout_prob head_dim net_structure_type num_memory_blocks gap_size "
-    "down_scale_factor".split()
+    "down_scale_factor seq_classif_dropout qa_dropout tie_weights_".split()
 )
 _PLAIN = {name: name for name in ("gelu", "gelu_new", "relu")}
 
@@ -152,6 +163,57 @@ _MEGATRON = Family(
     ),
 )
 
+# names of the masked-word head, and those in classifiers of texts
+_LM_HEAD = {
+    "mlm/transform": "lm_head.dense",
+    "mlm/norm": "lm_head.layer_norm",
+    "mlm/bias": "lm_head.bias",
+}
+_TWO_LAYERS = {
+    "BertForSequenceClassification": {
+        "pooler": "classifier.dense",
+        "classifier": "classifier.out_proj",
+    }
+}
+_WITHOUT_NEXT_SENTENCES = tuple(name for name in ARCHITECTURES if name != "BertForPreTraining")
+_ROBERTA, _XLM_ROBERTA = (
+    Family(
+        model_type,
+        class_name,
+        "roberta.",
+        _parts("roberta.", _LM_HEAD),
+        "lm_head.decoder",
+        _WITHOUT_NEXT_SENTENCES,
+        differing=_TWO_LAYERS,
+    )
+    for model_type, class_name in (("roberta", "Roberta"), ("xlm-roberta", "XLMRoberta"))
+)
+
+_DISTIL_LAYER = "distilbert.transformer.layer.{}"
+_DISTIL_PARTS = _parts(
+    "distilbert.",
+    {
+        "layer/attention/qkv": " ".join(f"{_DISTIL_LAYER}.attention.{x}_lin" for x in "qkv"),
+        "layer/attention/output": f"{_DISTIL_LAYER}.attention.out_lin",
+        "layer/attention/norm": f"{_DISTIL_LAYER}.sa_layer_norm",
+        "layer/feed_forward/in": f"{_DISTIL_LAYER}.ffn.lin1",
+        "layer/feed_forward/output": f"{_DISTIL_LAYER}.ffn.lin2",
+        "layer/feed_forward/norm": f"{_DISTIL_LAYER}.output_layer_norm",
+        "mlm/transform": "vocab_transform",
+        "mlm/norm": "vocab_layer_norm",
+        "mlm/bias": "vocab_projector.bias",
+    },
+)
+_DISTILBERT = Family(
+    "distilbert",
+    "DistilBert",
+    "distilbert.",
+    {ours: names for ours, names in _DISTIL_PARTS.items() if ours not in ("pooler", "nsp")},
+    "vocab_projector",
+    _WITHOUT_NEXT_SENTENCES,
+    differing={"BertForSequenceClassification": {"pooler": "pre_classifier"}},
+)
+
 _PRE = "roberta_prelayernorm."
 _ROBERTA_PRE_LAYER_NORM = Family(
     "roberta-prelayernorm",
@@ -163,20 +225,13 @@ _ROBERTA_PRE_LAYER_NORM = Family(
             "layer/attention/norm": f"{_PRE}encoder.layer.{{}}.attention.LayerNorm",
             "layer/feed_forward/norm": f"{_PRE}encoder.layer.{{}}.intermediate.LayerNorm",
             "final_norm": f"{_PRE}LayerNorm",
-            "mlm/transform": "lm_head.dense",
-            "mlm/norm": "lm_head.layer_norm",
-            "mlm/bias": "lm_head.bias",
+            **_LM_HEAD,
         },
     ),
     "lm_head.decoder",
-    tuple(name for name in ARCHITECTURES if name != "BertForPreTraining"),
+    _WITHOUT_NEXT_SENTENCES,
     unused_positions=1,  # its positions are counted from that of padding
-    differing={
-        "BertForSequenceClassification": {
-            "pooler": "classifier.dense",
-            "classifier": "classifier.out_proj",
-        }
-    },
+    differing=_TWO_LAYERS,
 )
 
 _ALBERT_LAYER = "albert.encoder.albert_layer_groups.{}.albert_layers.0"
@@ -233,6 +288,35 @@ _NOMIC = Family(
 
 # the first that fits is used
 RELATIVES = (
+    *(
+        Relative(
+            family,
+            dict(model_family=family.model_type, first_position=2),
+            {"gelu": "gelu"},  # their masked-word heads always compute gelu
+            dict(pad_token_id=1),  # from which positions are counted
+        )
+        for family in (_ROBERTA, _XLM_ROBERTA)
+    ),
+    Relative(
+        _DISTILBERT,
+        dict(
+            model_family="distilbert",
+            pooler_act="relu",
+            type_vocab_size=0,
+            layer_norm_eps=ModelConfig().layer_norm_eps,
+        ),
+        _PLAIN,
+        dict(sinusoidal_pos_embds=False),
+        names=dict(
+            hidden_size="dim",
+            num_hidden_layers="n_layers",
+            num_attention_heads="n_heads",
+            intermediate_size="hidden_dim",
+            hidden_act="activation",
+            hidden_dropout_prob="dropout",
+            attention_probs_dropout_prob="attention_dropout",
+        ),
+    ),
     Relative(_MEGATRON, dict(norm_first=True, embedding_norm=False), _PLAIN, {}),
     Relative(
         _ROBERTA_PRE_LAYER_NORM,
@@ -267,6 +351,13 @@ def relative_of(config: ModelConfig, architecture: str) -> Relative | None:
     return next((one for one in RELATIVES if one.fits(config, architecture)), None)
 
 
+def own_relative(config: ModelConfig, architecture: str) -> Relative | None:
+    """Return the relative that a model came from, if it still computes the same with these heads:
+    trainings write its class. None for a model that began here.
+    """
+    return None if config.model_family == "bert" else relative_of(config, architecture)
+
+
 class FolderConfig(typing.NamedTuple):
     """The config.json of a model's folder: its Family, its ModelConfig, and all of its values."""
 
@@ -282,7 +373,16 @@ def read_shape(path: str) -> FolderConfig:
     more: some tables are padded to a multiple of 8, and config.json may count the pieces.
     """
     values = read_json(path, model_config.A_CONFIG)
-    relative = {row.family.model_type: row for row in RELATIVES}.get(str(values.get("model_type")))
+    relatives = {row.family.model_type: row for row in RELATIVES}
+    model_type = values.get("model_type")
+    known = (BERT.model_type, *relatives)
+    if model_type not in (None, OWN_TYPE, *known):
+        raise UserError(
+            f"model_type={model_type!r:.60} is not supported, only {', '.join(known)} are",
+            "name the folder of a BERT or a relative",
+            where=path,
+        )
+    relative = relatives.get(model_type or "")
     check_values(path, values, model_config.NOTES_FIELDS if relative else CONFIG_FIELDS)
     config = (relative.read_config if relative else model_config.config_of)(path, values)
     family = relative.family if relative else family_of(config)

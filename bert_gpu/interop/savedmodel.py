@@ -1,10 +1,11 @@
-"""Writes a SavedModel that takes raw strings: tokenizer, encoder and heads in one graph.
+"""Writes a SavedModel that takes raw strings: tokenizer, encoder and heads in one graph; or token
+ids, where no TensorFlow ops compute the tokenizer (that of a tokenizer.json).
 
-It needs TensorFlow and tensorflow_text, whose ops the tokenizer is made of, and nothing of this
-project. Signatures follow from the heads: `embed` always; `fill_mask` with the masked-word head;
-`classify` and `classify_pairs` with a classifier. Batches may have any size and texts any length. A
-text that is longer than those of the model's training, or than its positions, is cut; of a pair,
-the longer text first.
+It needs TensorFlow and, for strings, tensorflow_text, whose ops the tokenizer is made of, and
+nothing of this project. Signatures follow from the heads: `embed` always; `fill_mask` with the
+masked-word head; `classify` and, for strings, `classify_pairs` with a classifier. Batches may have
+any size and texts any length. A text that is longer than those of the model's training, or than its
+positions, is cut; of a pair, the longer text first. Rows of ids are taken as they are.
 
 Legend: N texts, S sequence, H hidden, M masked positions of all texts, K words for each, C classes.
 """
@@ -31,11 +32,15 @@ MASK = "[MASK]"
 TOP_K = 5  # likeliest words of each mask
 WITHOUT_SIGNATURE = ("BertForTokenClassification", "BertForQuestionAnswering")
 TEXT = tf.TensorSpec([None], tf.string, name="text")
+IDS = [
+    tf.TensorSpec([None, None], tf.int32, name=name)
+    for name in ("input_ids", "input_mask", "segment_ids")
+]
 PAIRS = [tf.TensorSpec([None], tf.string, name=name) for name in ("text_a", "text_b")]
 
 
 class Served(tf.Module):
-    """A model as functions of strings; those that `signatures` returns are saved.
+    """A model as functions of strings, or of token ids; those that `signatures` returns are saved.
 
     dtype: of the weights' matrices and of the computation; results are float32.
     """
@@ -49,7 +54,9 @@ class Served(tf.Module):
         self.dtype = dtype
         self.config = model.config
         self.tokenizer = model.tokenizer
-        self.ops = open_ops(model.tokenizer)
+        self.takes_ids = "tokenizer.json" in model.tokenizer.files()
+        self.ops: Any = None if self.takes_ids else open_ops(model.tokenizer)
+        self.rows = IDS[: 3 if model.config.type_vocab_size > 1 else 2]
         weights = model.weights
         # one list of variables: a name with slashes cannot be an attribute
         self.names = sorted(weights)
@@ -60,7 +67,7 @@ class Served(tf.Module):
         self.words = tf.Variable(self.tokenizer.vocab, trainable=False)
         self.lower = CharacterMap(str.lower, True) if self.embedding.lowers else tf.identity
         self.labels = tf.constant(class_names(model), tf.string)
-        positions = self.config.max_position_embeddings
+        positions = self.config.num_positions
         self.max_seq_length = min(model.notes.max_seq_length or positions, positions)
 
     def weights(self) -> dict[str, tf.Tensor]:
@@ -76,6 +83,15 @@ class Served(tf.Module):
         if "classifier/kernel" in self.names:
             functions["classify"] = (self.classify, [TEXT])
             functions["classify_pairs"] = (self.classify_pairs, PAIRS)
+        if self.takes_ids:
+            computations = dict(
+                embed=self.vectors, fill_mask=self.best_words, classify=self.class_scores
+            )
+            functions = {
+                name: (of_ids(compute), self.rows)
+                for name, compute in computations.items()
+                if name in functions
+            }
         with inlined():
             signatures = {
                 name: tf.function(function, autograph=False).get_concrete_function(*specs)
@@ -89,8 +105,11 @@ class Served(tf.Module):
         texts (N,). For a folder of sentence-transformers also "embedding" (N, H), the vector that
         it makes of these.
         """
+        text = self.lower(tf.strings.join([self.embedding.prefix, text]))
+        return self.vectors(self.frame(self.ops.tokenize(text)))
+
+    def vectors(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         rules = self.embedding
-        batch = self.frame(self.ops.tokenize(self.lower(tf.strings.join([rules.prefix, text]))))
         hidden = tf.cast(self.hidden(batch), tf.float32)
         share = tf.cast(batch["input_mask"], tf.float32)
         share /= tf.reduce_sum(share, -1, keepdims=True)
@@ -105,7 +124,9 @@ class Served(tf.Module):
         """Return, for each [MASK] of texts (N,) in order: "text" (M,), the index of its text,
         "words" and "probabilities" (M, K), the likeliest first.
         """
-        batch = self.frame(self.tokenize_masked(text))
+        return self.best_words(self.frame(self.tokenize_masked(text)))
+
+    def best_words(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         places = tf.where(batch["input_ids"] == self.tokenizer.mask_id)  # (M, 2)
         hidden = tf.gather_nd(self.hidden(batch), places)  # (M, H)
         size = tf.shape(hidden)[0]
@@ -202,6 +223,22 @@ class Served(tf.Module):
         )
 
 
+def of_ids(
+    compute: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]],
+) -> Callable[..., dict[str, tf.Tensor]]:
+    """Return a function of token ids, mask and, for a model of several segments, segments that
+    calls a function of a batch.
+    """
+
+    def call(
+        input_ids: tf.Tensor, input_mask: tf.Tensor, segment_ids: tf.Tensor | None = None
+    ) -> dict[str, tf.Tensor]:
+        segments = tf.zeros_like(input_ids) if segment_ids is None else segment_ids
+        return compute(dict(input_ids=input_ids, input_mask=input_mask, segment_ids=segments))
+
+    return call
+
+
 def repeat_id(value: int, lengths: tf.Tensor) -> tf.RaggedTensor:
     """Return N rows in which an id stands `lengths` (N,) times."""
     return tf.RaggedTensor.from_row_lengths(tf.fill([tf.reduce_sum(lengths)], value), lengths)
@@ -240,9 +277,17 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
     served = Served(model, dtype)
     signatures = served.signatures()
     contents = saved_files(lambda temporary: tf.saved_model.save(served, temporary, signatures))
-    contents |= {**(model.task or {}), "README.md": card.readme(model, usage(signatures))}
+    inputs = [spec.name for spec in served.rows]
+    lines = usage_of_ids(inputs) if served.takes_ids else usage(signatures)
+    contents |= {**(model.task or {}), "README.md": card.readme(model, lines)}
     replace_folder(folder.rstrip("/"), contents, is_whole_model=True)
     names = ", ".join(name for name in signatures if name != "serving_default")
+    if served.takes_ids:
+        return (
+            f"{folder}: a SavedModel of token ids ({', '.join(inputs)}), because its "
+            f"tokenizer.json cannot be ops of TensorFlow, {options.precision}, with {names}; "
+            "load it with tensorflow"
+        )
     return (
         f"{folder}: a SavedModel of raw strings, {options.precision}, with {names}; "
         "load it with tensorflow and tensorflow_text"
@@ -259,5 +304,16 @@ def usage(signatures: Iterable[str]) -> dict[str, tuple[str, ...]]:
         'signatures = tf.saved_model.load("FOLDER").signatures',
         'texts = tf.constant(["a text"])',
         f'signatures["{name}"]({arguments})',
+    )
+    return {"In TensorFlow": lines}
+
+
+def usage_of_ids(inputs: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """Return {place: lines of Python} that open a folder which takes ids, for the model card."""
+    arguments = ", ".join(f"{name}={name}" for name in inputs)
+    lines = (
+        "import tensorflow as tf",
+        'signatures = tf.saved_model.load("FOLDER").signatures',
+        f'signatures["serving_default"]({arguments})  # int32 (texts, tokens) each',
     )
     return {"In TensorFlow": lines}

@@ -24,10 +24,11 @@ ENCODER_PREFIX = "garden:"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelConfig(Settings):
+class ShapeConfig(Settings):
     """The shape and the function of the encoder.
 
-    Batch size, row length and the number of classes of a head are no settings of it. The role of a
+    All of its fields are flags; ModelConfig adds those that are none. Batch size, row length and
+    the number of classes of a head are no settings of it. The role of a
     field is "bert" when BERT has it, else "departure". `is_classic` and the content of config.json
     follow from the roles.
     """
@@ -291,6 +292,55 @@ class ModelConfig(Settings):
         if rules["role"] != "departure" or value == field.default:
             return True
         return rules["none_means"] is not None and value == getattr(self, rules["none_means"])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelConfig(ShapeConfig):
+    """The shape and the function of an encoder; also those that no flag sets, because they come
+    from the folder of a published model.
+    """
+
+    model_family: str = setting(
+        "bert",
+        "The model_type of transformers that the model came from; folders are written as its.",
+        choices=("bert", "roberta", "xlm-roberta", "distilbert"),
+        role="departure",
+    )
+    first_position: int = setting(
+        0, "Row of the table of positions that the first token takes.", low=0, role="departure"
+    )
+    pooler_act: str = setting(
+        "tanh",
+        "Activation of a classifier's sentence vector.",
+        choices=("tanh", "relu"),
+        role="departure",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_positions < 1:
+            raise UserError(
+                f"must be above {self.first_position}, because the table of positions begins with "
+                f"{self.first_position} unused rows",
+                setting="max_position_embeddings",
+                value=self.max_position_embeddings,
+            )
+
+    @property
+    def num_positions(self) -> int:
+        """Number of tokens of the longest row."""
+        return self.max_position_embeddings - self.first_position
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return {name: value}, of the fields without flags only values that are not BERT's, so
+        that files about a BERT stay as they were.
+        """
+        unset = {
+            name
+            for name, field in fields_of(ModelConfig).items()
+            if name not in fields_of(ShapeConfig) and getattr(self, name) == field.default
+        }
+        return {name: value for name, value in super().to_dict().items() if name not in unset}
 
 
 # Fields that may differ from those of the model whose weights a training starts from: dropout, the

@@ -95,6 +95,8 @@ def position_vectors(
         if learnt
         else tf.constant(sinusoids(config.max_position_embeddings, config.embedding_width))
     )
+    if learnt and config.first_position:
+        table = table[config.first_position :]
     batch_size, length = sizes(batch["input_ids"])
     if "sequence_ids" not in batch:
         vectors = table[:length]
@@ -118,13 +120,14 @@ def embed(
 ) -> tf.Tensor:
     """Return the input of the first layer: input_ids, segment_ids (B, S) -> (R, H)."""
     batch_size, length = sizes(batch["input_ids"])
+    segments = batch["segment_ids"]
+    if config.type_vocab_size == 1:
+        segments = tf.zeros_like(segments)
     x = look_up(tf.cast(weights["embeddings/word"], dtype), tf.reshape(batch["input_ids"], [-1]))
     if config.type_vocab_size:
         # A product with one-hot rows, not a lookup: its gradient is a product too, whereas adding R
         # rows to two rows of a table would run one after the other.
-        kinds = tf.one_hot(
-            tf.reshape(batch["segment_ids"], [-1]), config.type_vocab_size, dtype=dtype
-        )
+        kinds = tf.one_hot(tf.reshape(segments, [-1]), config.type_vocab_size, dtype=dtype)
         x += tf.matmul(kinds, tf.cast(weights["embeddings/segment"], dtype))
     if config.position_embedding_type != "rotary":  # rotary positions act in the attention
         x = tf.reshape(x, [batch_size, length, config.embedding_width]) + position_vectors(

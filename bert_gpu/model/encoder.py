@@ -444,10 +444,13 @@ class BertEncoder:
         )
 
     def check(self, length: int | None, precision: str, is_packed: bool = False) -> None:
-        positions = self.config.max_position_embeddings
-        if length is not None and length > positions:
+        config = self.config
+        if length is not None and length > config.num_positions:
+            unused = f", {config.first_position} of them unused" if config.first_position else ""
             raise UserError(
-                f"rows of {length} tokens, but --max_position_embeddings={positions}", "raise it"
+                f"rows of {length} tokens, but "
+                f"--max_position_embeddings={config.max_position_embeddings}{unused}",
+                "raise it",
             )
 
     def cudnn_obstacle(self, **conditions: typing.Any) -> str | None:

@@ -154,11 +154,13 @@ def nsp_logits(weights: Mapping[str, tf.Tensor], pooled: tf.Tensor) -> tf.Tensor
     return dense(weights, "nsp", pooled)
 
 
-def pool(weights: Mapping[str, tf.Tensor], hidden: tf.Tensor) -> tf.Tensor:
-    """Return the sentence vector, tanh of a dense layer over [CLS], the first token: (B, S, H) ->
-    (B, H). S may be 1.
+def pool(
+    weights: Mapping[str, tf.Tensor], hidden: tf.Tensor, activation: str = "tanh"
+) -> tf.Tensor:
+    """Return the sentence vector, an activation of a dense layer over [CLS], the first token: (B,
+    S, H) -> (B, H). S may be 1.
     """
-    return tf.tanh(dense(weights, "pooler", hidden[:, 0]))
+    return getattr(tf.nn, activation)(dense(weights, "pooler", hidden[:, 0]))
 
 
 def nsp_products(config: ModelConfig) -> int:
@@ -189,8 +191,8 @@ def sentence_positions(batch: Mapping[str, tf.Tensor], config: ModelConfig) -> t
 def sentence_vector(
     weights: Mapping[str, tf.Tensor], hidden: tf.Tensor, mask: tf.Tensor, config: ModelConfig
 ) -> tf.Tensor:
-    """Return the input of a classifier for each row: tanh of a dense layer over [CLS] or over the
-    mean of all tokens, by config.pooling.
+    """Return the input of a classifier for each row: config.pooler_act of a dense layer over [CLS]
+    or over the mean of all tokens, by config.pooling.
 
     Args:
       hidden: (B, S, H), or those at `sentence_positions`. mask: (B, S), 1 for tokens, 0 for
@@ -200,11 +202,11 @@ def sentence_vector(
       (B, config.pooled_size).
     """
     if config.pooling == "first":
-        return pool(weights, hidden)
+        return pool(weights, hidden, config.pooler_act)
     share = tf.cast(mask, tf.float32)
     share /= tf.maximum(tf.reduce_sum(share, -1, keepdims=True), 1.0)
     mean = tf.reduce_sum(tf.cast(hidden, tf.float32) * share[:, :, None], 1)
-    return tf.tanh(dense(weights, "pooler", tf.cast(mean, hidden.dtype)))
+    return getattr(tf.nn, config.pooler_act)(dense(weights, "pooler", tf.cast(mean, hidden.dtype)))
 
 
 def classifier_logits(

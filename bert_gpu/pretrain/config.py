@@ -13,6 +13,7 @@ from bert_gpu.model.config import (
     NOT_IN_WEIGHTS,
     PRESETS,
     ModelConfig,
+    ShapeConfig,
     preset,
     read_config,
     read_config_of,
@@ -106,10 +107,10 @@ class PretrainSettings(RunSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name, value in self.architecture.items():
-            if name not in MODEL:
+            if name not in fields_of(ShapeConfig):
                 raise UserError(
                     f"unknown field {name!r}",
-                    f"known are {', '.join(MODEL)}",
+                    f"known are {', '.join(fields_of(ShapeConfig))}",
                     where="architecture",
                 )
             if error := complaint(MODEL[name], value):
@@ -210,10 +211,11 @@ def resolve_model(
             remedy,
             where=source,
         )
-    if max_seq_length > model.max_position_embeddings:
+    if max_seq_length > model.num_positions:
+        unused = f" and {model.first_position} unused rows" if model.first_position else ""
         raise UserError(
             f"max_position_embeddings={model.max_position_embeddings}: fewer than "
-            f"the {max_seq_length} tokens of the data's rows",
+            f"the {max_seq_length} tokens of the data's rows{unused}",
             "raise it, or build the data with a smaller --max_seq_length",
         )
     return model
@@ -241,8 +243,8 @@ def continued_model(
         overrides = model_overrides(settings, model)
         check_continues(overrides, model, folder)
     changed = {name: value for name, (value, _) in overrides.items()}
-    if max_seq_length > model.max_position_embeddings:
-        changed.setdefault("max_position_embeddings", max_seq_length)
+    if max_seq_length > model.num_positions:
+        changed.setdefault("max_position_embeddings", max_seq_length + model.first_position)
     return dataclasses.replace(model, **changed)
 
 

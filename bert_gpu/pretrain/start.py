@@ -102,7 +102,15 @@ def open_model(run: Run[PretrainSettings], dataset: Dataset, devices: Devices) -
     names = settings.run.train_objective
     if not settings.run.trains and run.run_json is not None:
         names = names or run.run_json["settings"].get("train_objective", ())
-    return Model(encoder, vocab, select_objectives(names, dataset.schema))
+    objectives = select_objectives(names, dataset.schema)
+    if "nsp" in objectives and config.model_family != "bert":
+        raise UserError(
+            f"a {config.model_family} has no head of next sentences",
+            "give --train_objective=mlm",
+            setting="train_objective",
+            value=",".join(objectives),
+        )
+    return Model(encoder, vocab, objectives)
 
 
 def training_objective(

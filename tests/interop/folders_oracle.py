@@ -10,6 +10,7 @@ writes what they compute.
 Kept apart from the tests, because torch and TensorFlow need not live in one environment.
 """
 
+import inspect
 import json
 import pathlib
 import re
@@ -42,15 +43,24 @@ def main(folder, batch_path):
     batch = {name: torch.tensor(values) for name, values in np.load(batch_path).items()}
     for path in [path for path in sorted(pathlib.Path(folder).iterdir()) if path.is_dir()]:
         model = open_folder(path)
+        rows = rows_for(model, batch)
         with torch.no_grad():
-            outputs = model(**batch)
+            outputs = model(**rows)
         values = {name: x.numpy() for name, x in outputs.items() if isinstance(x, torch.Tensor)}
         if "sop_logits" in values:  # ALBERT's name
             values["seq_relationship_logits"] = values.pop("sop_logits")
         model.save_pretrained(f"{path}-saved")
         if type(model).__name__ == "BertGpuForMaskedLM":
-            values |= train(model, batch)
+            values |= train(model, rows)
         np.savez(f"{path}.npz", **values)
+
+
+def rows_for(model, batch):
+    """The batch as a model takes it: without segments that it does not have."""
+    taken = inspect.signature(model.forward).parameters
+    if getattr(model.config, "type_vocab_size", 2) == 1:
+        batch = batch | dict(token_type_ids=torch.zeros_like(batch["token_type_ids"]))
+    return {name: values for name, values in batch.items() if name in taken}
 
 
 def train(model, batch):

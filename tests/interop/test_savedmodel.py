@@ -22,7 +22,10 @@ from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
+from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 from tests import pretraining, task_heads
+from tests.interop.test_leaving import model_of
+from tests.model.variants import SMALL, random_batch
 from tests.text.tokenizers.test_tokenizer_ops import ODD
 
 HERE = pathlib.Path(__file__).parent
@@ -194,6 +197,63 @@ def test_other_tasks_have_their_own_results(served):
     found = model.classify(tf.constant(texts))
     assert found.keys() == {"score"}
     np.testing.assert_allclose(found["score"], theirs[:, 0], rtol=1e-3, atol=1e-3)
+
+
+class FromJson(WordPieceTokenizer):
+    """A tokenizer of a tokenizer.json, which TensorFlow has no ops for."""
+
+    def files(self):
+        return {"tokenizer.json": b"{}"}
+
+
+@pytest.mark.parametrize(
+    "architecture, switches, inputs",
+    [
+        pytest.param(
+            "BertForSequenceClassification",
+            {},
+            {"input_ids", "input_mask", "segment_ids"},
+            marks=pytest.mark.long,
+        ),
+        (
+            "BertForMaskedLM",
+            dict(model_family="roberta", first_position=2, type_vocab_size=1),
+            {"input_ids", "input_mask"},
+        ),
+    ],
+)
+def test_without_ops_it_takes_ids(tmp_path, architecture, switches, inputs):
+    """Rows with padding give what our own functions give; the log and the card say so."""
+    pieces = "".join(f"{piece}\n" for piece in [*SPECIAL_PIECES, *"abcdefgh"])
+    (tmp_path / "vocab.txt").write_text(pieces)
+    config = ModelConfig(**SMALL | switches)
+    model = model_of(config, architecture)
+    own = {name: x for name, x in model.weights.items() if not name.startswith("nsp/")}
+    model = model._replace(tokenizer=FromJson(str(tmp_path / "vocab.txt")), weights=own)
+    line = savedmodel.write(model, str(tmp_path / "out"), ExportConfig(format="savedmodel"))
+    assert f"token ids ({', '.join(sorted(inputs))})" in line and "\n" not in line
+    assert "input_mask=input_mask" in (tmp_path / "out" / "README.md").read_text()
+    signatures = tf.saved_model.load(str(tmp_path / "out")).signatures
+    batch = random_batch(config, [22, 6, 3], 22)
+    batch = {name: tf.constant(batch[name]) for name in ("input_ids", "input_mask", "segment_ids")}
+    rows = {name: batch[name] for name in inputs}
+    weights = {name: tf.constant(value) for name, value in model.weights.items()}
+    hidden = BertEncoder(config).encode(weights, batch)
+    found = signatures["embed"](**rows)
+    np.testing.assert_allclose(found["cls"], hidden[:, 0], atol=1e-5)
+    np.testing.assert_allclose(found["mean"][2], np.mean(hidden[2, :3], 0), atol=1e-5)
+    names = {"embed", "fill_mask", "serving_default"}
+    if architecture == "BertForSequenceClassification":
+        scores = class_logits(weights, batch, BertEncoder(config), tf.float32)
+        shares = signatures["classify"](**rows)["probabilities"]
+        np.testing.assert_allclose(shares, tf.nn.softmax(scores), atol=1e-5)
+        names |= {"classify"}
+    assert set(signatures) == names
+    masked = tf.where(tf.range(22) == 1, 4, batch["input_ids"]) * batch["input_mask"]
+    masks = tf.reduce_sum(tf.cast(masked == 4, tf.int32))
+    answers = signatures["fill_mask"](**rows | dict(input_ids=masked))
+    assert answers["words"].shape == (masks, savedmodel.TOP_K)
+    assert answers["text"].numpy().tolist() == sorted(np.argwhere(masked.numpy() == 4)[:, 0])
 
 
 def test_it_needs_a_vocabulary_and_leaves_nothing(served, tmp_path):

@@ -1,0 +1,239 @@
+"""RoBERTa and DistilBERT through the commands: continued, fine-tuned for every kind of task, used,
+and exported as the class that they came from.
+"""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from safetensors.numpy import load_file
+
+from bert_gpu import EmbedConfig, Embedder
+from bert_gpu.__main__ import main as command
+from bert_gpu.inference.config import FillMaskConfig
+from bert_gpu.inference.masked_words import MaskFiller
+from bert_gpu.interop import models, onnx, savedmodel
+from bert_gpu.interop.config import ExportConfig
+from bert_gpu.interop.formats import Model, Notes
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.encoder import BertEncoder
+from bert_gpu.model.weights import initialize
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
+from tests import pretraining
+from tests.cli import test_answers, test_classify, test_tagging
+from tests.cli.test_classify import VOCAB, WORDS
+
+SIZES = dict(
+    vocab_size=len(VOCAB) + 1,  # a padded table
+    hidden_size=32,
+    num_hidden_layers=1,
+    num_attention_heads=2,
+    intermediate_size=64,
+)
+FAMILIES = {
+    "roberta": ModelConfig(
+        **SIZES,
+        model_family="roberta",
+        first_position=2,
+        max_position_embeddings=34,
+        type_vocab_size=1,
+        layer_norm_eps=1e-5,
+    ),
+    "distilbert": ModelConfig(
+        **SIZES,
+        model_family="distilbert",
+        pooler_act="relu",
+        max_position_embeddings=32,
+        type_vocab_size=0,
+    ),
+}
+CLASSES = dict(roberta="Roberta", distilbert="DistilBert")
+
+
+def config_of(folder):
+    return json.loads((folder / "config.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    """A folder with roberta/ and distilbert/, text.txt and data of masked words and of pairs."""
+    folder = tmp_path_factory.mktemp("families")
+    (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
+    tokenizer = WordPieceTokenizer(str(folder / "vocab.txt"))
+    for name, config in FAMILIES.items():
+        weights = initialize(pretraining.weights(BertEncoder(config), next_sentence=False), 1)
+        notes = Notes([], [], "BertForMaskedLM", ())
+        models.write_own(Model(config, weights, notes, tokenizer), str(folder / name))
+    draws = np.random.default_rng(1)
+    text = "\n\n".join(
+        "\n".join(" ".join(draws.choice(WORDS, 7)) for _ in range(5)) for _ in range(40)
+    )
+    (folder / "text.txt").write_text(text + "\n")
+    for objective in ("packed", "nsp"):
+        flags = [f"--objective={objective}", f"--init_checkpoint={folder}/roberta", "--quiet"]
+        assert make_data(folder, folder / objective, *flags) == 0
+    return folder
+
+
+def make_data(folder, output, *flags, length=32):
+    fixed = [f"--input_file={folder}/text.txt", f"--output_dir={output}", "--dupe_factor=1"]
+    return command(["bert-gpu", "data", *fixed, f"--max_seq_length={length}", *flags])
+
+
+def train(data, output, *flags, steps=2):
+    fixed = [f"--input_file={data}/*.tfrecord", f"--output_dir={output}", "--train_batch_size=8"]
+    return command(["bert-gpu", "pretrain", *fixed, f"--num_train_steps={steps}", *flags])
+
+
+@pytest.mark.parametrize("name", ["roberta", pytest.param("distilbert", marks=pytest.mark.long)])
+def test_a_continued_family_stays_one(world, tmp_path, capsys, name):
+    """Rows fill all positions; the unused rows and the padding of the table are kept."""
+    start = world / name
+    flags = [f"--init_checkpoint={start}", "--weight_decay=0", "--learning_rate=1e-3"]
+    assert train(world / "packed", tmp_path / "run", *flags) == 0
+    assert "fresh" not in capsys.readouterr().out
+    there = tmp_path / "run" / "model"
+    said, config = config_of(start), config_of(there)
+    assert said["architectures"] == [f"{CLASSES[name]}ForMaskedLM"]
+    assert {key: config[key] for key in said if key != "crc32c"} == {
+        key: said[key] for key in said if key != "crc32c"
+    }
+    before, after = (load_file(folder / "model.safetensors") for folder in (start, there))
+    assert before.keys() == after.keys()
+    positions = f"{name}.embeddings.position_embeddings.weight"
+    first = FAMILIES[name].first_position
+    moved = np.any(before[positions] != after[positions], -1)
+    assert moved.tolist() == [False] * first + [True] * 32
+    assert len(json.loads((there / "tokenizer_config.json").read_text())) > 3
+    assert json.loads((there / "tokenizer_config.json").read_text())["model_max_length"] == 32
+    assert "| Longest text | 32 tokens |" in (there / "README.md").read_text()
+    assert train(world / "packed", tmp_path / "run", *flags) == 0
+    assert "this run is finished" in capsys.readouterr().out
+
+
+def test_what_a_family_cannot_learn_is_one_line(world, tmp_path, capsys):
+    start = f"--init_checkpoint={world}/roberta"
+    for flags in ([], ["--train_objective=mlm,nsp"]):
+        assert train(world / "nsp", tmp_path / "run", start, *flags) == 2
+        error = capsys.readouterr().err
+        problem = "--train_objective=mlm,nsp: a roberta has no head of next sentences; give "
+        assert error == f"{problem}--train_objective=mlm\n"
+    flags = [f"--init_checkpoint={world}/roberta", "--objective=full_sentences", "--quiet"]
+    assert make_data(world, tmp_path / "long", *flags, length=33) == 0
+    capsys.readouterr()
+    rows = "--max_position_embeddings=34"
+    assert train(tmp_path / "long", tmp_path / "run", start, rows) == 2
+    error = capsys.readouterr().err
+    assert "=34: fewer than the 33 tokens of the data's rows and 2 unused rows" in error
+    assert error.count("\n") == 1 and not (tmp_path / "run" / "model").exists()
+    assert train(tmp_path / "long", tmp_path / "run", start, "--show_config") == 0
+    assert "--max_position_embeddings=35" in capsys.readouterr().out
+
+
+TASKS = {
+    "pairs": ("roberta", "ForSequenceClassification"),
+    "regression": ("roberta", "ForSequenceClassification"),
+    "multilabel": ("distilbert", "ForSequenceClassification"),
+    "ner": ("distilbert", "ForTokenClassification"),
+    "squad": ("roberta", "ForQuestionAnswering"),
+}
+
+
+def write_task(kind, folder):
+    """Write the files of a task; return its flags."""
+    if kind == "pairs":
+        for seed, (split, count) in enumerate(dict(train=128, dev=30, test=9).items()):
+            test_classify.write_split(folder, split, count, seed)
+        return [f"--data_dir={folder}", "--num_train_epochs=6"]
+    few = ["--num_train_steps=3"]
+    if kind == "ner":
+        for name in ("train.txt", "valid.txt", "test.txt"):
+            test_tagging.write_split(folder, name, 20, 1)
+        return ["--task_name=ner", f"--data_dir={folder}", *few]
+    if kind == "squad":
+        for split in ("train", "dev"):
+            test_answers.write_split(folder / f"{split}-v1.1.json", 20, 1, False)
+        return ["--task_name=squad", f"--data_dir={folder}", "--max_query_length=8", *few]
+    cells = ["0.5", "-1.5"] if kind == "regression" else ["red,warm", "none"]
+    lines = ["text_a\tlabel", *(f"red {WORDS[i % 9]}\t{cells[i % 2]}" for i in range(64))]
+    (folder / "all.tsv").write_text("\n".join(lines) + "\n")
+    return [f"--train_file={folder}/all.tsv", "--dev_share=.2", f"--task_kind={kind}", *few]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", TASKS)
+def test_a_fine_tuned_family_stays_one(world, tmp_path, capsys, kind):
+    """Its classifier is that of its class, whose first layer is fresh; the model alone gives the
+    same results.
+    """
+    name, ending = TASKS[kind]
+    (tmp_path / "data").mkdir()
+    flags = [*write_task(kind, tmp_path / "data"), "--max_seq_length=24", "--learning_rate=2e-3"]
+    flags += [f"--output_dir={tmp_path}/run", "--train_batch_size=16"]
+    start = f"--init_checkpoint={world}/{name}"
+    assert command(["bert-gpu", "classify", start, *flags]) == 0
+    out = capsys.readouterr().out
+    there = tmp_path / "run" / "model"
+    assert config_of(there)["architectures"] == [CLASSES[name] + ending]
+    assert models.read_model(str(there)).config.model_family == name
+    if ending == "ForSequenceClassification":
+        first = dict(roberta="classifier.dense", distilbert="pre_classifier")[name]
+        assert f"{first}.weight" in load_file(there / "model.safetensors")
+        assert "pooler/kernel" in out
+    results = json.loads((tmp_path / "run" / "eval_results.json").read_text())
+    assert kind != "pairs" or results["accuracy"] > 0.9
+    flags[-2] = f"--output_dir={tmp_path}/again"
+    alone = ["--do_eval", f"--init_checkpoint={there}"]
+    assert command(["bert-gpu", "classify", *alone, *flags]) == 0, capsys.readouterr().err
+    again = json.loads((tmp_path / "again" / "eval_results.json").read_text())
+    assert again["num_examples"] == results["num_examples"] > 5
+    metric = "f1" if kind == "squad" else "loss"
+    np.testing.assert_allclose(again[metric], results[metric], rtol=1e-5)
+
+
+TEXTS = ["the cat [MASK]", " ".join(WORDS * 3), "red"]
+
+
+def vectors_of(folder):
+    return Embedder(EmbedConfig(model=str(folder), max_seq_length=32))(TEXTS)
+
+
+@pytest.mark.long
+def test_a_family_gives_the_same_as_a_savedmodel(world, tmp_path):
+    """Vectors, and words for a mask, of strings; with our tokenizers."""
+    folder = world / "roberta"
+    model = models.open_model(str(folder), "model")[1]
+    savedmodel.write(model, str(tmp_path), ExportConfig(format="savedmodel"))
+    signatures = tf.saved_model.load(str(tmp_path)).signatures
+    strings = tf.constant(TEXTS)
+    found = signatures["embed"](text=strings)["cls"]
+    np.testing.assert_allclose(found, vectors_of(folder), atol=1e-5)
+    served = signatures["fill_mask"](text=strings)
+    (probability, word), *_ = MaskFiller(FillMaskConfig(model=str(folder)))(TEXTS[:1])[0][0]
+    assert served["words"][0, 0].numpy().decode() == word
+    np.testing.assert_allclose(served["probabilities"][0, 0], probability, atol=1e-6)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_gives_the_same_as_onnx(world, tmp_path, capsys, name):
+    """Rows that fill all positions and short ones. Other formats refuse it in one line."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    folder = world / name
+    model = models.open_model(str(folder), "model")[1]
+    line = onnx.write(model, str(tmp_path / "there"), ExportConfig(format="onnx"))
+    assert "input_ids, attention_mask (int64)" in line
+    assert config_of(tmp_path / "there")["model_type"] == name
+    session = onnxruntime.InferenceSession(str(tmp_path / "there/onnx/model.onnx"))
+    ids = np.zeros((2, 32), np.int64)
+    ids[0] = [2, *(VOCAB.index(word) for word in (WORDS * 3)), 3]
+    ids[1, :3] = 2, VOCAB.index("red"), 3
+    rows = dict(input_ids=ids, attention_mask=(ids > 0) * 1)
+    hidden = session.run(["last_hidden_state"], rows)[0]
+    np.testing.assert_allclose(hidden[:, 0], vectors_of(folder)[1:], atol=1e-5)
+    capsys.readouterr()
+    export = ["bert-gpu", "export", f"--from={folder}", f"--to={tmp_path}/google"]
+    assert command([*export, "--format=google"]) == 2
+    error = capsys.readouterr().err
+    assert name in error and error.count("\n") == 1
