@@ -121,9 +121,7 @@ def data_of(options, scratch, part, case):
     dataset = Dataset(InputConfig(input_file=pattern), print)
     tokenizer = models.load_tokenizer(str(model))
     reader = dataset.reader("validation", tokenizer=tokenizer, seed=1, limits={})
-    batches = pipeline.evaluation_batches(
-        reader, batch_size=32, max_batches=options.max_eval_steps
-    )
+    batches = pipeline.evaluation_batches(reader, batch_size=32, max_batches=options.max_eval_steps)
     pieces, words = 0, 0
     for batch in batches:
         is_masked = batch["masked_lm_weights"] * batch["row_weights"][:, None] > 0
