@@ -39,6 +39,7 @@ CASES = {  # {part: {case: flags of its pretraining}}
         "random": {},
     },
 }
+ALL_CASES = [case for cases in CASES.values() for case in cases]
 TABLES = dict(words=("embeddings/word", "mlm/bias"), positions=("embeddings/position",))
 SIZES = ("num_tokens", "steps", "batch_size", "learning_rate", "max_eval_steps")
 
@@ -164,6 +165,7 @@ def make_parser():
     parser.add_argument("--model", default="runs/pretrain", help="model to continue from")
     parser.add_argument("--field", help="text of another field; default: that of --text")
     parser.add_argument("--part", type=names_among(CASES), default=list(CASES))
+    parser.add_argument("--only", type=names_among(ALL_CASES), default=ALL_CASES)
     parser.add_argument("--seeds", type=at_least_one, default=3)
     parser.add_argument("--num_tokens", type=at_least_one, default=1000)
     parser.add_argument("--steps", type=numbers(int), default=[0, 100, 300, 1000])
@@ -184,17 +186,16 @@ def run_all(options, rows):
     with work_folder(options.folder) as scratch:
         if "words" in options.part:
             extend(options, scratch)
-        for part in options.part:
-            for case in CASES[part]:
-                data_of(options, scratch, part, case)
+        cases = [(part, c) for part in options.part for c in CASES[part] if c in options.only]
+        for part, case in cases:
+            data_of(options, scratch, part, case)
 
         def row(item, core):
             part, case, seed = item
             make = lambda: measure(options, scratch, part, case, seed, core)  # noqa: E731
             rows.row(part, f"{case}, seed {seed}", make)
 
-        seeds = range(1, options.seeds + 1)
-        items = [(part, c, seed) for seed in seeds for part in options.part for c in CASES[part]]
+        items = [(*case, seed) for seed in range(1, options.seeds + 1) for case in cases]
         run_on_cores(row, items, options.cores)
 
 

@@ -104,7 +104,8 @@ class ExtendConfig(TransferConfig):
         super().check_paths()
         if (self.input_file is None) == (self.tokens_file is None):
             raise UserError(
-                "give one of them",
-                "a text or a list of words",
-                setting=("input_file", "tokens_file"),
+                "give either this or --tokens_file",
+                "the one names a text, the other a list of words",
+                setting="input_file",
+                value=self.input_file,
             )

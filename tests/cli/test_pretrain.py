@@ -313,13 +313,13 @@ def test_second_phase_with_longer_rows(data, finished, tmp_path, sample_text, ca
     ]
     assert command(["bert-gpu", "data", *flags, "--max_seq_length=64", "--quiet"]) == 0
     start = [f"--init_checkpoint={finished}", "--max_position_embeddings=600"]
-    still = ["--learning_rate=1e-30", "--weight_decay_rate=0"]
+    still = ["--learning_rate=1e-30", "--weight_decay_rate=0", "--noquiet"]
     assert pretrain(longer, tmp_path / "run", *start, *still, steps=1) == 0
     name = "bert.embeddings.position_embeddings.weight"
     before, after = weights(finished)[name], weights(tmp_path / "run")[name]
     assert after.tobytes() == before[np.arange(600) % 512].tobytes()
     out = capsys.readouterr().out
-    assert "; embeddings/position: 512 rows repeated to 600" in out and "fresh" not in out
+    assert "; embeddings/position: 512 rows repeated to 600" in out and "fresh:" not in out
     assert pretrain(longer, tmp_path / "other", *start, "--num_hidden_layers=2") == 2
     error = capsys.readouterr().err
     assert error.startswith("--num_hidden_layers=2: the weights in") and "=1; drop" in error
