@@ -2,17 +2,17 @@
 
 The words are those that shorten the text most: count x (pieces - 1). The row of a word begins as
 the mean of the rows of the pieces that it has been so far, in the word embeddings and in the output
-bias, so that the model reads nearly what it read before. A word becomes a line of a vocab.txt; in
-tokenizers of other kinds it becomes an added token, which stays whole where it stands alone.
+bias. A word becomes a line of a vocab.txt; in tokenizers of other kinds it becomes an added token,
+which stays whole where it stands alone.
 """
 
 import collections
 import dataclasses
 import json
-import os
+import pathlib
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -35,6 +35,7 @@ TABLES = ("embeddings/word", "mlm/bias")  # weights with a row for each id
 MIN_COUNT = 2  # a word that occurs once in a text teaches its row little
 MAX_WORD_CHARACTERS = 100  # the limit of transformers; a longer word is [UNK] there
 NUM_NAMES = 10  # words that a message names
+UNUSED = re.compile(r"\[unused\d+\]")
 
 
 def extend(
@@ -44,9 +45,9 @@ def extend(
     console: Console,
     is_own: Callable[[str], bool],
 ) -> Model:
-    """Return a model with further words. Prints what they change. Arguments as for
-    `learning.open_text`. Raises UserError when no word would be added, or the model has no
-    vocabulary.
+    """Return a model with further words, and print how they shorten the text. Arguments as for
+    `learning.open_text`. Raises UserError when no word would be added, or the model cannot have
+    any.
     """
     tokenizer = model.tokenizer
     if tokenizer is None or not model.config.has_own_encoder:
@@ -57,26 +58,39 @@ def extend(
     else:
         counts = read_words(tokenizer, config.tokens_file, console)
     before = num_pieces(tokenizer, counts)
-    console.say(f"already one piece: {name_some([word for word in counts if before[word] == 1])}")
     words = choose(counts, before, None if config.tokens_file else config.num_tokens)
     if not words:
         where = config.tokens_file or config.input_file
         raise UserError("has no word that is several pieces", "name another text", where=where)
-    ids = ids_of(tokenizer, len(words), config.use_unused)
-    extended = model._replace(
-        config=dataclasses.replace(
-            model.config, vocab_size=max(model.config.vocab_size, max(ids) + 1)
-        ),
-        weights=with_rows(model.weights, tokenizer, words, ids),
-        tokenizer=with_words(tokenizer, words, ids, model.config.type_vocab_size),
+    takes = config.use_unused and isinstance(tokenizer, WordPieceTokenizer)
+    unused = [i for i, piece in enumerate(tokenizer.vocab) if takes and UNUSED.fullmatch(piece)]
+    size = tokenizer.vocab_size
+    ids = [*unused, *range(size, size + len(words))][: len(words)]
+    new = with_words(tokenizer, words, ids, model.config.type_vocab_size)
+    rates = [
+        sum(counts[word] * number for word, number in lengths.items()) / sum(counts.values())
+        for lengths in (before, num_pieces(new, counts))
+    ]
+    console.say(
+        f"already one piece: {name_some([word for word in counts if before[word] == 1])}\n"
+        f"added, {sum(index < size for index in ids):,} in [unused] rows: {name_some(words)}\n"
+        f"pieces per word: {rates[0]:.3f} before, {rates[1]:.3f} after"
     )
-    after = num_pieces(extended.tokenizer, counts)
-    num_unused = sum(index < tokenizer.vocab_size for index in ids)
-    console.say(f"added, {num_unused:,} in [unused] rows: {name_some(words)}")
-    lengths = [sum(counts[word] * num[word] for word in counts) for num in (before, after)]
-    shorter, longer = (f"{length / sum(counts.values()):.3f}" for length in lengths[::-1])
-    console.say(f"pieces per word: {longer} before, {shorter} after")
-    return extended
+    num_rows = max(model.config.vocab_size, max(ids) + 1)
+    return model._replace(
+        config=dataclasses.replace(model.config, vocab_size=num_rows),
+        weights=with_rows(model.weights, tokenizer, words, ids),
+        tokenizer=new,
+    )
+
+
+def letter_rules(tokenizer: Tokenizer) -> tuple[bool, Callable[[str], str]]:
+    """Return (do_lower_case of `basic.split_words`, a function of the words that it returns). Only
+    WordPiece removes accents where it lower-cases.
+    """
+    is_word_piece = isinstance(tokenizer, WordPieceTokenizer)
+    lowers = tokenizer.do_lower_case
+    return lowers and is_word_piece, str.lower if lowers and not is_word_piece else str
 
 
 def count_words(
@@ -89,52 +103,36 @@ def count_words(
     """Return {word: count} of the text, most frequent first, and in the order of the letters where
     counts are equal. A word ends at spaces and punctuation.
     """
-    lowers = tokenizer.do_lower_case
-    is_word_piece = isinstance(tokenizer, WordPieceTokenizer)
+    strips, fold = letter_rules(tokenizer)
     spool = f"{config.to}.unpacked"
     with learning.open_text(config, text_format, console, is_own, spool) as (blocks, _, workers):
         blocks = counting.sample_blocks(blocks, counting.SAMPLE_BYTES, seed=0)
         num_bytes = sum(block.num_bytes for block in blocks)
         with ByteProgress(console, num_bytes, "counting words") as progress:
-            counts = counting.count_words_of_blocks(
-                blocks, lowers and is_word_piece, workers, report=progress.add
-            )
+            counts = counting.count_words_of_blocks(blocks, strips, workers, report=progress.add)
     folded: collections.Counter[str] = collections.Counter()
     for word, count in counts.items():
-        folded[word if is_word_piece or not lowers else word.lower()] += count
-    if not folded:
-        raise learning.no_words(str(config.input_file))
+        folded[fold(word)] += count
     return dict(sorted(folded.items(), key=lambda item: (-item[1], item[0])))
 
 
 def read_words(tokenizer: Tokenizer, path: str, console: Console) -> dict[str, int]:
     """Return {word: 1} of a file with one word a line, as the tokenizer reads them. Warns of lines
-    that are several words.
+    that are not one word to it.
     """
     content = read_file(path, "list of words", "text file", "a text editor")
     lines = content.decode("utf-8-sig", "ignore").splitlines()
-    lowers = tokenizer.do_lower_case
-    if isinstance(tokenizer, WordPieceTokenizer):
-        rows = basic.split_words(lines, lowers)
-    else:
-        rows = [(line.lower() if lowers else line).split() for line in lines]
-    several = [
-        line
-        for line, row in zip(lines, rows, strict=True)
-        if len(row) > 1 or any(len(word) > MAX_WORD_CHARACTERS for word in row)
-    ]
-    if several:
+    strips, fold = letter_rules(tokenizer)
+    rows = dict(zip(lines, basic.split_words(lines, strips), strict=True))
+    is_word = {
+        line: len(row) == 1 and len(row[0]) <= MAX_WORD_CHARACTERS for line, row in rows.items()
+    }
+    if others := [line for line in lines if rows[line] and not is_word[line]]:
         console.warn(
             f"{path}: left out, because the tokenizer cuts them into several words, or they have "
-            f"more than {MAX_WORD_CHARACTERS} letters: {name_some(several)}"
+            f"more than {MAX_WORD_CHARACTERS} letters: {name_some(others)}"
         )
-    left_out = {*several}
-    return {
-        word: 1
-        for line, row in zip(lines, rows, strict=True)
-        for word in row
-        if line not in left_out
-    }
+    return {fold(row[0]): 1 for line, row in rows.items() if is_word[line]}
 
 
 def name_some(words: Sequence[str]) -> str:
@@ -142,15 +140,9 @@ def name_some(words: Sequence[str]) -> str:
     return f"{len(words):,} words" + (f", {', '.join(words[:NUM_NAMES])}" if words else "")
 
 
-def tokenize(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pieces of words that stand after a space; results as of Tokenizer.tokenize."""
-    return tokenizer.tokenize([f" {word}" for word in words])
-
-
-def num_pieces(tokenizer: Tokenizer, words: Iterable[str]) -> dict[str, int]:
-    """Return {word: number of its pieces}."""
-    words = list(words)
-    _, row_splits = tokenize(tokenizer, words)
+def num_pieces(tokenizer: Tokenizer, words: Collection[str]) -> dict[str, int]:
+    """Return {word: number of its pieces} of words that stand after a space."""
+    _, row_splits = tokenizer.tokenize([f" {word}" for word in words])
     return dict(zip(words, np.diff(row_splits).tolist(), strict=True))
 
 
@@ -163,21 +155,12 @@ def choose(
     several = [word for word in counts if lengths[word] > 1]
     if num_tokens is None:
         return several
-    frequent = [
-        word for word in several if counts[word] >= MIN_COUNT and len(word) <= MAX_WORD_CHARACTERS
-    ]
-    gains = {word: counts[word] * (lengths[word] - 1) for word in frequent}
-    return sorted(frequent, key=lambda word: (-gains[word], word))[:num_tokens]
-
-
-def ids_of(tokenizer: Tokenizer, num_words: int, use_unused: bool) -> list[int]:
-    """Return ids for new words: those of the [unused] lines of a vocab.txt, if wanted, and then the
-    ones after the last piece.
-    """
-    is_unused = re.compile(r"\[unused\d+\]").fullmatch
-    takes = use_unused and isinstance(tokenizer, WordPieceTokenizer)
-    unused = [index for index, piece in enumerate(tokenizer.vocab) if takes and is_unused(piece)]
-    return [*unused, *range(tokenizer.vocab_size, tokenizer.vocab_size + num_words)][:num_words]
+    gains = {
+        word: counts[word] * (lengths[word] - 1)
+        for word in several
+        if counts[word] >= MIN_COUNT and len(word) <= MAX_WORD_CHARACTERS
+    }
+    return sorted(gains, key=lambda word: (-gains[word], word))[:num_tokens]
 
 
 def with_rows(
@@ -187,16 +170,14 @@ def with_rows(
     ids: Sequence[int],
 ) -> dict[str, np.ndarray]:
     """Return weights whose rows `ids` are, for each word, the mean of the rows of its pieces."""
-    flat, row_splits = tokenize(tokenizer, words)
+    flat, row_splits = tokenizer.tokenize([f" {word}" for word in words])
     extended = dict(weights)
     for name in (name for name in TABLES if name in weights):
         table = weights[name]  # (V, E) or (V,)
         sums = np.add.reduceat(table[flat], row_splits[:-1], axis=0, dtype=np.float64)
-        lengths = np.diff(row_splits).reshape(-1, *[1] * (table.ndim - 1))
-        new = np.zeros((max(len(table), max(ids) + 1), *table.shape[1:]), table.dtype)
-        new[: len(table)] = table
-        new[list(ids)] = sums / lengths
-        extended[name] = new
+        num_new = max(0, max(ids) + 1 - len(table))
+        extended[name] = np.pad(table, [(0, num_new)] + [(0, 0)] * (table.ndim - 1))
+        extended[name][list(ids)] = (sums.T / np.diff(row_splits)).T
     return extended
 
 
@@ -206,30 +187,21 @@ def with_words(
     """Return a tokenizer with further words, whose ids are given. num_segments: as for
     `tokenizer_json`.
     """
-    if isinstance(tokenizer, WordPieceTokenizer):
-        pieces = dict(enumerate(tokenizer.vocab)) | dict(zip(ids, words, strict=True))
-        content = file_content(pieces[index] for index in range(len(pieces)))
-        return opened(
-            "vocab.txt", content, lambda path: open_tokenizer(path, tokenizer.do_lower_case)
-        )
-    is_library = isinstance(tokenizer, HuggingFaceTokenizer)
-    settings = json.loads(
-        tokenizer.files()["tokenizer.json"]
-        if is_library
-        else tokenizer_json(tokenizer, num_segments)
-    )
-    flags = dict(single_word=True, lstrip=True, rstrip=False, normalized=True, special=False)
-    settings["added_tokens"] += [
-        dict(id=index, content=word) | flags for index, word in zip(ids, words, strict=True)
-    ]
-    content = json.dumps(settings, ensure_ascii=False).encode()
-    return opened("tokenizer.json", content, HuggingFaceTokenizer)
-
-
-def opened(name: str, content: bytes, open_file: Callable[[str], Tokenizer]) -> Tokenizer:
-    """Return the tokenizer of a file that has this content."""
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, name)
-        with open(path, "wb") as file:
-            file.write(content)
-        return open_file(path)
+        path = pathlib.Path(folder, "vocab.txt")
+        if isinstance(tokenizer, WordPieceTokenizer):
+            pieces = dict(enumerate(tokenizer.vocab)) | dict(zip(ids, words, strict=True))
+            path.write_bytes(file_content(pieces[index] for index in range(len(pieces))))
+            return open_tokenizer(str(path), tokenizer.do_lower_case)
+        content = (
+            tokenizer.files()["tokenizer.json"]
+            if isinstance(tokenizer, HuggingFaceTokenizer)
+            else tokenizer_json(tokenizer, num_segments)
+        )
+        settings = json.loads(content)
+        flags = dict(single_word=True, lstrip=True, rstrip=False, normalized=True, special=False)
+        settings["added_tokens"] += [
+            dict(id=index, content=word) | flags for index, word in zip(ids, words, strict=True)
+        ]
+        path.with_name("tokenizer.json").write_text(json.dumps(settings))
+        return HuggingFaceTokenizer(str(path.with_name("tokenizer.json")))

@@ -213,8 +213,7 @@ def test_words_become_added_tokens_of_a_tokenizer_json(kind, folder, tmp_path):
     learn(kind, tmp_path / "tokenizer.json")
     old = HuggingFaceTokenizer(str(tmp_path / "tokenizer.json"))
     words = ["abcde", "fade"]
-    ids = extension.ids_of(old, 2, use_unused=True)
-    assert ids == [old.vocab_size, old.vocab_size + 1]
+    ids = [old.vocab_size, old.vocab_size + 1]
     new = extension.with_words(old, words, ids, 1)
     assert new.vocab == [*old.vocab, *words] and new.separators == old.separators
     plain = ["bad ice. dig", " cab  hid", "xabcde fades", "<mask> bad"]
