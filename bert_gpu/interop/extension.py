@@ -124,15 +124,17 @@ def read_words(tokenizer: Tokenizer, path: str, console: Console) -> dict[str, i
     lines = content.decode("utf-8-sig", "ignore").splitlines()
     strips, fold = letter_rules(tokenizer)
     rows = dict(zip(lines, basic.split_words(lines, strips), strict=True))
-    is_word = {
-        line: len(row) == 1 and len(row[0]) <= MAX_WORD_CHARACTERS for line, row in rows.items()
+    words = {
+        line: fold(row[0])
+        for line, row in rows.items()
+        if len(row) == 1 and len(row[0]) <= MAX_WORD_CHARACTERS
     }
-    if others := [line for line in lines if rows[line] and not is_word[line]]:
+    if others := [line for line, row in rows.items() if row and line not in words]:
         console.warn(
             f"{path}: left out, because the tokenizer cuts them into several words, or they have "
             f"more than {MAX_WORD_CHARACTERS} letters: {name_some(others)}"
         )
-    return {fold(row[0]): 1 for line, row in rows.items() if is_word[line]}
+    return dict.fromkeys(words.values(), 1)
 
 
 def name_some(words: Sequence[str]) -> str:

@@ -138,10 +138,10 @@ def test_without_a_length_rows_are_as_long_as_the_model_takes(workplace, tmp_pat
 def test_longer_rows_get_positions_from_the_learned_ones(workplace, trained, tmp_path, capsys):
     """A command that is repeated finds its run. A model that is only evaluated stays as it is."""
     given = [flag for flag in inputs(workplace, tmp_path / "run") if "seq_length" not in flag]
-    longer = ["--max_seq_length=40", "--num_train_steps=1", "--position_extension=interpolate"]
+    longer = ["--max_seq_length=40", "--num_train_steps=1", "--position_extension=repeat"]
     code, out, err = call(capsys, *given, *longer)
     assert code == 0, err
-    assert "positions:       embeddings/position: 32 rows interpolated to 40\n" in out
+    assert "positions:       embeddings/position: 32 rows repeated to 40\n" in out
     code, out, err = call(capsys, *given, *longer)
     assert code == 0 and "this run is finished" in out, err
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
