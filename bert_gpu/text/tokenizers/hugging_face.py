@@ -9,7 +9,7 @@ them.
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,7 +84,7 @@ class HuggingFaceTokenizer(Tokenizer):
             )
         return len(rest) - 1
 
-    def tokenize(self, sentences: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray]:
+    def tokenize(self, sentences: Sequence[bytes | str]) -> tuple[np.ndarray, np.ndarray]:
         flat, lengths = [np.zeros(0, np.int32)], [0]
         for first in range(0, len(sentences), LINES_PER_CALL):
             lines = as_bytes(sentences[first : first + LINES_PER_CALL])
@@ -104,7 +104,7 @@ class HuggingFaceTokenizer(Tokenizer):
             return None
         return without_spaces(text, self._tokenizer.encode(text, add_special_tokens=False).offsets)
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         """The text of pieces, by the decoder of the file."""
         return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)
 
