@@ -58,7 +58,10 @@ def extend(
     else:
         counts = read_words(tokenizer, config.tokens_file, console)
     before = num_pieces(tokenizer, counts)
-    words = choose(counts, before, None if config.tokens_file else config.num_tokens)
+    # the library would not add a text that is a piece, as inside a word it may be, a second time
+    pieces = {*tokenizer.vocab}
+    candidates = {word: count for word, count in counts.items() if word not in pieces}
+    words = choose(candidates, before, None if config.tokens_file else config.num_tokens)
     if not words:
         where = config.tokens_file or config.input_file
         raise UserError("has no word that is several pieces", "name another text", where=where)
@@ -67,6 +70,7 @@ def extend(
     size = tokenizer.vocab_size
     ids = [*unused, *range(size, size + len(words))][: len(words)]
     new = with_words(tokenizer, words, ids, model.config.type_vocab_size)
+    assert [new.vocab[index] for index in ids] == words
     rates = [
         sum(counts[word] * number for word, number in lengths.items()) / sum(counts.values())
         for lengths in (before, num_pieces(new, counts))
