@@ -59,7 +59,7 @@ def start_of(options, scratch, part, case, seed=None):
     return extended.randomized(model, first_rows, folder, seed, **sizes), model
 
 
-def data_of(options, scratch, part, case):
+def data_of(options, scratch, part, case, seed=1):
     """Make the records of a case, once; return (their pattern, factor of a loss for each piece)."""
     path, model = start_of(options, scratch, part, case)
     is_words = part == "words"
@@ -69,12 +69,13 @@ def data_of(options, scratch, part, case):
     pattern = extended.masked_data(text, path, folder, length)
     if not is_words:
         return pattern, 1.0
-    return pattern, extended.pieces_per_word(pattern, model.tokenizer, options.max_eval_steps)
+    num_batches = options.max_eval_steps
+    return pattern, extended.pieces_per_word(pattern, model.tokenizer, seed, num_batches)
 
 
 def measure(options, scratch, part, case, seed, core):
     """Return {step: nats} and the seconds of a step of one run on a core."""
-    pattern, factor = data_of(options, scratch, part, case)
+    pattern, factor = data_of(options, scratch, part, case, seed)
     run = scratch / f"run-{part}-{case}-{seed}"
     start, _ = start_of(options, scratch, part, case, seed)
     last = max(options.steps)
@@ -137,7 +138,7 @@ def main():
             run_all(options, rows)
     except command.Failed as failed:
         sys.exit(f"error: {failed}")
-    columns = [*(f"{step:,}" for step in options.steps), "seconds"]
+    columns = [*(f"{step:,}" for step in rows.values["settings"]["steps"]), "seconds"]
     for part in options.part:
         runs = {case: rows.of(part, case) for case in CASES[part] if rows.of(part, case)}
         cells = {c: [spread([run[name] for run in runs[c]]) for name in columns] for c in runs}

@@ -45,14 +45,16 @@ def masked_data(text, model, folder, max_seq_length):
     return f"{folder}/*.tfrecord"
 
 
-def pieces_per_word(pattern, tokenizer, max_batches):
-    """Return the masked pieces per masked word of the first validation rows, in batches of 32."""
+def pieces_per_word(pattern, tokenizer, seed, max_batches):
+    """Return the masked pieces per masked word of the first validation rows, in batches of 32; a
+    run's seed draws its masks.
+    """
     from bert_gpu.data import pipeline
     from bert_gpu.data.config import InputConfig
     from bert_gpu.data.dataset import Dataset
 
     dataset = Dataset(InputConfig(input_file=pattern), print)
-    reader = dataset.reader("validation", tokenizer=tokenizer, seed=1, limits={})
+    reader = dataset.reader("validation", tokenizer=tokenizer, seed=seed, limits={})
     num_pieces, num_words = 0, 0
     for batch in pipeline.evaluation_batches(reader, batch_size=32, max_batches=max_batches):
         is_masked = batch["masked_lm_weights"] * batch["row_weights"][:, None] > 0
