@@ -21,6 +21,7 @@ COMMANDS = {
     "vocab": "learn a WordPiece or SentencePiece vocabulary",
     "fill-mask": "guess the words for [MASK]",
     "import": "a model in any format -> a model folder of bert-gpu",
+    "extend": "add words of one's own to a model",
     "export": "a model -> Hugging Face and other formats",
     "embed": "write a vector for each line of a text",
     "report": "draw runs, in one HTML file",

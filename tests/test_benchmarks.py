@@ -278,6 +278,31 @@ def test_recipes_and_replicas_are_compared(small, tmp_path):
 
 
 @pytest.mark.long
+def test_words_and_positions_are_compared(small, tmp_path):
+    """Losses at each step, and the same table from the file."""
+    from helpers.models import learn_vocabulary
+
+    from bert_gpu.interop.huggingface import write_own
+    from bert_gpu.model.config import ModelConfig
+    from bert_gpu.text.tokenizers.open import open_tokenizer
+    from tests.interop.test_leaving import model_of
+    from tests.model.variants import SMALL
+
+    learn_vocabulary(small / "small.txt", tmp_path / "vocab.txt", 300)
+    tokenizer = open_tokenizer(str(tmp_path / "vocab.txt"), True)
+    sizes = dict(vocab_size=tokenizer.vocab_size, max_position_embeddings=32)
+    model = model_of(ModelConfig(**SMALL | sizes), "BertForMaskedLM")
+    write_own(model._replace(tokenizer=tokenizer), str(tmp_path / "start"))
+    files = f"--model={tmp_path}/start --text={small}/small.txt --json={tmp_path}/rows.json"
+    flags = "--only='mean rows,random' --seeds=1 --steps=0,2 --num_tokens=20 --max_eval_steps=1"
+    words, positions = tables(run("extend", files, flags))
+    for (row,), case in ((words, "mean rows"), (positions, "random")):
+        assert row[0] == case and all(3 < number(cell) < 30 for cell in row[1:3])
+        assert row[1] != row[2] and number(row[3]) >= 0
+    assert tables(run("extend", f"--table --json={tmp_path}/rows.json")) == [words, positions]
+
+
+@pytest.mark.long
 def test_optimizers_are_compared(small, tmp_path):
     files = f"--text={small}/small.txt --pairs={small}/pairs --folder={tmp_path}"
     sizes = "--vocab_size=500 --models=tiny --forms=pre-LN --optimizers=adamw --rates=2e-3"

@@ -574,7 +574,9 @@ def choose_start(
         eval_batch_size=settings.run.eval_batch_size,
         run_json=run.run_json,
     )
-    start = start_training(settings.start, labels, settings.run.seed, check, task_type.HEAD)
+    is_own = "max_seq_length" not in settings.flexible
+    length = settings.run.max_seq_length if is_own else None
+    start = start_training(settings.start, labels, settings.run.seed, check, task_type.HEAD, length)
     dropout = {
         name: share for name in DROPOUT if (share := getattr(settings.run, name)) is not None
     }
@@ -615,6 +617,7 @@ def describe(prepared: Prepared) -> tuple[tuple[str, str], ...]:
         rows.append(("class weights", ", ".join(parts)))
     if start.unused:
         rows.append(("left over", start.unused))
+    rows += [("positions", text) for text in start.extensions]
     if start.fresh:
         names = ", ".join(start.fresh) if len(start.fresh) < 10 else "all"
         rows.append(("fresh weights", names))

@@ -32,6 +32,7 @@ from bert_gpu.model.config import (
 )
 from bert_gpu.model.encoders import Encoder, open_encoder
 from bert_gpu.model.heads import pooling_of
+from bert_gpu.model.positions import fit_positions
 from bert_gpu.model.weights import WeightSpec, initialize
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.provenance import weights_hash
@@ -48,7 +49,7 @@ class Start:
     path: the model's folder, or "none". labels: names of the classes, in the order of the logits.
     weights: {name: float32 array}, all of the encoder and its head. fresh: names of the randomly
     initialised ones. unused: description, for the log, of the weights in the model's files that no
-    model here has.
+    model here has. extensions: descriptions of tables of positions that have become larger.
     """
 
     path: str
@@ -58,6 +59,7 @@ class Start:
     weights: dict[str, np.ndarray]
     fresh: list[str]
     unused: str = ""
+    extensions: tuple[str, ...] = ()
 
     @property
     def encoder(self) -> Encoder:
@@ -72,9 +74,10 @@ def start_training(
         [ModelConfig, Callable[[ModelConfig], dict[str, WeightSpec]]], object
     ] = lambda model, specs_of: None,
     head: Head = CLASSIFIER,
+    max_seq_length: int | None = None,
 ) -> Start:
     """Return the start of a training with a head: --init_checkpoint, with fresh weights for what it
-    lacks.
+    lacks, and with positions for rows of max_seq_length.
 
     check_size: called before weights are made, with the model's config and a function of such a
     config -> {name: WeightSpec}.
@@ -94,7 +97,7 @@ def start_training(
         unused = models.describe_unused(source.notes)
         model = source.config
         tokenizer = checked_tokenizer(config, path, model)
-        model = with_dropout(model, config)
+        model = with_positions(with_dropout(model, config), max_seq_length)
         file_weights = with_rows_of(labels, source, head)
         prefixes = reinitialised(model, config.reinit_layers, head)
         pooled_by = pooling_of(model, source.weights)
@@ -105,7 +108,10 @@ def start_training(
             name: value for name, value in file_weights.items() if not name.startswith(prefixes)
         }
     check_size(model, lambda few: head.weights(open_encoder(few), len(labels)))
-    weights = initialize(head.weights(open_encoder(model), len(labels)), seed)
+    specs = head.weights(open_encoder(model), len(labels))
+    shapes = {name: spec.shape for name, spec in specs.items()}
+    file_weights, extensions = fit_positions(file_weights, shapes, config.position_extension)
+    weights = initialize(specs, seed)
     fresh = sorted(set(weights) - set(file_weights))
     return Start(
         path,
@@ -115,6 +121,7 @@ def start_training(
         {name: file_weights.get(name, value) for name, value in weights.items()},
         fresh,
         unused,
+        tuple(extensions),
     )
 
 
@@ -228,7 +235,13 @@ def has_started_from(config: StartConfig, output_dir: str) -> bool:
         if not known or not isinstance(settings["labels"], list):
             return False
         head = open_task_type(table.find_task(settings["task_name"])).HEAD
-        start = start_training(config, tuple(settings["labels"]), settings["seed"], head=head)
+        start = start_training(
+            config,
+            tuple(settings["labels"]),
+            settings["seed"],
+            head=head,
+            max_seq_length=settings.get("max_seq_length"),
+        )
     except UserError:  # a damaged run, or other flags than its own
         return False
     return weights_hash(start.weights) == settings["init_checkpoint"]
@@ -318,6 +331,16 @@ def with_pooling(model: ModelConfig, config: StartConfig, head: Head) -> ModelCo
         if getattr(config, name) is not None
     }
     return dataclasses.replace(model, **named)
+
+
+def with_positions(model: ModelConfig, max_seq_length: int | None) -> ModelConfig:
+    """Return the model's config with positions for rows of max_seq_length. An encoder of Model
+    Garden keeps its own.
+    """
+    num_positions = model.max_position_embeddings
+    if model.has_own_encoder:
+        num_positions = max(num_positions, max_seq_length or 0)
+    return dataclasses.replace(model, max_position_embeddings=num_positions)
 
 
 def with_dropout(model: ModelConfig, config: StartConfig) -> ModelConfig:

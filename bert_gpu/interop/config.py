@@ -1,12 +1,13 @@
-"""Settings of `import` and `export`."""
+"""Settings of `import`, `export` and `extend`."""
 
 import dataclasses
 import os
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local, check_writable
-from bert_gpu.base.settings import Settings, setting
+from bert_gpu.base.settings import Settings, like, setting
 from bert_gpu.interop.formats import format_names
+from bert_gpu.text.config import VocabConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,3 +72,40 @@ class ExportConfig(TransferConfig):
         choices=("float32", "bfloat16"),
         needs=("format", ("savedmodel",)),
     )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExtendConfig(TransferConfig):
+    """A model of any format, written as a model folder of bert-gpu with further words."""
+
+    input_file: str | None = setting(
+        None,
+        "Text whose words are added, UTF-8, also compressed (.gz, .zst): files, folders or globs, "
+        "separated by commas; - is standard input.",
+    )
+    tokens_file: str | None = setting(
+        None, "Instead of a text: a file with the words to add, one a line; all are added."
+    )
+    num_tokens: int = setting(
+        2000,
+        "Number of words to add: those that shorten the text most and occur at least twice.",
+        low=1,
+        needs=("input_file", None),
+    )
+    use_unused: bool = setting(
+        False, "Put words in place of lines such as [unused1] of a vocab.txt first."
+    )
+    num_workers: int | None = like(VocabConfig, "num_workers")
+    ray_address: str | None = like(VocabConfig, "ray_address")
+    quiet: bool = like(VocabConfig, "quiet")
+
+    def check_paths(self) -> None:
+        """Raise UserError as TransferConfig does, and unless there is a text or a list of words."""
+        super().check_paths()
+        if (self.input_file is None) == (self.tokens_file is None):
+            raise UserError(
+                "give either this or --tokens_file",
+                "the one names a text, the other a list of words",
+                setting="input_file",
+                value=self.input_file,
+            )

@@ -110,6 +110,7 @@ def transfer(
     warn: Callable[[str], None],
     format_name: str | None = None,
     describe: Callable[[str], Mapping[str, Mapping[str, str]] | None] | None = None,
+    change: Callable[[Model], Model] = lambda model: model,
 ) -> str:
     """Read a model in any format and write it in another.
 
@@ -118,6 +119,7 @@ def transfer(
       warn: called with texts on missing and unused weights.
       format_name: a key of formats.FORMATS; None = a folder of ours.
       describe: returns the Model.card of the model at a path.
+      change: returns the model to write for the one that was read.
 
     Returns:
       The last line for the log.
@@ -142,7 +144,7 @@ def transfer(
         warn(f"{path}: has no vocabulary; name it with --vocab_file, or the copy has none either")
     if unused := describe_unused(model.notes):
         warn(f"{path}: {unused}")
-    model = model._replace(card=None if describe is None else describe(path))
+    model = change(model._replace(card=None if describe is None else describe(path)))
     if not FORMATS[format_name or OURS].holds_task and (lost := describe_lost(model)):
         warn(f"--format={format_name}: cannot hold {lost}")
     if lacking := model.notes.embedding.lacking:

@@ -23,8 +23,7 @@ from bert_gpu.model.config import ModelConfig
 
 NONE = "none"  # --init_checkpoint=none: random weights
 TASK = "task.json"  # beside a fine-tuned model's weights: finetune/start.py writes and reads it
-# a hint for users who want more words, because the table of embeddings cannot grow
-OWN_WORDS = "for words of your own, replace lines such as [unused1] in its vocab.txt"
+OWN_WORDS = "for words of your own, use `python -m bert_gpu extend`"  # a remedy in messages
 VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "tokenizer.json")
 
 

@@ -344,7 +344,8 @@ class ModelConfig(ShapeConfig):
 
 
 # Fields that may differ from those of the model whose weights a training starts from: dropout, the
-# range of new weights, positions (additional ones get new weights), and what only fine-tuning uses.
+# range of new weights, positions (positions.py makes additional ones), and what only fine-tuning
+# uses.
 NOT_IN_WEIGHTS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",

@@ -18,6 +18,7 @@ from bert_gpu.model.config import (
     read_config,
     read_config_of,
 )
+from bert_gpu.model.positions import position_extension
 from bert_gpu.pretrain.objectives.table import OBJECTIVES, summaries
 from bert_gpu.recipes.rules import differences
 from bert_gpu.train.config import RunSettings
@@ -49,6 +50,7 @@ class PretrainConfig(Settings):
         "BERT folder. Its config.json decides the model's shape, and the data must have its "
         "vocabulary. none = random weights, the default.",
     )
+    position_extension: str = position_extension()
     vocab_file: str | None = setting(
         None,
         "Vocabulary file for records without dataset.json; checked against the "

@@ -19,6 +19,7 @@ from bert_gpu.model import heads
 from bert_gpu.model.config import NOT_IN_WEIGHTS, ModelConfig
 from bert_gpu.model.encoders import Encoder, open_encoder
 from bert_gpu.model.flops import Flops
+from bert_gpu.model.positions import fit_positions
 from bert_gpu.model.weights import initialize
 from bert_gpu.pretrain.config import (
     PretrainSettings,
@@ -281,15 +282,16 @@ def initial_weights(run: Run[PretrainSettings], model: Model) -> dict[str, np.nd
             name: value for name, value in source_weights.items() if not name.startswith("pooler/")
         }
     fresh = sorted(set(weights) - set(source_weights))
+    source_weights, extensions = fit_positions(
+        source_weights,
+        {name: spec.shape for name, spec in specs.items()},
+        run.settings.run.position_extension,
+    )
     for name in sorted(set(weights) & set(source_weights)):
         ours = weights[name]
         theirs = source_weights[name]
         if ours.shape == theirs.shape:
             weights[name] = theirs
-        elif "position" in name and ours.shape[1:] == theirs.shape[1:]:
-            shared = min(len(ours), len(theirs))
-            ours[:shared] = theirs[:shared]
-            fresh += [f"{name} from {shared} on"] if shared < len(ours) else []
         else:
             raise UserError(
                 f"its {name} has shape {theirs.shape}, the model's {ours.shape}",
@@ -305,6 +307,7 @@ def initial_weights(run: Run[PretrainSettings], model: Model) -> dict[str, np.nd
     shape = f"the model of its config.json{''.join(f', {text}' for text in changed)}"
     console.say(
         f"starting from {source}: {shape}; {vocabulary}"
+        + "".join(f"; {text}" for text in extensions)
         + (f"; fresh: {', '.join(fresh)}" if fresh else "")
         + (f"; {unused}" if (unused := models.describe_unused(notes)) else "")
     )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.__main__ import main as command
+from bert_gpu.model.positions import extended
 from bert_gpu.monitor.hardware import PER_GPU, READINGS
 from bert_gpu.runs.folder import RunFolder
 from tests.cli.pretraining import (
@@ -313,8 +314,13 @@ def test_second_phase_with_longer_rows(data, finished, tmp_path, sample_text, ca
     ]
     assert command(["bert-gpu", "data", *flags, "--max_seq_length=64", "--quiet"]) == 0
     start = [f"--init_checkpoint={finished}", "--max_position_embeddings=600"]
-    assert pretrain(longer, tmp_path / "run", *start, steps=1) == 0
-    assert weights(tmp_path / "run")["bert.embeddings.position_embeddings.weight"].shape[0] == 600
+    still = ["--learning_rate=1e-30", "--weight_decay_rate=0", "--noquiet"]
+    assert pretrain(longer, tmp_path / "run", *start, *still, steps=1) == 0
+    name = "bert.embeddings.position_embeddings.weight"
+    before, after = weights(finished)[name], weights(tmp_path / "run")[name]
+    assert after.tobytes() == extended(before, 600, "interpolate").tobytes()
+    out = capsys.readouterr().out
+    assert "; embeddings/position: 512 rows interpolated to 600" in out and "fresh:" not in out
     assert pretrain(longer, tmp_path / "other", *start, "--num_hidden_layers=2") == 2
     error = capsys.readouterr().err
     assert error.startswith("--num_hidden_layers=2: the weights in") and "=1; drop" in error

@@ -127,16 +127,9 @@ class SentencePieceTokenizer(Tokenizer):
         lowered = text.lower() if self.lowers_first else text
         if len(lowered) != len(text) or any("\ud800" <= letter <= "\udfff" for letter in text):
             return None
-        offsets = self._model.encode(lowered, return_type="offset_mapping")["offsets"]
-        begins, ends = np.array(offsets, np.int32).reshape(-1, 2).T
-        is_letter = np.array([not letter.isspace() for letter in text] + [True])
-        after = np.minimum.accumulate(
-            np.where(is_letter, np.arange(len(text) + 1), len(text))[::-1]
+        return without_spaces(
+            text, self._model.encode(lowered, return_type="offset_mapping")["offsets"]
         )
-        begins = np.minimum(after[::-1][begins], max(0, len(text) - 1))
-        ends = np.maximum(ends, begins + 1)
-        begins, ends = (np.maximum.accumulate(side).astype(np.int32) for side in (begins, ends))
-        return begins, ends
 
     def decode(self, ids: Iterable[int]) -> str:
         """Join pieces to words, and words by spaces: the text as the model normalises it, unless it
@@ -152,6 +145,19 @@ class SentencePieceTokenizer(Tokenizer):
 
     def files(self) -> dict[str, bytes]:
         return {"sentencepiece.model": self._model.serialized_model_proto()}
+
+
+def without_spaces(text: str, offsets: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return offsets as (begins, ends), int32 (T,), in rising order; a piece has at least one
+    character and does not begin with the space before it.
+    """
+    begins, ends = np.array(offsets, np.int32).reshape(-1, 2).T
+    is_letter = np.array([not letter.isspace() for letter in text] + [True])
+    after = np.minimum.accumulate(np.where(is_letter, np.arange(len(text) + 1), len(text))[::-1])
+    begins = np.minimum(after[::-1][begins], max(0, len(text) - 1))
+    ends = np.maximum(ends, begins + 1)
+    begins, ends = (np.maximum.accumulate(side).astype(np.int32) for side in (begins, ends))
+    return begins, ends
 
 
 def begins_word(piece: str) -> bool:

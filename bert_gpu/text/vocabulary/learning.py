@@ -5,10 +5,11 @@ pieces from the counts. The result is the content of a file, so that a job can l
 writes to its folder.
 """
 
+import contextlib
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from bert_gpu.base.console import Console
@@ -82,6 +83,43 @@ def no_words(input_file: str) -> UserError:
     )
 
 
+@contextlib.contextmanager
+def open_text(
+    config: Any,
+    text_format: TextFormat,
+    console: Console,
+    is_own: Callable[[str], bool],
+    spool: str,
+) -> Iterator[tuple[list[corpus.Block], Inputs, parallel.Workers]]:
+    """Yield the blocks of a text, its Inputs, and the workers that can count its words.
+
+    Args:
+      config: settings with input_file, num_workers and ray_address.
+      console: shows notes on the files. is_own: as for `find_inputs`.
+      spool: folder for unpacked text. It stays when this process is killed, for the next call.
+
+    Raises UserError when the text or a file name is wrong.
+    """
+    inputs: Inputs | None = None
+    standard_input: str | None = None
+    try:
+        with parallel.open_workers(config, console) as workers:
+            standard_input, _ = read_standard_input(config.input_file, spool)
+            inputs = find_inputs(config.input_file, text_format, standard_input, is_own)
+            for line in inputs.lines:
+                console.say(line)
+            for text in inputs.without_effect():
+                console.warn(text)
+            paths, formats = unpack(inputs, spool, console)
+            blocks = corpus.plan_blocks(paths, BLOCK_BYTES, formats, inputs.names)
+            for line in quality.describe_empty(blocks):
+                console.say(line)
+            yield blocks, inputs, workers
+    finally:
+        if standard_input is not None or (inputs is not None and inputs.needs_spool):
+            shutil.rmtree(spool, ignore_errors=True)
+
+
 def learn_files(
     config: VocabConfig,
     text_format: TextFormat,
@@ -97,29 +135,13 @@ def learn_files(
     Raises UserError when the text or a file name is wrong.
     """
     check_targets(config)
-    spool = f"{config.targets[0]}.unpacked"  # stays when this process is killed, for the next call
-    inputs: Inputs | None = None
-    standard_input: str | None = None
-    try:
-        with parallel.open_workers(config, console) as workers:
-            standard_input, _ = read_standard_input(config.input_file, spool)
-            inputs = find_inputs(config.input_file, text_format, standard_input, is_own)
-            for line in inputs.lines:
-                console.say(line)
-            for text in inputs.without_effect():
-                console.warn(text)
-            paths, formats = unpack(inputs, spool, console)
-            blocks = corpus.plan_blocks(paths, BLOCK_BYTES, formats, inputs.names)
-            for line in quality.describe_empty(blocks):
-                console.say(line)
-            warn = quality.Warner(console, config.strict)
-            sample = quality.sample(blocks, config.normalization)
-            warn(inputs.warnings + quality.shape_warnings(blocks, sample))
-            warn(letters.lower_case_warnings(sample, config))
-            learnt = learn(blocks, config, console, workers)
-    finally:
-        if standard_input is not None or (inputs is not None and inputs.needs_spool):
-            shutil.rmtree(spool, ignore_errors=True)
+    spool = f"{config.targets[0]}.unpacked"
+    with open_text(config, text_format, console, is_own, spool) as (blocks, inputs, workers):
+        warn = quality.Warner(console, config.strict)
+        sample = quality.sample(blocks, config.normalization)
+        warn(inputs.warnings + quality.shape_warnings(blocks, sample))
+        warn(letters.lower_case_warnings(sample, config))
+        learnt = learn(blocks, config, console, workers)
     wordpiece_learner.write_whole_file(config.targets[0], learnt.content, "the vocabulary")
     for path in config.targets[1:]:
         wordpiece_learner.write_vocab(path, learnt.pieces)

@@ -1,0 +1,213 @@
+"""Words of one's own in the vocabulary of a trained model: text or a list -> words -> rows.
+
+The words are those that shorten the text most: count x (pieces - 1). The row of a word begins as
+the mean of the rows of the pieces that it has been so far, in the word embeddings and in the output
+bias. A word becomes a line of a vocab.txt; in tokenizers of other kinds it becomes an added token,
+which stays whole where it stands alone.
+"""
+
+import collections
+import dataclasses
+import json
+import pathlib
+import re
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import numpy as np
+
+from bert_gpu.base.console import Console
+from bert_gpu.base.errors import UserError
+from bert_gpu.interop.config import ExtendConfig
+from bert_gpu.interop.formats import Model
+from bert_gpu.interop.tokenizer_json import tokenizer_json
+from bert_gpu.text.config import TextFormat
+from bert_gpu.text.progress import ByteProgress
+from bert_gpu.text.tokenizers import basic
+from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer
+from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer, WordPieceTokenizer
+from bert_gpu.text.vocabulary import counting, learning
+from bert_gpu.text.vocabulary.file import read_file
+from bert_gpu.text.vocabulary.wordpiece_learner import file_content
+
+TABLES = ("embeddings/word", "mlm/bias")  # weights with a row for each id
+MIN_COUNT = 2  # a word that occurs once in a text teaches its row little
+MAX_WORD_CHARACTERS = 100  # the limit of transformers; a longer word is [UNK] there
+NUM_NAMES = 10  # words that a message names
+UNUSED = re.compile(r"\[unused\d+\]")
+
+
+def extend(
+    model: Model,
+    config: ExtendConfig,
+    text_format: TextFormat,
+    console: Console,
+    is_own: Callable[[str], bool],
+) -> Model:
+    """Return a model with further words, and print how they shorten the text. Arguments as for
+    `learning.open_text`. Raises UserError when no word would be added, or the model cannot have
+    any.
+    """
+    tokenizer = model.tokenizer
+    if tokenizer is None or not model.config.has_own_encoder:
+        lack = "no vocabulary" if tokenizer is None else "an encoder of Model Garden"
+        raise UserError(f"has {lack}", "name another model", setting="from", value=config.source)
+    if config.tokens_file is None:
+        counts = count_words(tokenizer, config, text_format, console, is_own)
+    else:
+        counts = read_words(tokenizer, config.tokens_file, console)
+    before = num_pieces(tokenizer, counts)
+    # the library would not add a text that is a piece, as inside a word it may be, a second time
+    pieces = {*tokenizer.vocab}
+    candidates = {word: count for word, count in counts.items() if word not in pieces}
+    words = choose(candidates, before, None if config.tokens_file else config.num_tokens)
+    if not words:
+        where = config.tokens_file or config.input_file
+        raise UserError("has no word that is several pieces", "name another text", where=where)
+    takes = config.use_unused and isinstance(tokenizer, WordPieceTokenizer)
+    unused = [i for i, piece in enumerate(tokenizer.vocab) if takes and UNUSED.fullmatch(piece)]
+    size = tokenizer.vocab_size
+    ids = [*unused, *range(size, size + len(words))][: len(words)]
+    new = with_words(tokenizer, words, ids, model.config.type_vocab_size)
+    assert [new.vocab[index] for index in ids] == words
+    rates = [
+        sum(counts[word] * number for word, number in lengths.items()) / sum(counts.values())
+        for lengths in (before, num_pieces(new, counts))
+    ]
+    console.say(
+        f"already one piece: {name_some([word for word in counts if before[word] == 1])}\n"
+        f"added, {sum(index < size for index in ids):,} in [unused] rows: {name_some(words)}\n"
+        f"pieces per word: {rates[0]:.3f} before, {rates[1]:.3f} after"
+    )
+    num_rows = max(model.config.vocab_size, max(ids) + 1)
+    return model._replace(
+        config=dataclasses.replace(model.config, vocab_size=num_rows),
+        weights=with_rows(model.weights, tokenizer, words, ids),
+        tokenizer=new,
+    )
+
+
+def letter_rules(tokenizer: Tokenizer) -> tuple[bool, Callable[[str], str]]:
+    """Return (do_lower_case of `basic.split_words`, a function of the words that it returns). Only
+    WordPiece removes accents where it lower-cases.
+    """
+    is_word_piece = isinstance(tokenizer, WordPieceTokenizer)
+    lowers = tokenizer.do_lower_case
+    return lowers and is_word_piece, str.lower if lowers and not is_word_piece else str
+
+
+def count_words(
+    tokenizer: Tokenizer,
+    config: ExtendConfig,
+    text_format: TextFormat,
+    console: Console,
+    is_own: Callable[[str], bool],
+) -> dict[str, int]:
+    """Return {word: count} of the text, most frequent first, and in the order of the letters where
+    counts are equal. A word ends at spaces and punctuation.
+    """
+    strips, fold = letter_rules(tokenizer)
+    spool = f"{config.to}.unpacked"
+    with learning.open_text(config, text_format, console, is_own, spool) as (blocks, _, workers):
+        blocks = counting.sample_blocks(blocks, counting.SAMPLE_BYTES, seed=0)
+        num_bytes = sum(block.num_bytes for block in blocks)
+        with ByteProgress(console, num_bytes, "counting words") as progress:
+            counts = counting.count_words_of_blocks(blocks, strips, workers, report=progress.add)
+    folded: collections.Counter[str] = collections.Counter()
+    for word, count in counts.items():
+        folded[fold(word)] += count
+    return dict(sorted(folded.items(), key=lambda item: (-item[1], item[0])))
+
+
+def read_words(tokenizer: Tokenizer, path: str, console: Console) -> dict[str, int]:
+    """Return {word: 1} of a file with one word a line, as the tokenizer reads them. Warns of lines
+    that are not one word to it.
+    """
+    content = read_file(path, "list of words", "text file", "a text editor")
+    lines = content.decode("utf-8-sig", "ignore").splitlines()
+    strips, fold = letter_rules(tokenizer)
+    rows = dict(zip(lines, basic.split_words(lines, strips), strict=True))
+    words = {
+        line: fold(row[0])
+        for line, row in rows.items()
+        if len(row) == 1 and len(row[0]) <= MAX_WORD_CHARACTERS
+    }
+    if others := [line for line, row in rows.items() if row and line not in words]:
+        console.warn(
+            f"{path}: left out, because the tokenizer cuts them into several words, or they have "
+            f"more than {MAX_WORD_CHARACTERS} letters: {name_some(others)}"
+        )
+    return dict.fromkeys(words.values(), 1)
+
+
+def name_some(words: Sequence[str]) -> str:
+    """Return the number of words and the first of them."""
+    return f"{len(words):,} words" + (f", {', '.join(words[:NUM_NAMES])}" if words else "")
+
+
+def num_pieces(tokenizer: Tokenizer, words: Collection[str]) -> dict[str, int]:
+    """Return {word: number of its pieces} of words that stand after a space."""
+    _, row_splits = tokenizer.tokenize([f" {word}" for word in words])
+    return dict(zip(words, np.diff(row_splits).tolist(), strict=True))
+
+
+def choose(
+    counts: Mapping[str, int], lengths: Mapping[str, int], num_tokens: int | None
+) -> list[str]:
+    """Return at most num_tokens words whose addition shortens the text most, that first; equal ones
+    in the order of their letters. num_tokens: None = all words of a list, in its order.
+    """
+    several = [word for word in counts if lengths[word] > 1]
+    if num_tokens is None:
+        return several
+    gains = {
+        word: counts[word] * (lengths[word] - 1)
+        for word in several
+        if counts[word] >= MIN_COUNT and len(word) <= MAX_WORD_CHARACTERS
+    }
+    return sorted(gains, key=lambda word: (-gains[word], word))[:num_tokens]
+
+
+def with_rows(
+    weights: Mapping[str, np.ndarray],
+    tokenizer: Tokenizer,
+    words: Sequence[str],
+    ids: Sequence[int],
+) -> dict[str, np.ndarray]:
+    """Return weights whose rows `ids` are, for each word, the mean of the rows of its pieces."""
+    flat, row_splits = tokenizer.tokenize([f" {word}" for word in words])
+    extended = dict(weights)
+    for name in (name for name in TABLES if name in weights):
+        table = weights[name]  # (V, E) or (V,)
+        sums = np.add.reduceat(table[flat], row_splits[:-1], axis=0, dtype=np.float64)
+        num_new = max(0, max(ids) + 1 - len(table))
+        extended[name] = np.pad(table, [(0, num_new)] + [(0, 0)] * (table.ndim - 1))
+        extended[name][list(ids)] = (sums.T / np.diff(row_splits)).T
+    return extended
+
+
+def with_words(
+    tokenizer: Tokenizer, words: Sequence[str], ids: Sequence[int], num_segments: int
+) -> Tokenizer:
+    """Return a tokenizer with further words, whose ids are given. num_segments: as for
+    `tokenizer_json`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "vocab.txt")
+        if isinstance(tokenizer, WordPieceTokenizer):
+            pieces = dict(enumerate(tokenizer.vocab)) | dict(zip(ids, words, strict=True))
+            path.write_bytes(file_content(pieces[index] for index in range(len(pieces))))
+            return open_tokenizer(str(path), tokenizer.do_lower_case)
+        content = (
+            tokenizer.files()["tokenizer.json"]
+            if isinstance(tokenizer, HuggingFaceTokenizer)
+            else tokenizer_json(tokenizer, num_segments)
+        )
+        settings = json.loads(content)
+        flags = dict(single_word=True, lstrip=True, rstrip=False, normalized=True, special=False)
+        settings["added_tokens"] += [
+            dict(id=index, content=word) | flags for index, word in zip(ids, words, strict=True)
+        ]
+        path.with_name("tokenizer.json").write_text(json.dumps(settings))
+        return HuggingFaceTokenizer(str(path.with_name("tokenizer.json")))

@@ -1,0 +1,63 @@
+"""More positions than a model has learnt: rows of its table repeated, or interpolated between them.
+
+Random rows would have to be learnt anew. Rows that repeat the learned ones tell neighbours apart as
+before, but not tokens that are n apart (Beltagy et al. 2020, Longformer, 3.2); rows between the
+learned ones keep the order of all positions, and their distances shrink. The default is what a
+small model learns from faster (dev/measurements.md). Imports no TensorFlow.
+
+Legend: P learned rows, E embedding width.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bert_gpu.base.settings import setting
+
+VERBS = dict(repeat="repeated", interpolate="interpolated")  # {--position_extension: in the log}
+
+
+def position_extension() -> Any:
+    """Return the field of the flag, which pretraining and fine-tuning have."""
+    return setting(
+        "interpolate",
+        "How a model gets more positions than the n that it has learnt: repeat = position i begins "
+        "with row i mod n; interpolate = the n rows are spread over all positions, with the others "
+        "between them.",
+        choices=tuple(VERBS),
+    )
+
+
+def extended(table: np.ndarray, num_rows: int, how: str) -> np.ndarray:
+    """Return a table of positions with more rows, or only its first ones: (P, E) -> (num_rows, E).
+
+    Args:
+      table: its learned rows, without rows of another meaning before them.
+      how: a key of VERBS. Interpolation is linear, and keeps the first and the last row.
+    """
+    num_learned = len(table)
+    if num_rows <= num_learned or how == "repeat":
+        return table[np.arange(num_rows) % num_learned]
+    places = np.arange(num_rows) * (num_learned - 1) / (num_rows - 1)
+    below = np.floor(places).astype(int)
+    above = np.minimum(below + 1, num_learned - 1)
+    weight = (places - below)[:, None]
+    return ((1 - weight) * table[below] + weight * table[above]).astype(table.dtype)
+
+
+def fit_positions(
+    weights: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], how: str
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Return the weights of a model with tables of positions of as many rows as in `shapes`, and a
+    text for the log on each that has become larger. how: as for `extended`.
+    """
+    fitted = dict(weights)
+    notes = []
+    for name, table in weights.items():
+        shape = shapes.get(name, table.shape)
+        if "position" in name and table.shape != shape and table.shape[1:] == shape[1:]:
+            fitted[name] = extended(table, shape[0], how)
+            if shape[0] > len(table):
+                notes.append(f"{name}: {len(table)} rows {VERBS[how]} to {shape[0]}")
+    return fitted, notes
