@@ -23,13 +23,14 @@ import sentencepiece
 import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.text.tokenizers import basic
+from bert_gpu.text.tokenizers import basic, rules
 from bert_gpu.text.tokenizers.wordpiece import SPECIAL_PIECES, Tokenizer, as_bytes
 from bert_gpu.text.vocabulary.file import read_file
 from bert_gpu.text.vocabulary.wordpiece_learner import CHARACTER_COVERAGE, MIN_PIECE_COUNT
 
 SPACE = "▁"  # U+2581, marks a space in a piece
-OTHER_NAMES = {"[PAD]": "<pad>", "[UNK]": "<unk>"}  # names of these pieces in ALBERT's models
+# names of these pieces in ALBERT's models
+OTHER_NAMES = {piece: rules.OTHER_NAMES[piece] for piece in ("[PAD]", "[UNK]")}
 LINES_PER_CALL = 2048
 LINES_PER_BATCH = 4096
 MAX_WORDS = 1_000_000  # the most frequent ones are learnt from
@@ -46,6 +47,8 @@ class SentencePieceTokenizer(Tokenizer):
     A piece begins a word if it begins with a space, or with punctuation or a CJK character, which
     are separate words in WordPiece too.
     """
+
+    kind = "SentencePiece"
 
     def __init__(self, model_file: str, do_lower_case: bool | None = None) -> None:
         """Load a model.
@@ -127,16 +130,9 @@ class SentencePieceTokenizer(Tokenizer):
         lowered = text.lower() if self.lowers_first else text
         if len(lowered) != len(text) or any("\ud800" <= letter <= "\udfff" for letter in text):
             return None
-        offsets = self._model.encode(lowered, return_type="offset_mapping")["offsets"]
-        begins, ends = np.array(offsets, np.int32).reshape(-1, 2).T
-        is_letter = np.array([not letter.isspace() for letter in text] + [True])
-        after = np.minimum.accumulate(
-            np.where(is_letter, np.arange(len(text) + 1), len(text))[::-1]
+        return without_spaces(
+            text, self._model.encode(lowered, return_type="offset_mapping")["offsets"]
         )
-        begins = np.minimum(after[::-1][begins], max(0, len(text) - 1))
-        ends = np.maximum(ends, begins + 1)
-        begins, ends = (np.maximum.accumulate(side).astype(np.int32) for side in (begins, ends))
-        return begins, ends
 
     def decode(self, ids: Iterable[int]) -> str:
         """Join pieces to words, and words by spaces: the text as the model normalises it, unless it
@@ -152,6 +148,19 @@ class SentencePieceTokenizer(Tokenizer):
 
     def files(self) -> dict[str, bytes]:
         return {"sentencepiece.model": self._model.serialized_model_proto()}
+
+
+def without_spaces(text: str, offsets: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """Return offsets as (begins, ends), int32 (T,), in rising order; a piece has at least one
+    character and does not begin with the space before it.
+    """
+    begins, ends = np.array(offsets, np.int32).reshape(-1, 2).T
+    is_letter = np.array([not letter.isspace() for letter in text] + [True])
+    after = np.minimum.accumulate(np.where(is_letter, np.arange(len(text) + 1), len(text))[::-1])
+    begins = np.minimum(after[::-1][begins], max(0, len(text) - 1))
+    ends = np.maximum(ends, begins + 1)
+    begins, ends = (np.maximum.accumulate(side).astype(np.int32) for side in (begins, ends))
+    return begins, ends
 
 
 def begins_word(piece: str) -> bool:
