@@ -122,7 +122,10 @@ def put(folder, name, lines):
     make, class_name = FORMS[name]
     folder.mkdir()
     (folder / "tokenizer.json").write_text(make(lines))
-    (folder / "tokenizer_config.json").write_text(json.dumps(dict(tokenizer_class=class_name)))
+    settings = dict(tokenizer_class=class_name)
+    if name == "accents":  # transformers reads these before the tokenizer.json
+        settings |= dict(do_lower_case=True, strip_accents=False)
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "config.json").write_text(json.dumps(dict(model_type="bert")))
     return str(folder)
 
