@@ -164,12 +164,14 @@ def test_ten_thousand_lines_get_the_ids_of_transformers_before_and_after(folders
         for line, mine, row in zip(
             lines, np.split(ids, splits[1:-1]), theirs[folder]["ids"], strict=True
         ):
-            # by Google's rules, which ours has, a final sigma is another letter and "[MASK]" three
-            # words
-            is_googles = tokenizer.kind == "WordPiece" and ("Σ" in line or "[MASK]" in line)
+            # by Google's rules, which ours has, a final sigma is another letter, "[MASK]" three
+            # words, and a word of 101 to 200 characters is known
+            odd = "Σ" in line or "[MASK]" in line or any(len(word) > 100 for word in line.split())
+            is_googles = odd and not isinstance(tokenizer, HuggingFaceTokenizer)
             assert is_googles or mine.tolist() == row, (folder, line)
         specials = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id]
-        assert theirs[folder]["specials"] == specials
+        is_unnamed = folder == folders["cased"]  # its class has no names, nor its settings
+        assert theirs[folder]["specials"] == ([None] * 4 if is_unnamed else specials)
         (masked,) = frame_masked(tokenizer, ["a [MASK] ."])[:1]
         name = tokenizer.vocab[tokenizer.mask_id]
         assert frame_masked(tokenizer, [f"a {name} ."])[0].tolist() == masked.tolist()
