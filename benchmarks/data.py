@@ -39,6 +39,8 @@ HUGGING_FACE = {
     "Hugging Face run_mlm.py's way": "transformers",
     "Hugging Face tokenizers, ids only": "tokenizers",
 }
+BYTE_LEVEL = "bert-gpu packed dynamic, byte-level BPE"
+BYTE_LEVEL_PEER = "Hugging Face tokenizers, ids only, byte-level BPE"
 PACKED_FLAGS = dict(objective="packed", masking="dynamic")
 TARGETS = {1: 20, 10: 12}  # tokens/s divided by Model Garden's, by dupe_factor
 
@@ -68,6 +70,13 @@ def ours(text, vocab, folder, **flags):
     """Return the command of our data script."""
     files = dict(input_file=text, vocab_file=vocab, output_file=f"{folder}/x.tfrecord")
     return script_command("create_pretraining_data.py", **files, **flags)
+
+
+def learn_bpe(text, file):
+    """Return the command that learns a byte-level BPE."""
+    flags = dict(input_file=text, tokenization="BPE", vocab_file=file, vocab_size=32768)
+    flags = [f"--{flag}={value}" for flag, value in flags.items()]
+    return [sys.executable, "-m", "bert_gpu", "vocab", *flags, "--nodo_lower_case", "--quiet"]
 
 
 def garden(text, vocab, folder, **flags):
@@ -132,6 +141,32 @@ class Bench:
             yield name, lambda t, f, kind=kind: [*script, t, self.vocab, f, "128", kind], 1, 1
         flags = PACKED_FLAGS | dict(validation_share=0)
         yield PACKED, lambda t, f: ours(t, self.vocab, f, **flags), 1, self.options.runs
+
+    def byte_level(self):
+        """Compare byte-level BPE on two processes, ours and theirs in turns, with one
+        tokenizer.json.
+        """
+        bpe = self.work / "tokenizer.json"
+        run(learn_bpe(self.text, bpe), watch=False)
+        flags = PACKED_FLAGS | dict(validation_share=0, num_workers=2)
+        script = [self.options.hf_python, HERE / "data_hugging_face.py"]
+        jobs = {
+            BYTE_LEVEL: lambda t, f: ours(t, bpe, f, **flags),
+            BYTE_LEVEL_PEER: lambda t, f: [*script, t, bpe, f, "128", "tokenizers"],
+        }
+        seconds = {name: [] for name in jobs if self.options.hf_python or name == BYTE_LEVEL}
+        for _ in range(self.options.runs):
+            for name, each in seconds.items():
+                each.append(self.measure(jobs[name], 1)[0])
+        size = os.path.getsize(self.text) / 1e6
+        print(f"\n{size:.1f} MB of text, two processes, start-up taken off\n")
+        rows = []
+        for name, each in seconds.items():
+            middle = statistics.median([one for one in each if one] or [0.0])
+            rows.append(
+                [name, f"{middle:.2f}", f"{size / middle:.1f}" if middle else NOT_MEASURABLE]
+            )
+        print_table(["job", "seconds", "MB/s"], rows)
 
     def measure(self, make, repeats):
         """Return (seconds without start-up, peak bytes, folder) of a command: the median of
@@ -269,6 +304,7 @@ TABLES = {
     "memory": Bench.memory,
     "share": Bench.tokenizer_share,
     "reading": Bench.reading,
+    "byte_level": Bench.byte_level,
 }
 
 

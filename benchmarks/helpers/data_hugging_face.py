@@ -4,17 +4,22 @@
     python data_hugging_face.py TEXT VOCAB FOLDER LENGTH transformers|tokenizers
 
 "transformers" is what the examples' run_mlm.py does; "tokenizers" is the bare tokenizer, ids only.
+VOCAB: a vocab.txt, or the tokenizer.json of any tokenizer (with "tokenizers").
 """
 
 import itertools
 import sys
 
 from datasets import load_dataset
-from tokenizers import BertWordPieceTokenizer
+from tokenizers import BertWordPieceTokenizer, Tokenizer
 
 
 def main(text, vocab, folder, length, kind):
-    tokenizer, length = BertWordPieceTokenizer(vocab, lowercase=True), int(length)
+    length = int(length)
+    if vocab.endswith(".json"):
+        tokenizer = Tokenizer.from_file(vocab)
+    else:
+        tokenizer = BertWordPieceTokenizer(vocab, lowercase=True)
     if kind == "transformers":
         from transformers import PreTrainedTokenizerFast
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
+from bert_gpu.base.files import read_json
 from bert_gpu.base.settings import Settings, setting
 from bert_gpu.cli import flags
 from bert_gpu.cli.quick import implied_recipe
@@ -18,10 +19,13 @@ from bert_gpu.interop.sources import (
     find_casing,
     find_model,
     find_vocabulary,
+    library_casing,
     read_config,
 )
+from bert_gpu.interop.tokenizer_rules import folder_strips_accents
 from bert_gpu.recipes.rules import RecipeConfig
 from bert_gpu.text.config import TextFormat
+from bert_gpu.text.tokenizers.rules import flat, letters_of, needs_library
 
 if TYPE_CHECKING:
     from bert_gpu.data.manifest import Manifest
@@ -126,7 +130,7 @@ def run(parsed: flags.Parsed) -> "Manifest | str":
     name = parsed.make(StartConfig).init_checkpoint
     model = None if name in (None, NONE) else find_model(name, "init_checkpoint")
     values = model_values(parsed, model)
-    config = parsed.make(DataConfig, **own_defaults(parsed) | values)
+    config = with_vocabulary(parsed, parsed.make(DataConfig, **own_defaults(parsed) | values))
     if model is not None:
         used = {name: value for name, value in values.items() if getattr(config, name) == value}
         # config.vocab_size is for a vocabulary that is learnt
@@ -204,11 +208,13 @@ def model_values(parsed: flags.Parsed, folder: str | None) -> dict[str, Any]:
             where=folder,
         )
     is_sentence_piece = vocabulary.endswith(".model")
-    values: dict[str, Any] = {"tokenization": "SentencePiece" if is_sentence_piece else "WordPiece"}
+    values: dict[str, Any] = {"tokenization": kind_of(vocabulary)}
     casing = find_casing(folder)
     user_values = parsed.user_values(DataConfig)
     user_casing = user_values.get("do_lower_case", casing.is_lower)
     values["do_lower_case"] = user_casing if casing.guess else casing.is_lower
+    if values["do_lower_case"] and not folder_strips_accents(folder):
+        values["strip_accents"] = "do_lower_case" in user_values  # as without the folder's rules
     size = read_config(folder).vocab_size
     for name, value in (values | dict(vocab_size=size)).items():
         if user_values.get(name, value) != value:
@@ -229,6 +235,50 @@ def model_values(parsed: flags.Parsed, folder: str | None) -> dict[str, Any]:
     return values | {flag: vocabulary}
 
 
+def kind_of(vocabulary: str) -> str:
+    """Return the value of --tokenization for a local vocabulary."""
+    if not vocabulary.endswith(".json"):
+        return "SentencePiece" if vocabulary.endswith(".model") else "WordPiece"
+    content = flat(read_json(vocabulary, "a tokenizer"))
+    kind = "BPE" if "model.merges" in content else content.get("model.type")
+    return {"BPE": "BPE", "Unigram": "SentencePiece"}.get(str(kind), "WordPiece")
+
+
+def with_vocabulary(parsed: flags.Parsed, config: DataConfig) -> DataConfig:
+    """Return settings with the vocabulary in the folder that --vocab_file names, if it does; and
+    with the kind and casing of a tokenizer.json that is not ours. Raise UserError for a flag of the
+    user's that contradicts it.
+    """
+    path = config.vocab_file
+    if path is None or "://" in path or not os.path.exists(path):
+        return config
+    values: dict[str, Any] = {}
+    if os.path.isdir(path):
+        vocabulary = find_vocabulary(path)
+        if vocabulary is None or vocabulary.endswith(".model"):
+            return config  # reading it raises the error
+        values |= dict(do_lower_case=find_casing(path).is_lower)
+        values |= dict(strip_accents=folder_strips_accents(path))
+        path = vocabulary
+    stored = read_json(path, "a tokenizer") if path.endswith(".json") else {}
+    user_values = parsed.user_values(DataConfig)
+    if needs_library(stored):
+        values = {**library_casing(path), "tokenization": kind_of(path)}
+        values["strip_accents"] = values.get("strip_accents") or not values.get("do_lower_case")
+        for name in user_values.keys() & values.keys():
+            if user_values[name] != values[name]:
+                raise UserError(
+                    f"the tokenizer in {path[-150:]} has {values[name]}",
+                    "drop the flag",
+                    setting=name,
+                    value=user_values[name],
+                )
+    elif stored:
+        values.setdefault("strip_accents", letters_of(flat(stored)).get("strip_accents", True))
+    by_user = {name: value for name, value in user_values.items() if name in values}
+    return dataclasses.replace(config, **values | by_user | dict(vocab_file=path))
+
+
 def check_vocabulary(parsed: flags.Parsed, folder: str, config: DataConfig) -> str:
     """Check that the data's vocabulary is that of the model in a folder; return a line on what the
     folder determines.
@@ -239,11 +289,13 @@ def check_vocabulary(parsed: flags.Parsed, folder: str, config: DataConfig) -> s
     from bert_gpu.text.tokenizers.open import open_tokenizer
 
     casing = config.do_lower_case if parsed.is_set("do_lower_case") else None
-    tokenizer = models.load_tokenizer(folder, None, casing)
+    strips = config.strip_accents if parsed.is_set("strip_accents") else None
+    tokenizer = models.load_tokenizer(folder, None, casing, strips)
     path = str(find_vocabulary(folder))
     models.check_vocabulary(tokenizer, read_config(folder), path)
     data_vocabulary = str(config.vocabulary_path)
-    if open_tokenizer(data_vocabulary, config.do_lower_case).identity != tokenizer.identity:
+    data_casing = (config.do_lower_case, config.strip_accents)
+    if open_tokenizer(data_vocabulary, *data_casing).identity != tokenizer.identity:
         flag = "vocab_file" if config.vocab_file else "sp_model_file"
         raise UserError(
             f"is not the vocabulary of the model, {path}",

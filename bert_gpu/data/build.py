@@ -52,6 +52,7 @@ from bert_gpu.text import clean, corpus, parallel, quality
 from bert_gpu.text.config import AUTO, FILE_NAMES, TextFormat
 from bert_gpu.text.formats import inputs
 from bert_gpu.text.progress import ByteProgress, format_bytes
+from bert_gpu.text.tokenizers.hugging_face import SEPARATORS
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary import learning, letters
@@ -171,7 +172,9 @@ def data_set_settings(
 ) -> dict[str, Any]:
     """Return the settings that decide the data set, for dataset.json."""
     path = config.vocabulary_path
-    identity = LEARNT if path is None else open_tokenizer(path, config.do_lower_case).identity
+    if path is None and config.tokenization == "BPE":
+        check_pairs(config, SEPARATORS)
+    identity = LEARNT if path is None else read_vocabulary(config)[1].identity
     kinds = sorted({each.input_format for each in text.formats})
     settings = config.fixed() | text_format.to_dict()
     return settings | dict(vocabulary=identity, input_format=",".join(kinds))
@@ -316,7 +319,7 @@ def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | No
     if not config.drop_duplicates:  # otherwise drop_duplicates prints it
         print_validation(job, plan)
     if config.vocabulary_path is not None:
-        content, tokenizer = read_vocabulary(config.vocabulary_path, config.do_lower_case)
+        content, tokenizer = read_vocabulary(config)
     elif job.status == "resumed" and job.folder.has_vocabulary():
         return None, None
     else:
@@ -340,16 +343,34 @@ def print_validation(job: Job, plan: CorpusPlan) -> None:
     job.warn(validation.validation_warnings(is_validation, share, plan.share))
 
 
-def read_vocabulary(path: str, do_lower_case: bool) -> tuple[bytes, Tokenizer]:
+def read_vocabulary(config: DataConfig) -> tuple[bytes, Tokenizer]:
     """Return the content of the vocabulary file that the data set gets from the file that the user
     named, and the tokenizer of that file.
     """
-    tokenizer = open_tokenizer(path, do_lower_case)
+    path = config.vocabulary_path
+    assert path is not None
+    tokenizer = open_tokenizer(path, config.do_lower_case, config.strip_accents)
+    check_pairs(config, tokenizer.separators)
     warn_of_blanks(path, tokenizer.vocab)
     if path.endswith(".json"):
-        return tokenizer.files()[FILE_NAMES["WordPiece"]], tokenizer
+        (content,) = tokenizer.files().values()
+        return content, tokenizer
     with corpus.open_binary(path) as file:
         return file.read(), tokenizer
+
+
+def check_pairs(config: DataConfig, separators: int) -> None:
+    """Raise UserError for an objective with pairs when the tokenizer has several [SEP] between the
+    texts of a pair.
+    """
+    if config.objective in PAIRS and separators > 1:
+        raise UserError(
+            "makes pairs with one [SEP] between them, but this tokenizer's pairs have two, as "
+            "RoBERTa's",
+            "give --objective=full_sentences, which RoBERTa was trained with",
+            setting="objective",
+            value=config.objective,
+        )
 
 
 def learn_vocabulary(job: Job, blocks: list[corpus.Block]) -> tuple[bytes, Tokenizer]:
@@ -360,7 +381,7 @@ def learn_vocabulary(job: Job, blocks: list[corpus.Block]) -> tuple[bytes, Token
         path = os.path.join(folder, FILE_NAMES[config.tokenization])
         with open(path, "wb") as file:
             file.write(content)
-        return content, open_tokenizer(path, config.do_lower_case)
+        return content, open_tokenizer(path, config.do_lower_case, config.strip_accents)
 
 
 def check_vocabulary(

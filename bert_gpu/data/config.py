@@ -8,7 +8,13 @@ from typing import Any
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local
 from bert_gpu.base.settings import Settings, like, setting
-from bert_gpu.text.config import NORMALIZATIONS, VocabConfig, check_ray_address
+from bert_gpu.text.config import (
+    FILE_NAMES,
+    NORMALIZATIONS,
+    VocabConfig,
+    check_is_json,
+    check_ray_address,
+)
 
 CLS_SEP = "cls_sep"
 FRAMES = (CLS_SEP, "sep", "none")  # the frames of a packed sequence
@@ -30,12 +36,14 @@ class DataConfig(Settings):
         "so on. One data set per folder.",
     )
     tokenization: str = setting(
-        "WordPiece", "How words are split into pieces.", choices=("WordPiece", "SentencePiece")
+        "WordPiece",
+        "How words are split into pieces. BPE: of bytes, as RoBERTa has.",
+        choices=(*FILE_NAMES,),
     )
     vocab_file: str | None = setting(
         None,
-        "WordPiece vocabulary, one piece per line, or Hugging Face's tokenizer.json. Default: "
-        "learnt from the text and written to DIR/vocab.txt.",
+        "WordPiece vocabulary, one piece per line, or Hugging Face's tokenizer.json of any kind, "
+        "or a folder with one of them. Default: learnt from the text and written to DIR/vocab.txt.",
     )
     sp_model_file: str | None = setting(
         None,
@@ -46,6 +54,7 @@ class DataConfig(Settings):
         32768, "Pieces of a learnt vocabulary; fewer if the text has fewer.", low=100
     )
     do_lower_case: bool = setting(True, "Lower-case the text and strip accents (an uncased model).")
+    strip_accents: bool = like(VocabConfig, "strip_accents")
     normalization: str = setting(
         "none", "Unicode normalisation applied to the text first.", choices=NORMALIZATIONS
     )
@@ -191,7 +200,9 @@ class DataConfig(Settings):
                 setting="sp_model_file",
                 value=self.sp_model_file,
             )
-        if self.vocab_file is not None and self.tokenization != "WordPiece":
+        check_is_json(self.vocab_file, self.tokenization)
+        is_json = self.vocab_file is not None and self.vocab_file.endswith(".json")
+        if self.vocab_file and self.tokenization == "SentencePiece" and not is_json:
             raise UserError(
                 "is for WordPiece",
                 "with SentencePiece use --sp_model_file",
@@ -245,6 +256,7 @@ class DataConfig(Settings):
             "output_file",
             "vocab_file",
             "sp_model_file",
+            *(("strip_accents",) if self.strip_accents else ()),  # as in earlier data sets
         )
         return {name: value for name, value in self.to_dict().items() if name not in excluded}
 

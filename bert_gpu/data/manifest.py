@@ -91,6 +91,11 @@ class Manifest(Settings):
         has_spans = self.settings.get("max_ngram_size", 1) != 1
         return has_spans or bool(self.settings.get("do_whole_word_mask"))
 
+    @property
+    def strip_accents(self) -> bool:
+        """Whether lower-casing strips accents; stated only where it does not."""
+        return bool(self.settings.get("strip_accents", True))
+
     def paths(self, folder: str, split: str) -> list[str]:
         shards = self.train_shards if split == "train" else self.validation_shards
         return [os.path.join(folder, shard) for shard in shards]

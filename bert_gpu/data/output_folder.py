@@ -26,7 +26,8 @@ from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest, write_man
 from bert_gpu.data.records import index_path
 from bert_gpu.data.shards import Counts, Shard, read_scores, read_stats, stats_path
 from bert_gpu.text.config import FILE_NAMES
-from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.tokenizers.open import open_tokenizer, opens_library
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary.wordpiece_learner import write_whole_file
 
 # Files that a killed process may leave (files.atomic_file), those of shards first.
@@ -58,7 +59,9 @@ class OutputFolder:
             json.dumps(dict(settings=settings, inputs=inputs))
         )
         self.building = os.path.join(config.folder, f".{config.name}.building.json")
-        self.vocab_file = os.path.join(config.folder, FILE_NAMES[config.tokenization])
+        is_librarys = opens_library(config.vocabulary_path)
+        kind = "BPE" if is_librarys else config.tokenization
+        self.vocab_file = os.path.join(config.folder, FILE_NAMES[kind])
         self.spool = os.path.join(config.folder, f".{config.name}.spool")  # unpacked input
         self.hashes = self.spool + ".hashes"  # hashes of documents
         self.order_file = os.path.join(config.folder, f"{config.name}.order")
@@ -165,7 +168,11 @@ class OutputFolder:
         identity = self._read_content().get("tokenizer")
         if identity is None or not os.path.exists(self.vocab_file):
             return False
-        return open_tokenizer(self.vocab_file, self.config.do_lower_case).identity == identity
+        return self.open_tokenizer().identity == identity
+
+    def open_tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of the vocabulary in the folder."""
+        return open_tokenizer(self.vocab_file, self.config.do_lower_case, self.config.strip_accents)
 
     def has_shards(self) -> bool:
         """Return whether the folder holds a complete shard."""
@@ -218,7 +225,7 @@ class OutputFolder:
             write_json(self.building, self.identity)
             if not (os.path.exists(self.vocab_file) and self._is_users(self.vocab_file)):
                 write_whole_file(self.vocab_file, content, "the vocabulary")
-        identity = open_tokenizer(self.vocab_file, self.config.do_lower_case).identity
+        identity = self.open_tokenizer().identity
         write_json(self.building, self.identity | dict(tokenizer=identity))
 
     def keep(self, shards: Iterable[Shard]) -> list[Shard]:

@@ -125,7 +125,7 @@ class ShardBuilder:
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        return open_tokenizer(self.vocab_file, self.config.do_lower_case)
+        return open_tokenizer(self.vocab_file, self.config.do_lower_case, self.config.strip_accents)
 
     @functools.cached_property
     def _mask(self) -> Callable[..., dict[str, np.ndarray]]:

@@ -81,7 +81,9 @@ def decode_instances(config: DataConfig, num_instances: int) -> Iterator[str]:
     """
     manifest = read_manifest(config.folder)
     assert manifest is not None
-    tokenizer = open_tokenizer(f"{config.folder}/{manifest.vocab_file}", manifest.do_lower_case)
+    tokenizer = open_tokenizer(
+        f"{config.folder}/{manifest.vocab_file}", manifest.do_lower_case, manifest.strip_accents
+    )
     data = Dataset(InputConfig(), paths=manifest.paths(config.folder, "train"))
     reader = data.reader("train", tokenizer, config.random_seed)
     rows = (

@@ -23,13 +23,15 @@ from bert_gpu.inference.embeddings import check_output
 from bert_gpu.inference.lines import empty_input, windows
 from bert_gpu.inference.opened import ROWS, open_model
 from bert_gpu.model.heads import best_words, mlm_logits, mlm_weights
-from bert_gpu.text.framing import ranges
+from bert_gpu.text.framing import frame, ranges
+from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary.file import has_piece
 
 MASK = "[MASK]"
 # Positions that are scored at once, (M, V) float32; they are padded to the next power of 2.
 MAX_POSITIONS = 256
+UNLIMITED = 1 << 40  # tokens of a row, which is not cut
 NUM_NAMED = 3  # lines of a file that a warning names; the others are counted
 Words = list[tuple[float, str]]  # (probability, piece) of the best words for a mask, the best first
 
@@ -124,8 +126,13 @@ def check_masks(texts: Sequence[str]) -> None:
 
 def frame_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows [CLS] text [SEP] of texts: ids int32 (T,), and int64 (N + 1,), where each row
-    begins. The literal [MASK], which a tokenizer would split, becomes the special piece.
+    begins. The literal [MASK], which a tokenizer would split, becomes the special piece; so does
+    the own name of a tokenizer of Hugging Face's library.
     """
+    if isinstance(tokenizer, HuggingFaceTokenizer):  # it finds its own name, with the space before
+        own = tokenizer.vocab[tokenizer.mask_id]
+        framed = frame(tokenizer, [text.replace(MASK, own) for text in texts], None, UNLIMITED)
+        return framed.ids, framed.splits
     parts = [text.split(MASK) for text in texts]
     piece_ids, piece_splits = tokenizer.tokenize([part for row in parts for part in row])
     # [MASK] or [SEP] follows every part

@@ -87,8 +87,8 @@ def architecture(model: Model) -> dict[str, str]:
         facts["Vocabulary"] = f"{config.vocab_size:,} pieces, which are not in the folder"
     else:
         casing = "lower-cased" if model.tokenizer.do_lower_case else "cased"
-        kind = "SentencePiece" if hasattr(model.tokenizer, "lowers_first") else "WordPiece"
-        facts["Vocabulary"] = f"{kind}, {num_pieces(model.tokenizer.vocab):,} pieces, {casing}"
+        size = f"{num_pieces(model.tokenizer.vocab):,} pieces"
+        facts["Vocabulary"] = f"{model.tokenizer.kind}, {size}, {casing}"
     if model.notes.labels and model.notes.problem_type != "regression":
         labels = model.notes.labels
         more = f" and {len(labels) - 20} more" if len(labels) > 20 else ""

@@ -68,7 +68,7 @@ def open_model(
     vocabulary; vocab_file, do_lower_case as for `load_tokenizer`.
     """
     model_path, model = read_start(path, flag)
-    vocabulary = find_vocabulary(model_path) if vocab_file is None else vocab_file
+    vocabulary = find_vocabulary(model_path, do_lower_case) if vocab_file is None else vocab_file
     if vocabulary is None:
         return model_path, model
     tokenizer = load_tokenizer(model_path, vocab_file, do_lower_case)

@@ -6,6 +6,7 @@ in it.
 """
 
 import dataclasses
+import functools
 import os
 import re
 import typing
@@ -20,6 +21,7 @@ from bert_gpu.interop.folders import displaced
 from bert_gpu.interop.formats import OURS, has_model, open_format, recognise, write_only_format
 from bert_gpu.interop.relatives import read_shape
 from bert_gpu.model.config import ModelConfig
+from bert_gpu.text.tokenizers.rules import LETTERS, as_text, casing_of, flat, letters_of
 
 NONE = "none"  # --init_checkpoint=none: random weights
 TASK = "task.json"  # beside a fine-tuned model's weights: finetune/start.py writes and reads it
@@ -35,14 +37,6 @@ class TokenizerNotes(Settings):
     vocabulary: str = setting("", "The identity of the vocabulary beside it.")
     strip_accents: bool | None = setting(None, "Remove accents; None = when lower-casing.")
     tokenize_chinese_chars: bool = setting(True, "Make each Chinese character a word.")
-
-
-# {our field: its name in the normalizer of a tokenizer.json}
-LETTERS = dict(
-    do_lower_case="lowercase",
-    strip_accents="strip_accents",
-    tokenize_chinese_chars="handle_chinese_chars",
-)
 
 
 class Casing(typing.NamedTuple):
@@ -140,10 +134,43 @@ def folder_of(path: str) -> str:
     return path if os.path.isdir(path) else os.path.dirname(path) or os.curdir
 
 
-def find_vocabulary(path: str) -> str | None:
-    """Return the path of the vocabulary beside a model's other files, or None."""
+def find_vocabulary(path: str, do_lower_case: bool | None = None) -> str | None:
+    """Return the path of the vocabulary beside a model's other files, or None. It is the
+    tokenizer.json where a tokenizer of ours has other ids. do_lower_case: as for `load_tokenizer`.
+    """
+    paths = vocabularies(path)
+    return paths[-1] if is_librarys(path, do_lower_case) else next(iter(paths), None)
+
+
+def vocabularies(path: str) -> list[str]:
+    """Return the paths of the vocabularies beside a model's other files."""
     paths = [os.path.join(folder_of(path), name) for name in VOCABULARIES]
-    return next((path for path in paths if os.path.exists(path)), None)
+    return [path for path in paths if os.path.exists(path)]
+
+
+def is_librarys(path: str, do_lower_case: bool | None = None) -> bool:
+    """Return whether the tokenizer in the folder of a model is one of `tokenizers`, because ours
+    have other ids.
+    """
+    from bert_gpu.interop.tokenizer_rules import check_tokenizer
+
+    try:
+        return check_tokenizer(path, do_lower_case)
+    except UserError:  # load_tokenizer raises it
+        return False
+
+
+def library_casing(file: str) -> dict[str, bool]:
+    """Return the casing of a tokenizer.json, as `casing_of` does; {} where `tokenizers` cannot read
+    it, which opening it reports.
+    """
+    import tokenizers
+
+    try:
+        stored = read_beside(file, os.path.basename(file))
+        return casing_of(tokenizers.Tokenizer.from_str(as_text(stored)))
+    except Exception:  # the library raises plain exceptions
+        return {}
 
 
 def tokenizer_notes(path: str) -> dict[str, Any]:
@@ -156,38 +183,45 @@ def read_beside(path: str, name: str, fields: Mapping[str, Any] | None = None) -
     one. fields: as for `read_json`.
     """
     file = os.path.join(folder_of(path), name)
-    return read_json(file, "a tokenizer's settings", fields) if os.path.exists(file) else {}
+    if not os.path.exists(file):
+        return {}
+    if name != "tokenizer.json":
+        return read_json(file, "a tokenizer's settings", fields)
+    status = os.stat(file)
+    return read_large(file, (status.st_mtime_ns, status.st_size, status.st_ino))
+
+
+@functools.lru_cache(2)
+def read_large(file: str, version: tuple[int, ...]) -> dict[str, Any]:
+    """Return the content of a tokenizer.json, which takes long to read and is needed several
+    times. version: what changes with the file.
+    """
+    return read_json(file, "a tokenizer's settings")
 
 
 def letter_rules(path: str) -> dict[str, dict[str, bool]]:
     """Return {file: {field of LETTERS: value}} of the rules for letters in the folder of a model.
     The first file that states a casing decides it.
     """
-    theirs = flat(read_beside(path, "tokenizer.json"))
-    ours = {field: theirs.get(f"normalizer.{name}") for field, name in LETTERS.items()}
-    stated = {"tokenizer_config.json": tokenizer_notes(path), "tokenizer.json": ours}
+    theirs = letters_of(flat(read_beside(path, "tokenizer.json")))
+    if theirs.get("do_lower_case"):
+        theirs.setdefault("strip_accents", True)  # null means this
+    stated = {"tokenizer_config.json": tokenizer_notes(path), "tokenizer.json": theirs}
     return {
         file: {field: rules[field] for field in LETTERS if isinstance(rules.get(field), bool)}
         for file, rules in stated.items()
     }
 
 
-def flat(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a tokenizer.json with the keys of its parts as well, such as
-    "normalizer.type". A part that is null has the type None. A sequence of normalizers is
-    represented by its last one, with the others as `first`: that is BERT's own normalizer, before
-    which our files have one for a final sigma.
-    """
-    for name in ("normalizer", "pre_tokenizer", "model"):
-        part = content.get(name, {})
-        steps = part.get("normalizers") if isinstance(part, dict) else None
-        *first, part = steps if isinstance(steps, list) and steps else [part]
-        part = part if isinstance(part, dict) else dict(type=part)
-        content |= {f"{name}.{key}": value for key, value in (part | dict(first=first)).items()}
-    return content
-
-
 def find_casing(path: str) -> Casing:
+    """Return the casing of a model: that of its tokenizer.json where `tokenizers` reads it, else as
+    `own_casing` finds it.
+    """
+    casing = library_casing(vocabularies(path)[-1]) if is_librarys(path) else {}
+    return Casing(casing["do_lower_case"]) if casing else own_casing(path)
+
+
+def own_casing(path: str) -> Casing:
     """Return the casing of a model: as stated in its folder, or else by the capital letters of its
     pieces.
     """

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_gpu.base.errors import UserError
+from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer
+from bert_gpu.text.tokenizers.rules import FINAL_SIGMA, NFKC, ONE_SPACE, STRIP, as_text
 from bert_gpu.text.tokenizers.sentence_piece import OTHER_NAMES, SPACE, SentencePieceTokenizer
 from bert_gpu.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS, Tokenizer
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
@@ -21,22 +23,6 @@ from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 UNIGRAM = 1
 PLAIN_KINDS = {1, 2, 3}  # kinds of pieces: normal, unknown, control
 NORMAL_FORMS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
-
-
-def replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
-    return dict(type="Replace", pattern=pattern, content=content)
-
-
-# Lower-cases a capital sigma that ends a word, as Python does: `tokenizers` would treat each
-# character alone.
-FINAL_SIGMA = replace(dict(Regex=r"(?<=\p{L})Σ(?![\p{M}'’.:·]*\p{L})"), "ς")
-# NFKC, but for a tilde that SentencePiece keeps wide. It comes before SentencePiece's own table
-# because `tokenizers` looks only at the beginning of a letter with several marks there.
-NFKC = (
-    replace(dict(String="～"), "\ue000"),
-    dict(type="NFKC"),
-    replace(dict(String="\ue000"), "～"),
-)
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, tuple[str, int]]:
@@ -54,6 +40,9 @@ def tokenizer_json(tokenizer: Tokenizer, num_segments: int) -> bytes:
 
     num_segments: segments of the model; with fewer than 2 both texts of a pair are in segment 0.
     """
+    second = min(1, max(0, num_segments - 1))
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        return library_json(tokenizer, second)
     parts = (
         sentence_piece_parts(tokenizer)
         if isinstance(tokenizer, SentencePieceTokenizer)
@@ -69,15 +58,28 @@ def tokenizer_json(tokenizer: Tokenizer, num_segments: int) -> bytes:
             dict(id=index, content=name) | flags
             for name, index in sorted(specials.values(), key=lambda token: token[1])
         ],
-        post_processor=template(specials, min(1, max(0, num_segments - 1))),
+        post_processor=template(specials, second),
         **parts,
     )
     return (json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
 
 
-def template(specials: Mapping[str, tuple[str, int]], second: int) -> dict[str, Any]:
+def library_json(tokenizer: HuggingFaceTokenizer, second: int) -> bytes:
+    """Return the tokenizer.json of a tokenizer of the library, as it was read; with another rule
+    for pairs where its own has B in another segment than `second`.
+    """
+    (content,) = tokenizer.files().values()
+    if tokenizer.second_segment == second:
+        return content
+    rule = template(special_tokens(tokenizer), second, tokenizer.separators)
+    return as_text(json.loads(content) | dict(post_processor=rule)).encode()
+
+
+def template(
+    specials: Mapping[str, tuple[str, int]], second: int, separators: int = 1
+) -> dict[str, Any]:
     """Return the rule for [CLS] A [SEP], and for [CLS] A [SEP] B [SEP] with B in the segment
-    `second`.
+    `second`. separators: number of [SEP] before B.
     """
     first, first_id = specials["[CLS]"]
     last, last_id = specials["[SEP]"]
@@ -92,7 +94,10 @@ def template(specials: Mapping[str, tuple[str, int]], second: int) -> dict[str, 
     return dict(
         type="TemplateProcessing",
         single=single,
-        pair=[*single, text("B", second), piece(last, second)],
+        pair=[
+            *(*single, *[piece(last, 0)] * (separators - 1)),
+            *(text("B", second), piece(last, second)),
+        ],
         special_tokens={
             name: dict(id=name, ids=[index], tokens=[name])
             for name, index in ((first, first_id), (last, last_id))
@@ -106,7 +111,7 @@ def word_piece_parts(tokenizer: Tokenizer) -> dict[str, Any]:
         type="BertNormalizer",
         clean_text=True,
         handle_chinese_chars=True,
-        strip_accents=None,
+        strip_accents=None if tokenizer.strip_accents else False,
         lowercase=tokenizer.do_lower_case,
     )
     lowered = dict(type="Sequence", normalizers=[FINAL_SIGMA, rules])
@@ -140,8 +145,7 @@ def sentence_piece_parts(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
     if spec.precompiled_charsmap:
         table = base64.b64encode(spec.precompiled_charsmap).decode()
         steps += [*NFKC, dict(type="Precompiled", precompiled_charsmap=table)]
-    steps.append(replace(dict(Regex=" {2,}"), " "))
-    steps.append(dict(type="Strip", strip_left=True, strip_right=True))
+    steps += [ONE_SPACE, STRIP]
     spaces = dict(type="Metaspace", replacement=SPACE, prepend_scheme="always", split=False)
     return dict(
         normalizer=dict(type="Sequence", normalizers=steps),

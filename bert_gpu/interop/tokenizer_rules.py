@@ -1,26 +1,25 @@
-"""Checks that the tokenizer of a model's folder cuts text by BERT's rules, the only ones here.
+"""Decides who reads the tokenizer in a model's folder: one of ours, where all files mean BERT's
+rules; else Hugging Face's `tokenizers`, where there is a tokenizer.json.
 
 The files of the tokenizer are those of transformers. Each key that changes how text is cut is
-listed here with the values that mean BERT's rules. A token that transformers keeps whole, and that
-would be split here, is an error that names the token.
+listed here with the values that mean BERT's rules. Where nobody can read a tokenizer, the error
+names the key, or a token that transformers keeps whole and that would be split here.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop.sources import (
-    LETTERS,
-    find_casing,
-    find_vocabulary,
-    flat,
     folder_of,
     letter_rules,
+    library_casing,
+    own_casing,
     read_beside,
+    vocabularies,
 )
-from bert_gpu.interop.tokenizer_json import FINAL_SIGMA
-from bert_gpu.text.tokenizers.sentence_piece import OTHER_NAMES
-from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
+from bert_gpu.text.tokenizers import rules
+from bert_gpu.text.tokenizers.rules import LETTERS, PLAIN_TOKENS, flat, texts_of
 
 # classes of transformers that read tokenizer.json, and those whose tokenizers are copies of BERT's
 ANY_CLASS = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
@@ -29,7 +28,7 @@ BERTS = """Bert ConvBert DistilBert DPRContextEncoder DPRQuestionEncoder DPRRead
 BERT_CLASS = (*ANY_CLASS, *(f"{name}Tokenizer{end}" for name in BERTS for end in ("", "Fast")))
 PIECE_CLASS = (*ANY_CLASS, "SentencePieceTokenizer", "AlbertTokenizer", "AlbertTokenizerFast")
 # {file: {key: the values with which text is cut as BERT does, as without the key}}
-WORD_PIECE: dict[str, dict[str, Container[Any]]] = {
+WORD_PIECE: dict[str, rules.Rules] = {
     "config.json": dict(tokenizer_class=BERT_CLASS),
     "tokenizer_config.json": dict(
         tokenizer_class=BERT_CLASS,
@@ -42,21 +41,34 @@ WORD_PIECE: dict[str, dict[str, Container[Any]]] = {
         clean_text=(None, True),
         wordpieces_prefix=(None, "##"),
     ),
-    "tokenizer.json": {
-        "normalizer.type": ("BertNormalizer",),
-        "normalizer.first": ([], [FINAL_SIGMA]),  # the second in our own files
-        "normalizer.clean_text": (True,),
-        "pre_tokenizer.type": ("BertPreTokenizer",),
-        "model.type": ("WordPiece",),
-        "model.merges": (),  # only BPE has the key
-        "model.unk_token": ("[UNK]",),
-        "model.continuing_subword_prefix": ("##",),
-        "model.max_input_chars_per_word": range(100, 1 << 16),  # Hugging Face: 100, Google: 200
-    },
+    "tokenizer.json": rules.WORD_PIECE,
 }
-SENTENCE_PIECE: dict[str, dict[str, Container[Any]]] = {
+SENTENCE_PIECE: dict[str, rules.Rules] = {
     "config.json": dict(tokenizer_class=PIECE_CLASS),
     "tokenizer_config.json": dict(tokenizer_class=PIECE_CLASS, auto_map=(None, {})),
+    "tokenizer.json": rules.SENTENCE_PIECE,
+}
+
+
+class AllBut(Container[Any]):
+    """All values but some."""
+
+    def __init__(self, *values: str) -> None:
+        self.values = values
+
+    def __contains__(self, value: object) -> bool:
+        return value not in self.values
+
+
+# classes whose tokenizers are Python code, which no tokenizer.json replaces
+SLOW = AllBut(*(f"{name}Tokenizer" for name in ("BertJapanese", "Bertweet", "Phobert", "Canine")))
+PYTHON_KEYS = "auto_map word_tokenizer_type subword_tokenizer_type do_word_tokenize".split()
+LIBRARY: dict[str, rules.Rules] = {
+    "config.json": dict(tokenizer_class=SLOW),
+    "tokenizer_config.json": {
+        **{key: WORD_PIECE["tokenizer_config.json"][key] for key in PYTHON_KEYS},
+        "tokenizer_class": SLOW,
+    },
 }
 # keys whose tokens are kept whole, as are those of keys that end in _token
 WHOLE_TOKEN_KEYS = (
@@ -65,64 +77,81 @@ WHOLE_TOKEN_KEYS = (
 )
 
 
-def check_tokenizer(path: str, do_lower_case: bool | None = None) -> None:
-    """Raise UserError, which names the file and the key, when the tokenizer in the folder of a
-    model cuts text otherwise than ours. do_lower_case: the user's choice, which replaces the rules
-    for letters in the folder.
+def check_tokenizer(path: str, do_lower_case: bool | None = None) -> bool:
+    """Return whether the tokenizer in the folder of a model is one for `tokenizers`, because ours
+    cut text otherwise. Raise UserError, which names the file and the key, when `tokenizers` does
+    so too. do_lower_case: the user's choice, which replaces the rules for letters in the folder.
     """
-    folder = folder_of(path)
-    is_sentence_piece = str(find_vocabulary(path)).endswith(".model")
-    for name, rules in (SENTENCE_PIECE if is_sentence_piece else WORD_PIECE).items():
-        content = flat(read_beside(path, name))
-        for key, values in rules.items():
-            if key in content and content[key] not in values:
-                raise UserError(
-                    f"{folder}/{name}: {key}={content[key]!r:.40} does not cut text by "
-                    "BERT's rules, the only ones here",
-                    "use the model in transformers, or remove the key if it is wrong",
-                )
-    check_whole_tokens(path)
-    if do_lower_case is None:
-        check_letters(path)
+    is_sentence_piece = next(iter(vocabularies(path)), "").endswith(".model")
+    try:
+        check_files(path, SENTENCE_PIECE if is_sentence_piece else WORD_PIECE)
+        check_whole_tokens(path)
+        if do_lower_case is None:
+            check_letters(path)
+    except UserError:
+        if not is_for_library(path):
+            raise
+        return True
+    is_word_piece = not is_sentence_piece and do_lower_case is None
+    return is_word_piece and rules.needs_library(read_beside(path, "tokenizer.json"))
+
+
+def check_files(path: str, rules_of_files: dict[str, rules.Rules]) -> None:
+    """Raise UserError for the first key of a file with a value that the rules do not have."""
+    for name, rules_of_file in rules_of_files.items():
+        if odd := rules.difference(flat(read_beside(path, name)), rules_of_file):
+            raise UserError(
+                f"{folder_of(path)}/{name}: {odd} does not cut text by "
+                "BERT's rules, the only ones without a tokenizer.json that agrees",
+                "use the model in transformers, or remove the key if it is wrong",
+            )
+
+
+def is_for_library(path: str) -> bool:
+    """Return whether the folder of a model has a tokenizer.json that no other file contradicts."""
+    content = read_beside(path, "tokenizer.json")
+    if not content or any(
+        rules.difference(read_beside(path, name), ours) for name, ours in LIBRARY.items()
+    ):
+        return False
+    whole = {text for name, _, texts in whole_tokens(path) for text in texts}
+    actual = rules.letters_of(flat(content)) | library_casing(vocabularies(path)[-1])
+    stated = letter_rules(path)["tokenizer_config.json"]
+    agrees = all(actual.get(field, value) == value for field, value in stated.items())
+    return agrees and whole <= {*PLAIN_TOKENS, *texts_of(content.get("added_tokens"))}
 
 
 def check_whole_tokens(path: str) -> None:
     """Raise UserError when the folder of a model has tokens beyond BERT's special pieces that
     transformers keeps whole and our tokenizer would split.
     """
-    plain = {*SPECIAL_PIECES, *OTHER_NAMES.values()}
+    for name, key, texts in whole_tokens(path):
+        if others := [text for text in texts if text not in PLAIN_TOKENS]:
+            raise UserError(
+                f"{folder_of(path)}/{name}: {key}: the added tokens "
+                f"{', '.join(map(repr, others))[:60]} are kept whole by the model's "
+                "tokenizer and would be split here",
+                "remove them if no text has them, or use transformers",
+            )
+
+
+def whole_tokens(path: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield (file, key, tokens) of the tokens in the folder of a model that are kept whole."""
     names = ("special_tokens_map.json", "tokenizer_config.json", "tokenizer.json")
     files = {name: read_beside(path, name) for name in names}
     files["added_tokens.json"] = dict(added_tokens=list(read_beside(path, "added_tokens.json")))
     for name, content in files.items():
         for key in (key for key in content if key in WHOLE_TOKEN_KEYS or key.endswith("_token")):
-            if others := [text for text in texts_of(content[key]) if text not in plain]:
-                raise UserError(
-                    f"{folder_of(path)}/{name}: {key}: the added tokens "
-                    f"{', '.join(map(repr, others))[:60]} are kept whole by the model's "
-                    "tokenizer and would be split here",
-                    "remove them if no text has them, or use transformers",
-                )
-
-
-def texts_of(value: Any) -> list[str]:
-    """Return the tokens in a value of one of the files: texts, objects with a content, or
-    several.
-    """
-    if isinstance(value, dict):
-        value = [value["content"]] if "content" in value else list(value.values())
-    parts = value if isinstance(value, list) else []
-    return (
-        [value] if isinstance(value, str) else [text for part in parts for text in texts_of(part)]
-    )
+            yield name, key, texts_of(content[key])
 
 
 def check_letters(path: str) -> None:
     """Raise UserError when the tokenizer of a model treats case, accents or Chinese characters in a
     way that ours cannot, or when its files contradict each other.
     """
-    is_lower = find_casing(path).is_lower
-    expected = dict(do_lower_case=is_lower, strip_accents=is_lower, tokenize_chinese_chars=True)
+    is_lower = own_casing(path).is_lower
+    strips = is_lower and folder_strips_accents(path)
+    expected = dict(do_lower_case=is_lower, strip_accents=strips, tokenize_chinese_chars=True)
     differences = [
         f"{f'{LETTERS[field]} of {file}' if file == 'tokenizer.json' else field}={value}".lower()
         for file, rules in letter_rules(path).items()
@@ -136,3 +165,11 @@ def check_letters(path: str) -> None:
             f"to use it anyway, give --{'' if is_lower else 'no'}do_lower_case",
             where=path,
         )
+
+
+def folder_strips_accents(path: str) -> bool:
+    """Return whether the tokenizer in the folder of a model removes accents when it lower-cases, by
+    the first file that states it.
+    """
+    stated = [letters.get("strip_accents") for letters in letter_rules(path).values()]
+    return next((value for value in stated if value is not None), True)

@@ -17,15 +17,19 @@ from bert_gpu.interop.sources import (
     tokenizer_notes,
 )
 from bert_gpu.interop.tokenizer_json import special_tokens, tokenizer_json
-from bert_gpu.interop.tokenizer_rules import check_tokenizer
+from bert_gpu.interop.tokenizer_rules import check_tokenizer, folder_strips_accents
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.tokenizers.open import open_tokenizer, opens_library
+from bert_gpu.text.tokenizers.rules import OTHER_NAMES
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary.file import num_pieces, warn_of_blanks
 
 
 def load_tokenizer(
-    folder: str | None, vocab_file: str | None = None, do_lower_case: bool | None = None
+    folder: str | None,
+    vocab_file: str | None = None,
+    do_lower_case: bool | None = None,
+    strip_accents: bool | None = None,
 ) -> Tokenizer:
     """Return the tokenizer of a model.
 
@@ -33,7 +37,9 @@ def load_tokenizer(
       folder: the model's path, with vocab.txt or a SentencePiece model and, perhaps,
         tokenizer_config.json beside its files; None when there is no model, and then there is a
         vocab_file.
-      vocab_file, do_lower_case: override the folder's. Without a model text is lower-cased.
+      vocab_file, do_lower_case, strip_accents: override the folder's. Without a model text is
+        lower-cased, unless a tokenizer.json says otherwise; accents are removed when the casing is
+        overridden.
 
     Raises:
       UserError: the model's tokenizer cuts text in another way than ours, or there is no
@@ -43,14 +49,16 @@ def load_tokenizer(
     if folder is not None:
         check_tokenizer(folder, do_lower_case)
     if vocab_file is None:
-        vocab_file = None if folder is None else find_vocabulary(folder)
+        vocab_file = None if folder is None else find_vocabulary(folder, do_lower_case)
         if vocab_file is None:
             raise UserError(
                 f"{folder}/vocab.txt: no such file", "name the model's vocabulary with --vocab_file"
             )
-    if do_lower_case is None:
+    if do_lower_case is None and not opens_library(vocab_file):
         do_lower_case = folder is None or find_casing(folder).is_lower
-    tokenizer = open_tokenizer(vocab_file, do_lower_case)
+        if strip_accents is None and folder is not None:
+            strip_accents = folder_strips_accents(folder)
+    tokenizer = open_tokenizer(vocab_file, do_lower_case, strip_accents)
     warn_of_blanks(vocab_file, tokenizer.vocab)
     warn_of_other_ids(vocab_file, tokenizer)
     if notes.get("vocabulary", tokenizer.identity) != tokenizer.identity:
@@ -103,7 +111,9 @@ def tokenizer_files(
     """
     if tokenizer is None:
         return {}
-    own = dict(do_lower_case=tokenizer.do_lower_case, vocabulary=tokenizer.identity)
+    own: dict[str, Any] = dict(do_lower_case=tokenizer.do_lower_case)
+    own |= {} if tokenizer.strip_accents else dict(strip_accents=False)
+    own["vocabulary"] = tokenizer.identity
     if config is None:
         return tokenizer.files() | {"tokenizer_config.json": with_checksum(own)}
     try:
@@ -121,6 +131,8 @@ def tokenizer_files(
         f"{piece[1:-1].lower()}_token": name
         for piece, (name, _) in special_tokens(tokenizer).items()
     }
+    if names["cls_token"] == OTHER_NAMES["[CLS]"]:  # transformers reads these of such models too
+        names |= dict(bos_token=names["cls_token"], eos_token=names["sep_token"])
     settings = dict(
         # the first reads tokenizer.json as it is; transformers has no class of the second name
         tokenizer_class="PreTrainedTokenizerFast" if theirs else "SentencePieceTokenizer",

@@ -233,7 +233,7 @@ def open_vocabulary(settings: PretrainSettings, dataset: Dataset) -> Tokenizer |
             f"{info.vocab_file[:60]}, which is missing",
             "put it back, or build the data again",
         )
-    tokenizer = open_tokenizer(path, info.do_lower_case)
+    tokenizer = open_tokenizer(path, info.do_lower_case, info.strip_accents)
     if tokenizer.identity != info.tokenizer:
         raise UserError(
             f"not the vocabulary that {dataset.folder} was built with (by its dataset.json)",
@@ -340,7 +340,8 @@ def check_same_vocabulary(
         if not casing.guess:
             raise error
         console.warn(str(error))
-    if models.load_tokenizer(folder, None, vocab.do_lower_case).identity != vocab.identity:
+    theirs = models.load_tokenizer(folder, None, vocab.do_lower_case, vocab.strip_accents)
+    if theirs.identity != vocab.identity:
         raise UserError(
             f"its {os.path.basename(path)} is not the vocabulary of the data",
             build,

@@ -9,7 +9,11 @@ from bert_gpu.text.formats.table import FORMATS, Format
 
 NORMALIZATIONS = ("none", "NFC", "NFKC")
 # default names of the files of vocabularies, by kind
-FILE_NAMES = {"WordPiece": "vocab.txt", "SentencePiece": "sentencepiece.model"}
+FILE_NAMES = {
+    "WordPiece": "vocab.txt",
+    "SentencePiece": "sentencepiece.model",
+    "BPE": "tokenizer.json",
+}
 TABLES = [row.name for row in FORMATS.values() if row.text_in == "column"]
 
 
@@ -73,6 +77,17 @@ def check_ray_address(address: str | None) -> None:
         )
 
 
+def check_is_json(vocab_file: str | None, tokenization: str) -> None:
+    """UserError for a file of a BPE whose name does not say that it is a tokenizer.json."""
+    if tokenization == "BPE" and vocab_file is not None and not vocab_file.endswith(".json"):
+        raise UserError(
+            "must end in .json with --tokenization=BPE",
+            "name a tokenizer.json",
+            setting="vocab_file",
+            value=vocab_file,
+        )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VocabConfig(Settings):
     """The vocabulary to learn."""
@@ -83,19 +98,22 @@ class VocabConfig(Settings):
         "separated by commas; - is standard input. Default: the bundled sample.",
     )
     tokenization: str = setting(
-        "WordPiece", "Kind of vocabulary.", choices=("WordPiece", "SentencePiece")
+        "WordPiece", "Kind of vocabulary. BPE: of bytes, as RoBERTa has.", choices=(*FILE_NAMES,)
     )
     vocab_size: int = setting(32768, "Number of pieces; fewer if the text has fewer.", low=7)
     vocab_file: str | None = setting(
         None,
-        "File for the pieces, one per line. Default: vocab.txt for WordPiece; for "
-        "SentencePiece, only written if given.",
+        "File for the pieces, one per line. Default: vocab.txt for WordPiece, "
+        "tokenizer.json for BPE; for SentencePiece, only written if given.",
     )
     sp_model_file: str | None = setting(
         None, "File for the SentencePiece model. Default: sentencepiece.model."
     )
     do_lower_case: bool = setting(
         True, "Lower-case the text (an uncased vocabulary); WordPiece also strips accents."
+    )
+    strip_accents: bool = setting(
+        True, "Strip accents when lower-casing, as Google's uncased models do; for WordPiece."
     )
     normalization: str = setting(
         "none", "Unicode normalisation applied to the text first.", choices=NORMALIZATIONS
@@ -125,11 +143,13 @@ class VocabConfig(Settings):
                 value=self.sp_model_file,
             )
 
+        check_is_json(self.vocab_file, self.tokenization)
+
     @property
     def targets(self) -> list[str]:
         """The files to write: the vocabulary, or the SentencePiece model and, if --vocab_file is
         given, its pieces.
         """
-        if self.tokenization == "WordPiece":
-            return [self.vocab_file or FILE_NAMES["WordPiece"]]
+        if self.tokenization != "SentencePiece":
+            return [self.vocab_file or FILE_NAMES[self.tokenization]]
         return [self.sp_model_file or FILE_NAMES["SentencePiece"], *filter(None, [self.vocab_file])]

@@ -1,4 +1,5 @@
 """Texts -> the rows that BERT reads: [CLS] A [SEP], or [CLS] A [SEP] B [SEP], cut to a length.
+RoBERTa's pairs have two [SEP] before B.
 
 All rows are one flat array of tokens, with the positions where they begin, until a batch is padded.
 A text that is too long loses its last tokens.
@@ -18,7 +19,7 @@ class Framed(typing.NamedTuple):
     """Rows of tokens.
 
     ids: int32 (T,), all rows concatenated. splits: int64 (N + 1,), where each row begins, and T.
-    first_lengths: int64 (N,), tokens of [CLS] A [SEP], which is segment 0. num_truncated: number of
+    first_lengths: int64 (N,), tokens before B, which are segment 0. num_truncated: number of
     rows that were cut.
     """
 
@@ -43,7 +44,7 @@ def frame(
 
     Args:
       texts_a, texts_b: N texts each; texts_b is None without pairs. max_seq_length: S, at least 2,
-        or 5 with pairs, so that each text keeps a token.
+        or with pairs 5 (RoBERTa: 6), so that each text keeps a token.
     """
     ids_a, splits_a = tokenizer.tokenize(texts_a)
     if texts_b is None:
@@ -53,8 +54,9 @@ def frame(
         ids_b, splits_b = tokenizer.tokenize(texts_b)
     lengths_a = np.diff(splits_a)
     lengths_b = np.diff(splits_b)
-    kept_a, kept_b = truncated_lengths(lengths_a, lengths_b, max_seq_length)
-    first_lengths = kept_a + 2
+    more = tokenizer.separators - 1
+    kept_a, kept_b = truncated_lengths(lengths_a, lengths_b, max_seq_length, more)
+    first_lengths = kept_a + 2 + more * (lengths_b > 0)
     splits = np.cumsum(np.concatenate([[0], first_lengths + kept_b + (lengths_b > 0)]))
     starts = splits[:-1]
     ids = np.full(splits[-1], tokenizer.sep_id, np.int32)  # [SEP] stays where no text is written
@@ -66,15 +68,15 @@ def frame(
 
 
 def truncated_lengths(
-    lengths_a: np.ndarray, lengths_b: np.ndarray, max_seq_length: int
+    lengths_a: np.ndarray, lengths_b: np.ndarray, max_seq_length: int, more: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the number of tokens that each text keeps, (N,) and (N,).
 
     Equals Google's run_classifier, which drops the last token of the longer text (on a tie: of B)
     until the row fits: a text shorter than half the room stays whole, and the other gets the rest.
-    A row without a second text has one [SEP] less.
+    A row without a second text has one [SEP] less, and `more` of them besides.
     """
-    room = np.where(lengths_b > 0, max_seq_length - 3, max_seq_length - 2)
+    room = np.where(lengths_b > 0, max_seq_length - 3 - more, max_seq_length - 2)
     kept_b = np.minimum(lengths_b, np.maximum(room // 2, room - lengths_a))
     return np.minimum(lengths_a, room - kept_b), kept_b
 

@@ -261,6 +261,7 @@ def use_one_thread() -> None:
     large blocks of memory when they are freed.
     """
     map_large_blocks()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # `tokenizers` reads it at every call
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 

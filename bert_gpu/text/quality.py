@@ -21,6 +21,7 @@ from bert_gpu.text.formats.inputs import HEAD_BYTES, HEAD_LINES, read_head, spre
 from bert_gpu.text.formats.plain import parse_documents
 from bert_gpu.text.sentences import WITH_RULES, split_sentences
 from bert_gpu.text.tokenizers import basic, sentence_piece
+from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer
 from bert_gpu.text.tokenizers.wordpiece import (
     MAX_WORD_CHARACTERS,
     SPECIAL_PIECES,
@@ -315,7 +316,10 @@ def vocabulary_warnings(
       documents: from `sample`, normalised. ids: their tokens.
       is_given: whether the user named the vocabulary; one that was learnt fits the casing.
     """
-    warnings = casing_warnings(tokenizer, documents, do_lower_case) if is_given else []
+    states_casing = isinstance(tokenizer, HuggingFaceTokenizer)
+    warnings = []
+    if is_given and not states_casing:
+        warnings += casing_warnings(tokenizer, documents, do_lower_case)
     share = float((ids == tokenizer.unk_id).mean()) if len(ids) else 0.0
     if share > UNKNOWN_SHARE:
         words = unknown_words(tokenizer, documents)
@@ -339,7 +343,7 @@ def unknown_words(tokenizer: Tokenizer, documents: list[list[bytes]]) -> list[st
     NUM_UNKNOWN_SHOWN.
     """
     counts = (
-        wordpiece_learner.count_words(documents, tokenizer.do_lower_case)
+        wordpiece_learner.count_words(documents, tokenizer.do_lower_case, tokenizer.strip_accents)
         if isinstance(tokenizer, WordPieceTokenizer)
         else sentence_piece.count_words(documents)
     )
@@ -359,7 +363,8 @@ def casing_warnings(
         for piece in tokenizer.vocab
         if piece not in SPECIAL_PIECES and not re.fullmatch(r"[\[<].*[\]>]", piece)
     ]
-    lower = basic.uncase if isinstance(tokenizer, WordPieceTokenizer) else str.lower
+    uncases = isinstance(tokenizer, WordPieceTokenizer) and tokenizer.strip_accents
+    lower = basic.uncase if uncases else str.lower
     unused = [piece for piece in pieces if piece != "".join(lower(piece).split())]
     text = b" ".join(sentence for document in documents for sentence in document)
     has_capitals = text.decode("utf-8", "ignore").lower() != text.decode("utf-8", "ignore")

@@ -25,13 +25,13 @@ objective on_divergence optimizer order output output_dir output_file overwrite 
 padding phase pictures polynomial_power pooler_size pooling position_embedding_type
 position_extension positive_label precision predict_file predictions_file quiet random_seed
 ray_address recipe recompute recompute_every reinit_layers restarts save_checkpoints_minutes
-save_checkpoints_steps save_config seed short_seq_prob show show_config shuffle
-skip_corrupt_records source sp_model_file steps_per_loop strict task_kind task_name tensorboard
-test_file test_share text_a text_b text_field to tokenization tokens_file top_k total_training_time
-train_batch_size train_file train_objective type_vocab_size use_bias use_unused
-use_v2_feature_names validation_epochs validation_marks validation_share version_2_with_negative
-virtual_replicas vocab_file vocab_size wandb_project warmup_proportion weight_decay_exclude
-weight_decay_rate window_megabytes worker_timeout xla
+save_checkpoints_steps save_config seed short_seq_prob show show_config shuffle skip_corrupt_records
+source sp_model_file steps_per_loop strict strip_accents task_kind task_name tensorboard test_file
+test_share text_a text_b text_field to tokenization tokens_file top_k total_training_time
+train_batch_size train_file train_objective type_vocab_size use_bias use_unused use_v2_feature_names
+validation_epochs validation_marks validation_share version_2_with_negative virtual_replicas
+vocab_file vocab_size wandb_project warmup_proportion weight_decay_exclude weight_decay_rate
+window_megabytes worker_timeout xla
 """.split()
 
 

@@ -103,7 +103,7 @@ def test_the_input_is_said_before_it_is_read(tmp_path, capsys, monkeypatch):
             ["--objective=sop", "--language=xx"],
             "--language=xx",
         ),
-        (DOCUMENTS + " ещё" * 40, [], "such as 'ещё' -> 'еще'; give --nodo_lower_case"),
+        (DOCUMENTS + " ещё" * 40, [], "such as 'ещё' -> 'еще'; give --nostrip_accents"),
         (f"{DOCUMENTS}\n" + "Next page.\nPage 7.\n" * 30, [], "30 of 'Next page.'; remove"),
         (DOCUMENTS, [vocabulary, *COMMON[3:]], "the commonest unknown words: 'the', 'of', 'house'"),
         (DOCUMENTS, [vocabulary, *COMMON, "The"], "--nodo_lower_case"),

@@ -23,7 +23,7 @@ def main(lines_path, output, *folders):
         long = " ".join(lines[:200])
         found[folder] = dict(
             ids=tokenizer(lines, add_special_tokens=False, verbose=False)["input_ids"],
-            pair=[pair["input_ids"], pair["token_type_ids"]],
+            pair=[pair["input_ids"], pair.get("token_type_ids")],
             limit=tokenizer.model_max_length,
             cut=len(tokenizer(long, truncation=True)["input_ids"]),
             masked=tokenizer("a [MASK] .")["input_ids"].count(tokenizer.mask_token_id),

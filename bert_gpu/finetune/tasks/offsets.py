@@ -1,10 +1,11 @@
 """The characters of a text that each of its pieces is made of.
 
-A tokenizer's cleaning may change the length of a text. SentencePiece reports offsets itself. For
-WordPiece the text is first cut into Google's words (white space, punctuation, Chinese characters;
-text/tokenizers/basic.py), whose characters are known, and a word of several pieces character by
-character. The pieces themselves are those of the whole text: where cutting at punctuation would
-change them (a sigma before an apostrophe), `places_between_spaces` finds theirs.
+A tokenizer's cleaning may change the length of a text. SentencePiece and the tokenizers of Hugging
+Face's library report offsets themselves. For WordPiece the text is first cut into Google's words
+(white space, punctuation, Chinese characters; text/tokenizers/basic.py), whose characters are
+known, and a word of several pieces character by character. The pieces themselves are those of the
+whole text: where cutting at punctuation would change them (a sigma before an apostrophe),
+`places_between_spaces` finds theirs.
 
 Legend: T pieces of a text.
 """
@@ -110,7 +111,8 @@ def places_in_word(
     """Return (begins, ends) of the pieces of one word; None when their letters are not those of the
     word, as of [UNK].
     """
-    letters = ["".join(parts) for parts in basic.split_words(list(word), tokenizer.do_lower_case)]
+    casing = (tokenizer.do_lower_case, tokenizer.strip_accents)
+    letters = ["".join(parts) for parts in basic.split_words(list(word), *casing)]
     pieces = [piece.removeprefix("##") for piece in tokenizer.pieces(ids)]
     if "".join(letters) != "".join(pieces):
         return None

@@ -1,7 +1,8 @@
 """The task type of squad: a span of its context answers each question; interface.TaskType describes
 its functions.
 
-Rows are [CLS] question [SEP] window of the context [SEP]. The head scores each token as the
+Rows are [CLS] question [SEP] window of the context [SEP], with as many [SEP] between the two as the
+tokenizer's pairs have. The head scores each token as the
 answer's first and as its last; [CLS] as both stands for no answer. n_best.py makes answers of the
 scores.
 
@@ -130,7 +131,7 @@ def encode(
     tokens = settings.tokens
     questions = examples.questions
     assert tokens.max_query_length is not None
-    if max_seq_length < tokens.max_query_length + 4:
+    if max_seq_length < tokens.max_query_length + start.tokenizer.separators + 3:
         raise UserError(
             f"leaves no room beside a question of --max_query_length={tokens.max_query_length} "
             "tokens",
@@ -176,8 +177,9 @@ def encode(
 class Cut(typing.NamedTuple):
     """Rows of questions.
 
-    ids: int32 (T,), of all rows. lengths: int64 (R,). firsts: int64 (R,), tokens of [CLS] question
-    [SEP]. rows: int64 (R, 2), (question, place of the window in its context). labels: int32 (R, 2).
+    ids: int32 (T,), of all rows. lengths: int64 (R,). firsts: int64 (R,), tokens before the
+    context. rows: int64 (R, 2), (question, place of the window in its context). labels: int32
+    (R, 2).
     """
 
     ids: np.ndarray
@@ -207,14 +209,15 @@ def cut_rows(
     windows: list[tuple[int, ...]] = []
     labels = []
     number = 0
+    separators = tokenizer.separators  # between question and context
     for (pieces, begins, ends), base, group in zip(located, bounds[:-1], chunk, strict=True):
         for index, question in group:
-            room = max_seq_length - 3 - counts[number]
+            room = max_seq_length - 2 - separators - counts[number]
             starts, lengths = cut_windows(len(pieces), room, tokens.doc_stride)
             span = answer_pieces(question, begins, ends)
             for start, length in zip(starts.tolist(), lengths.tolist(), strict=True):
                 windows.append((index, start, base + start, length, number))
-                shift = counts[number] + 2 - start
+                shift = counts[number] + 1 + separators - start
                 labels.append(
                     (span[0] + shift, span[1] + shift)
                     if span is not None and start <= span[0] and span[1] < start + length
@@ -223,14 +226,15 @@ def cut_rows(
             number += 1
     index, start, place, length, number = np.array(windows, np.int64).T
     query = counts[number]
-    splits = np.cumsum(np.append(0, query + length + 3))
+    firsts = query + 1 + separators
+    splits = np.cumsum(np.append(0, firsts + length + 1))
     ids = np.full(splits[-1], tokenizer.sep_id, np.int32)
     ids[splits[:-1]] = tokenizer.cls_id
     ids[ranges(splits[:-1] + 1, query)] = queries[ranges(query_splits[number], query)]
     context = np.concatenate([pieces for pieces, _, _ in located])
-    ids[ranges(splits[:-1] + query + 2, length)] = context[ranges(place, length)]
+    ids[ranges(splits[:-1] + firsts, length)] = context[ranges(place, length)]
     rows = np.stack([index, start], 1)
-    return Cut(ids, query + length + 3, query + 2, rows, np.array(labels, np.int32))
+    return Cut(ids, firsts + length + 1, firsts, rows, np.array(labels, np.int32))
 
 
 def answer_pieces(

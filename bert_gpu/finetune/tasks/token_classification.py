@@ -172,8 +172,10 @@ def with_unknown(labels: Sequence[str], examples: TaggedExamples) -> list[str]:
 
 
 def word_pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pieces of words: (ids int32 (T,), pieces of each word int64 (W,), at least 1)."""
-    ids, splits = tokenizer.tokenize(words)
+    """Return the pieces of words: (ids int32 (T,), pieces of each word int64 (W,), at least 1). In
+    byte-level BPE a word begins with a space.
+    """
+    ids, splits = tokenizer.tokenize([tokenizer.word_prefix + word for word in words])
     counts = np.diff(splits)
     empty = np.flatnonzero(counts == 0)
     return np.insert(ids, splits[empty], tokenizer.unk_id), np.maximum(counts, 1)

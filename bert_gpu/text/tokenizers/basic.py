@@ -83,17 +83,22 @@ def uncase(text: str) -> str:
     return unicodedata.normalize("NFD", text.lower()).translate(STRIP_ACCENT)
 
 
-def spaced(text: str, do_lower_case: bool) -> str:
+def spaced(text: str, do_lower_case: bool, strip_accents: bool = True) -> str:
     """Return cleaned text with spaces between its words and around punctuation."""
-    return uncase(text) if do_lower_case else text.translate(SPLIT_PUNCTUATION)
+    if do_lower_case and strip_accents:
+        return uncase(text)
+    return (text.lower() if do_lower_case else text).translate(SPLIT_PUNCTUATION)
 
 
-def split_words(lines: Sequence[str], do_lower_case: bool) -> list[list[str]]:
+def split_words(
+    lines: Sequence[str], do_lower_case: bool, strip_accents: bool = True
+) -> list[list[str]]:
     """Return the words of each line, by Google's rules.
 
     Args:
       lines: a line break inside one counts as a space.
       do_lower_case: lower-case, decompose (NFD) and drop combining marks, as for uncased models.
+      strip_accents: if not, only lower-case.
 
     Returns:
       One list of words, never empty strings, for each line. A punctuation mark or CJK character is
@@ -103,5 +108,6 @@ def split_words(lines: Sequence[str], do_lower_case: bool) -> list[list[str]]:
         return []
     # Lines can be joined with line breaks, because no rule looks across one: canonical reordering
     # stops there, and the final sigma depends on letters of the same word only.
-    text = spaced("\n".join(line.translate(CLEAN) for line in lines), do_lower_case)
+    text = "\n".join(line.translate(CLEAN) for line in lines)
+    text = spaced(text, do_lower_case, strip_accents)
     return [line.split() for line in text.split("\n")]

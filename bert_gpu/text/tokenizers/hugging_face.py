@@ -1,5 +1,6 @@
-"""Any tokenizer of Hugging Face's `tokenizers`, read from a tokenizer.json: byte-level BPE (RoBERTa),
-Unigram (XLM-R), and WordPiece with rules that are not BERT's.
+"""Any tokenizer of Hugging Face's `tokenizers`, read from a tokenizer.json: byte-level BPE
+(RoBERTa), Unigram (XLM-R), and WordPiece with rules that are not BERT's; and the learner of
+byte-level BPE.
 
 The library does the work, so the ids are those of transformers, also for added tokens, which stay
 whole wherever a text has them. Special pieces are found by the names that published models give
@@ -9,43 +10,58 @@ them.
 import hashlib
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import parse_json
-from bert_gpu.text.tokenizers.sentence_piece import SPACE, begins_word, without_spaces
-from bert_gpu.text.tokenizers.wordpiece import SPECIAL_PIECES, Tokenizer, as_bytes
+from bert_gpu.text.tokenizers.rules import (
+    OTHER_NAMES,
+    SPECIAL_PIECES,
+    as_text,
+    casing_of,
+    texts_of,
+)
+from bert_gpu.text.tokenizers.sentence_piece import (
+    begins_word,
+    most_frequent_words,
+    without_spaces,
+)
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer, as_bytes
 from bert_gpu.text.vocabulary.file import read_file
+from bert_gpu.text.vocabulary.wordpiece_learner import MIN_PIECE_COUNT
 
-# the name of each special piece in models that do not use BERT's
-OTHER_NAMES = dict(zip(SPECIAL_PIECES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
-BYTE_SPACES = "ĠĊĉč"  # a space, line break, tab and carriage return in byte-level BPE
 LINES_PER_CALL = 2048
+WORDS_PER_STRING = 1000  # copies of a word that the learner gets at once
+# a learnt vocabulary begins with these, as RoBERTa's does, and with the 256 bytes
+ROBERTA_PIECES = tuple(OTHER_NAMES[f"[{name}]"] for name in "CLS PAD SEP UNK MASK".split())
+NUM_BYTES = 256
+SEPARATORS = 2  # between the texts of a pair, in such a vocabulary
 
 
 class HuggingFaceTokenizer(Tokenizer):
     """The tokenizer of a tokenizer.json.
 
     Attributes:
-      separators: number of [SEP] between the two texts of a pair; RoBERTa has two.
+      kind: of its model, such as BPE or Unigram.
+      second_segment: segment of the second text of a pair by its own rule; None without a rule.
     """
 
-    def __init__(self, path: str) -> None:
+    word_prefix = " "
+
+    def __init__(self, path: str, do_lower_case: bool | None = None) -> None:
         """Raises UserError: the file is missing, `tokenizers` cannot read it, it has no name for a
-        special piece, or it frames texts otherwise than [CLS] A [SEP] B [SEP].
+        special piece, it frames texts otherwise than [CLS] A [SEP] B [SEP], or do_lower_case is not
+        what it does (None = whatever it does).
         """
         # slow to import, and few need it
         import tokenizers
 
         content = read_file(path, "tokenizer", "file", "python -m bert_gpu vocab")
         try:
-            stored = parse_json(content.decode())
-            # how a batch is cut and padded is no part of the tokenizer
-            stored |= dict(truncation=None, padding=None)
-            self._content = json.dumps(stored, ensure_ascii=False)
+            self._content = as_text(parse_json(content.decode()))
             self._tokenizer = tokenizers.Tokenizer.from_str(self._content)
         # the library raises plain exceptions
         except Exception as error:
@@ -55,6 +71,16 @@ class HuggingFaceTokenizer(Tokenizer):
                 "save it again with a current version of transformers",
                 where=path,
             ) from None
+        casing = casing_of(self._tokenizer)
+        self.do_lower_case = casing["do_lower_case"]
+        if do_lower_case is not None and do_lower_case is not self.do_lower_case:
+            does = "lower-cases the text" if self.do_lower_case else "keeps capital letters"
+            raise UserError(
+                f"this tokenizer {does}",
+                f"give --{'' if self.do_lower_case else 'no'}do_lower_case, or no such flag",
+                where=path,
+            )
+        self.strip_accents = casing["strip_accents"] or not self.do_lower_case
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
         pieces = {index: piece for piece, index in ids.items()}
         self.vocab_size = max(pieces, default=-1) + 1
@@ -62,19 +88,22 @@ class HuggingFaceTokenizer(Tokenizer):
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             special_id(ids, piece, path) for piece in SPECIAL_PIECES
         )
-        self.do_lower_case = normalized(self._tokenizer, "A") == "a"
-        self.identity = hashlib.sha256(
-            json.dumps(stored, sort_keys=True, ensure_ascii=True).encode()
-        ).hexdigest()
-        self.separators = self._count_separators(path)
-        is_special = np.zeros(self.vocab_size, bool)
-        is_special[[self.pad_id, self.cls_id, self.sep_id, self.mask_id]] = True
-        self._starts_word = word_starts(stored, self.vocab) | is_special
+        stored = json.loads(self._content)
+        self.kind = stored["model"].get("type") or "BPE"
+        self.separators, self.second_segment = self._find_frame(path)
+        same_ids = stored | dict(post_processor=self.separators)  # segments are the model's
+        self.identity = hashlib.sha256(json.dumps(same_ids, sort_keys=True).encode()).hexdigest()
+        self._starts_word = np.array(self._word_starts(stored)) & (np.array(self.vocab) != "")
+        whole = [ids[text] for text in texts_of(stored.get("added_tokens"))]
+        self._starts_word[[index for index in whole if index != self.unk_id]] = True
 
-    def _count_separators(self, path: str) -> int:
-        """The number of [SEP] between two texts. Raises UserError for any other frame."""
+    def _find_frame(self, path: str) -> tuple[int, int | None]:
+        """Return the number of [SEP] between two texts, and the segment of the second one. Raise
+        UserError for any other frame.
+        """
         single = self._tokenizer.encode("").ids
-        first, *rest = self._tokenizer.encode("", "").ids or [self.cls_id, *2 * [self.sep_id]]
+        pair = self._tokenizer.encode("", "")
+        first, *rest = pair.ids or [self.cls_id, *2 * [self.sep_id]]
         is_usual = single in ([], [self.cls_id, self.sep_id]) and first == self.cls_id
         if not is_usual or len(rest) not in (2, 3) or {*rest} != {self.sep_id}:
             raise UserError(
@@ -82,9 +111,24 @@ class HuggingFaceTokenizer(Tokenizer):
                 "use the model in transformers",
                 where=path,
             )
-        return len(rest) - 1
+        return len(rest) - 1, pair.type_ids[-1] if single and pair.ids else None
 
-    def tokenize(self, sentences: Sequence[bytes | str]) -> tuple[np.ndarray, np.ndarray]:
+    def _word_starts(self, stored: Mapping[str, Any]) -> list[bool]:
+        """Return whether each piece begins a word. In WordPiece those without ## do; in byte-level
+        BPE and Unigram those that begin with a space. A punctuation mark is a word by itself.
+        """
+        import tokenizers
+
+        if self.kind == "WordPiece":
+            prefix = stored["model"].get("continuing_subword_prefix", "##")
+            return [not piece.startswith(prefix) for piece in self.vocab]
+        if "ByteLevel" not in json.dumps(stored.get("pre_tokenizer")):
+            return [bool(piece) and begins_word(piece) for piece in self.vocab]
+        # a piece that begins inside a character decodes to U+FFFD
+        texts = [tokenizers.decoders.ByteLevel().decode([piece]) for piece in self.vocab]
+        return [bool(text) and (text[0].isspace() or begins_word(text)) for text in texts]
+
+    def tokenize(self, sentences: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray]:
         flat, lengths = [np.zeros(0, np.int32)], [0]
         for first in range(0, len(sentences), LINES_PER_CALL):
             lines = as_bytes(sentences[first : first + LINES_PER_CALL])
@@ -104,7 +148,7 @@ class HuggingFaceTokenizer(Tokenizer):
             return None
         return without_spaces(text, self._tokenizer.encode(text, add_special_tokens=False).offsets)
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         """The text of pieces, by the decoder of the file."""
         return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)
 
@@ -124,19 +168,74 @@ def special_id(ids: dict[str, int], piece: str, path: str) -> int:
     return found[0]
 
 
-def normalized(tokenizer: Any, text: str) -> str:
-    """A text as the tokenizer's normalizer makes it."""
-    return text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+def learn_bpe(word_counts: Mapping[str, int], vocab_size: int, do_lower_case: bool) -> bytes:
+    """Learn a byte-level BPE in RoBERTa's form (Radford et al. 2019; Liu et al. 2019).
 
+    Args:
+      word_counts: from `sentence_piece.count_words`. A word gets the space before it.
+      vocab_size: largest number of pieces, with special ones and the 256 bytes.
 
-def word_starts(stored: Mapping[str, Any], vocab: Sequence[str]) -> np.ndarray:
-    """Bool (V,): whether each piece of a tokenizer.json begins a word. In WordPiece those without
-    ## do; in byte-level BPE and Unigram those that begin with a space. A punctuation mark is a word
-    by itself.
+    Returns:
+      The bytes of a tokenizer.json, which depend on the arguments alone.
+
+    Raises:
+      UserError: there are no words, or vocab_size leaves no room for the bytes.
     """
-    model = stored.get("model") or {}
-    if model.get("type") == "WordPiece":
-        prefix = model.get("continuing_subword_prefix", "##")
-        return np.array([not piece.startswith(prefix) for piece in vocab])
-    spaces = BYTE_SPACES if "ByteLevel" in json.dumps(stored.get("pre_tokenizer")) else SPACE
-    return np.array([piece == "" or piece[0] in spaces or begins_word(piece) for piece in vocab])
+    from tokenizers import (
+        AddedToken,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+        processors,
+        trainers,
+    )
+
+    words = most_frequent_words(word_counts)
+    if not words:
+        raise UserError("the text has no words to learn a vocabulary from", "check the input files")
+    if vocab_size < len(ROBERTA_PIECES) + NUM_BYTES:
+        raise UserError(
+            f"must be at least {len(ROBERTA_PIECES) + NUM_BYTES}, to have a piece for each byte",
+            setting="vocab_size",
+            value=vocab_size,
+        )
+    first, _, last, _, mask = ROBERTA_PIECES
+    tokenizer = Tokenizer(models.BPE())
+    if do_lower_case:
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(
+        copies(words),
+        trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            min_frequency=MIN_PIECE_COUNT,
+            special_tokens=[*ROBERTA_PIECES[:-1], AddedToken(mask, lstrip=True, special=True)],
+            initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+            show_progress=False,
+        ),
+    )
+    tokenizer.post_processor = processors.RobertaProcessing(
+        (last, ROBERTA_PIECES.index(last)),
+        (first, ROBERTA_PIECES.index(first)),
+        add_prefix_space=False,
+    )
+    return (tokenizer.to_str() + "\n").encode()
+
+
+def pieces_of(content: bytes) -> list[str]:
+    """Return the pieces, by id, of the bytes of a tokenizer.json."""
+    from tokenizers import Tokenizer
+
+    ids = Tokenizer.from_str(content.decode()).get_vocab()
+    return sorted(ids, key=ids.__getitem__)
+
+
+def copies(words: Sequence[tuple[str, int]]) -> Iterator[str]:
+    """Yield strings with as many copies of each word as its count, each after a space."""
+    for word, count in words:
+        whole, rest = divmod(count, WORDS_PER_STRING)
+        yield from itertools.repeat(f" {word}" * WORDS_PER_STRING, whole)
+        yield f" {word}" * rest

@@ -1,11 +1,51 @@
-"""Opens the tokenizer of a file: WordPiece from a vocabulary, SentencePiece from a model."""
+"""Opens the tokenizer of a file: WordPiece from a vocabulary, SentencePiece from a model, and any
+tokenizer of Hugging Face's from a tokenizer.json.
+"""
 
+from typing import Any
+
+import tensorflow as tf
+
+from bert_gpu.base.files import parse_json
+from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer
+from bert_gpu.text.tokenizers.rules import flat, letters_of, needs_library
 from bert_gpu.text.tokenizers.sentence_piece import SentencePieceTokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer, WordPieceTokenizer
+from bert_gpu.text.vocabulary.file import read_file
 
 
-def open_tokenizer(path: str, do_lower_case: bool | None) -> Tokenizer:
-    """Open the tokenizer of a file: SentencePiece when its name ends in .model, else WordPiece."""
+def open_tokenizer(
+    path: str, do_lower_case: bool | None, strip_accents: bool | None = None
+) -> Tokenizer:
+    """Open the tokenizer of a file: SentencePiece when its name ends in .model; for a
+    tokenizer.json that of the file, by our WordPiece where that has the same ids; else WordPiece.
+
+    strip_accents: None = as a tokenizer.json says; otherwise yes.
+    """
     if str(path).endswith(".model"):
         return SentencePieceTokenizer(path, do_lower_case)
-    return WordPieceTokenizer(path, do_lower_case)
+    stored = read_stored(path)
+    if needs_library(stored):
+        return HuggingFaceTokenizer(path, do_lower_case)
+    if strip_accents is None:
+        strip_accents = letters_of(flat(stored)).get("strip_accents", True)
+    return WordPieceTokenizer(path, do_lower_case, strip_accents)
+
+
+def opens_library(path: str | None) -> bool:
+    """Return whether a file is a tokenizer.json that HuggingFaceTokenizer opens."""
+    return path is not None and needs_library(read_stored(path))
+
+
+def read_stored(path: str) -> dict[str, Any]:
+    """Return the content of a tokenizer.json; {} for any other file and for a broken one, of which
+    reading it as a vocabulary raises the error.
+    """
+    if not str(path).endswith(".json") or tf.io.gfile.isdir(path):
+        return {}
+    content = read_file(path, "vocabulary file", "text file", "python -m bert_gpu vocab")
+    try:
+        stored = parse_json(content.decode())
+    except (ValueError, RecursionError):
+        return {}
+    return stored if isinstance(stored, dict) else {}

@@ -48,7 +48,9 @@ class WordPieceOps(tf.Module):
         super().__init__()
         lowers = tokenizer.do_lower_case
         self.characters = CharacterMap(  # basic.split_words does the same to whole lines
-            lambda character: basic.spaced(character.translate(basic.CLEAN), lowers),
+            lambda character: basic.spaced(
+                character.translate(basic.CLEAN), lowers, tokenizer.strip_accents
+            ),
             has_sigma=lowers,
         )
         self.words = tf_text.FastWordpieceTokenizer(

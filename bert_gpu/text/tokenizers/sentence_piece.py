@@ -23,13 +23,14 @@ import sentencepiece
 import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.text.tokenizers import basic
+from bert_gpu.text.tokenizers import basic, rules
 from bert_gpu.text.tokenizers.wordpiece import SPECIAL_PIECES, Tokenizer, as_bytes
 from bert_gpu.text.vocabulary.file import read_file
 from bert_gpu.text.vocabulary.wordpiece_learner import CHARACTER_COVERAGE, MIN_PIECE_COUNT
 
 SPACE = "▁"  # U+2581, marks a space in a piece
-OTHER_NAMES = {"[PAD]": "<pad>", "[UNK]": "<unk>"}  # names of these pieces in ALBERT's models
+# names of these pieces in ALBERT's models
+OTHER_NAMES = {piece: rules.OTHER_NAMES[piece] for piece in ("[PAD]", "[UNK]")}
 LINES_PER_CALL = 2048
 LINES_PER_BATCH = 4096
 MAX_WORDS = 1_000_000  # the most frequent ones are learnt from
@@ -46,6 +47,8 @@ class SentencePieceTokenizer(Tokenizer):
     A piece begins a word if it begins with a space, or with punctuation or a CJK character, which
     are separate words in WordPiece too.
     """
+
+    kind = "SentencePiece"
 
     def __init__(self, model_file: str, do_lower_case: bool | None = None) -> None:
         """Load a model.

@@ -36,10 +36,18 @@ PROBED_CODES = 0x1FB00
 
 
 class Tokenizer(abc.ABC):
-    """The interface of a tokenizer. Ids are int32, 0 <= id < vocab_size, and
-    pad_id is 0.
+    """The interface of a tokenizer. Ids are int32, 0 <= id < vocab_size.
+
+    Attributes:
+      strip_accents: whether lower-casing removes accents; it means nothing in a cased tokenizer.
+      separators: number of [SEP] between the two texts of a pair.
+      word_prefix: put before a word that is tokenized alone, as if in the middle of a text.
     """
 
+    kind: str
+    strip_accents = True
+    separators = 1
+    word_prefix = ""
     vocab: list[str]  # "" for an id without a piece
     vocab_size: int
     pad_id: int
@@ -84,7 +92,11 @@ class WordPieceTokenizer(Tokenizer):
     rules. As in Google's code, the literal text "[MASK]" is three words, not the special piece.
     """
 
-    def __init__(self, vocab_file: str, do_lower_case: bool | None = True) -> None:
+    kind = "WordPiece"
+
+    def __init__(
+        self, vocab_file: str, do_lower_case: bool | None = True, strip_accents: bool = True
+    ) -> None:
         """Load the vocabulary, one piece a line, in order of ids. do_lower_case: None = no.
 
         Raises:
@@ -94,15 +106,18 @@ class WordPieceTokenizer(Tokenizer):
         self.vocab = read_vocab(vocab_file)
         self.vocab_size = len(self.vocab)
         self.do_lower_case = bool(do_lower_case)
+        self.strip_accents = strip_accents or not self.do_lower_case
+        self._uncases = self.do_lower_case and self.strip_accents
         self._ids = {piece: index for index, piece in enumerate(self.vocab) if piece}
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self._ids[piece] for piece in SPECIAL_PIECES
         )
         casing = "uncased" if self.do_lower_case else "cased"
+        casing += "" if self.strip_accents else " with accents"
         self.identity = hashlib.sha256("\n".join([*self.vocab, casing]).encode()).hexdigest()
         self._starts_word = np.array([not piece.startswith("##") for piece in self.vocab])
         try:
-            self._op = fast_bert_op(matchable(self.vocab), self.do_lower_case)
+            self._op = fast_bert_op(matchable(self.vocab), self._uncases)
         except RuntimeError as error:  # a piece of more than 256 bytes, or millions of pieces
             problem = " ".join(str(error).split())[:120]
             raise UserError(
@@ -134,15 +149,15 @@ class WordPieceTokenizer(Tokenizer):
         """Return (ids int32 (T,), number of ids of each line int64 (len(lines),)). Overwrites lines
         that the op would treat differently.
         """
-        rows, texts = odd_lines(lines, self.do_lower_case)
+        if not self.strip_accents:
+            lines = [lowered(line) for line in lines]
+        rows, texts = odd_lines(lines, self._uncases)
         for row in rows:
             lines[row] = b""
         ids, splits = run_op(self._op, lines)
         lengths = np.diff(splits)
         if len(rows):
-            odd_ids, odd_lengths = self._tokenize_words(
-                basic.split_words(texts, self.do_lower_case)
-            )
+            odd_ids, odd_lengths = self._tokenize_words(basic.split_words(texts, self._uncases))
             # Blanked lines have no ids, so their ids are inserted where the next line begins.
             ids = np.insert(ids, np.repeat(splits[rows], odd_lengths), odd_ids)
             lengths[rows] = odd_lengths
@@ -170,6 +185,15 @@ class WordPieceTokenizer(Tokenizer):
             token_out_type=tf.int32,
             no_pretokenization=True,
         )
+
+
+def lowered(line: bytes) -> bytes:
+    """Return a line in lower case. It is cleaned first, since a final sigma depends on what follows
+    in the cleaned text.
+    """
+    if line.isascii():
+        return line.lower()
+    return line.decode("utf-8", "ignore").translate(basic.CLEAN).lower().encode()
 
 
 def matchable(vocab: list[str]) -> list[str]:

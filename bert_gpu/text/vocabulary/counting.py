@@ -48,13 +48,14 @@ def count_words_of_blocks(
     *,
     tokenization: str = "WordPiece",
     normalization: str = "none",
+    strip_accents: bool = True,
     report: Report | None = None,
 ) -> collections.Counter[str]:
-    """Count words for `wordpiece_learner.learn_wordpiece` or `sentence_piece.learn_sentencepiece`.
+    """Count words for a learner.
 
     Args:
-      do_lower_case: as in the tokenizer; ignored for SentencePiece.
-      tokenization: WordPiece or SentencePiece, which define words differently.
+      do_lower_case, strip_accents: as in the tokenizer; only for WordPiece.
+      tokenization: WordPiece has other words than the other kinds.
       normalization: form for `clean.normalize`.
       report: called with tokens = 0.
 
@@ -66,6 +67,7 @@ def count_words_of_blocks(
         do_lower_case=do_lower_case,
         tokenization=tokenization,
         normalization=normalization,
+        strip_accents=strip_accents,
     )
     counts: collections.Counter[str] = collections.Counter()
     for part in map_blocks(function, blocks, workers, report):
@@ -74,13 +76,17 @@ def count_words_of_blocks(
 
 
 def count_group(
-    blocks: Sequence[Block], do_lower_case: bool, tokenization: str, normalization: str
+    blocks: Sequence[Block],
+    do_lower_case: bool,
+    tokenization: str,
+    normalization: str,
+    strip_accents: bool,
 ) -> collections.Counter[str]:
     documents = (
         clean.normalize(document, normalization)
         for block in blocks
         for document in corpus.read_block(block)
     )
-    if tokenization == "SentencePiece":
+    if tokenization != "WordPiece":
         return sentence_piece.count_words(documents)
-    return wordpiece_learner.count_words(documents, do_lower_case)
+    return wordpiece_learner.count_words(documents, do_lower_case, strip_accents)

@@ -13,8 +13,7 @@ import tensorflow as tf
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import check_regular, parse_json
-
-SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+from bert_gpu.text.tokenizers.rules import SPECIAL_PIECES
 
 
 def read_vocab(path: str) -> list[str]:

@@ -19,7 +19,7 @@ from bert_gpu.text import corpus, parallel, quality
 from bert_gpu.text.config import TextFormat, VocabConfig
 from bert_gpu.text.formats.inputs import Inputs, find_inputs, read_standard_input, unpack
 from bert_gpu.text.progress import ByteProgress, format_bytes
-from bert_gpu.text.tokenizers import sentence_piece
+from bert_gpu.text.tokenizers import hugging_face, sentence_piece
 from bert_gpu.text.vocabulary import counting, letters, wordpiece_learner
 
 BLOCK_BYTES = 8 << 20  # text that a process holds at once; a sample consists of such blocks
@@ -27,8 +27,8 @@ BLOCK_BYTES = 8 << 20  # text that a process holds at once; a sample consists of
 
 @dataclasses.dataclass(frozen=True)
 class Learnt:
-    """A vocabulary. content: vocab.txt or a SentencePiece model. pieces: by id. num_bytes: of the
-    text that was counted.
+    """A vocabulary. content: vocab.txt, a SentencePiece model or a tokenizer.json. pieces: by id.
+    num_bytes: of the text that was counted.
     """
 
     content: bytes
@@ -63,6 +63,7 @@ def learn(
             workers,
             tokenization=config.tokenization,
             normalization=config.normalization,
+            strip_accents=config.strip_accents,
             report=progress.add,
         )
     if not counts:
@@ -70,6 +71,9 @@ def learn(
     if config.tokenization == "WordPiece":
         pieces = wordpiece_learner.learn_wordpiece(counts, config.vocab_size)
         return Learnt(wordpiece_learner.file_content(pieces), pieces, num_bytes)
+    if config.tokenization == "BPE":
+        content = hugging_face.learn_bpe(counts, config.vocab_size, config.do_lower_case)
+        return Learnt(content, hugging_face.pieces_of(content), num_bytes)
     content = sentence_piece.learn_sentencepiece(counts, config.vocab_size, config.do_lower_case)
     return Learnt(content, sentence_piece.pieces_of(content), num_bytes)
 

@@ -29,7 +29,8 @@ def lower_case_warnings(documents: list[list[bytes]], config: Any) -> list[str]:
       documents: from `quality.sample`.
       config: VocabConfig or DataConfig.
     """
-    if not config.do_lower_case or config.tokenization != "WordPiece":
+    strips = config.do_lower_case and config.strip_accents
+    if not strips or config.tokenization != "WordPiece":
         return []
     content = b"\n".join(sentence for document in documents for sentence in document)
     text = unicodedata.normalize("NFC", content.decode("utf-8", "ignore").lower())
@@ -49,8 +50,8 @@ def lower_case_warnings(documents: list[list[bytes]], config: Any) -> list[str]:
         if share > limit:
             warnings.append(
                 f"lower-casing {what} {share:.1%} of the letters, such as "
-                f"{describe_change(text, letters)}; give --nodo_lower_case, with a cased "
-                "vocabulary where you name one"
+                f"{describe_change(text, letters)}; give --nostrip_accents, with a "
+                "vocabulary that has them where you name one"
             )
     return warnings
 

@@ -40,13 +40,13 @@ SPACED = bytes(32 if code in PUNCTUATION_CODES else code for code in range(256))
 
 
 def count_words(
-    documents: Iterable[Iterable[str | bytes]], do_lower_case: bool
+    documents: Iterable[Iterable[str | bytes]], do_lower_case: bool, strip_accents: bool = True
 ) -> collections.Counter[str]:
     """Count the words of a text, split and normalised as by the tokenizer.
 
     Args:
       documents: each an iterable of sentences (bytes in UTF-8, or str); read once.
-      do_lower_case: as in the tokenizer.
+      do_lower_case, strip_accents: as in the tokenizer.
 
     Returns:
       Counts whose number grows with the number of distinct words, not with the text.
@@ -67,7 +67,9 @@ def count_words(
         plain = plain.lower() if do_lower_case else plain
         plain_counts.update(plain.translate(SPACED, CONTROLS).split())
         others = [line.decode("utf-8", "ignore") for line in lines if not line.isascii()]
-        counts.update(itertools.chain.from_iterable(basic.split_words(others, do_lower_case)))
+        counts.update(
+            itertools.chain.from_iterable(basic.split_words(others, do_lower_case, strip_accents))
+        )
     for word, count in plain_counts.items():
         counts[word.decode()] += count
     for code in PUNCTUATION_CODES:

@@ -118,7 +118,7 @@ def test_vocab_warns_exactly_where_many_letters_change(tmp_path, monkeypatch):
         ]
         assert len(warnings) == len(wanted), (warnings, shares)
         for warning, part in zip(warnings, wanted, strict=True):
-            assert part in warning and "give --nodo_lower_case" in warning
+            assert part in warning and "give --nostrip_accents" in warning
             assert len(f"--strict: {warning}") <= 300
 
     check()

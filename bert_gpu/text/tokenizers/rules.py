@@ -1,0 +1,145 @@
+"""The rules of a tokenizer.json of Hugging Face's, and whether BERT's own rules give the same ids.
+
+Each key that changes how text is cut is listed here with the values that mean BERT's rules. This
+module imports nothing heavy, because flags are checked with it.
+"""
+
+import json
+import unicodedata
+from collections.abc import Container, Mapping
+from typing import Any
+
+SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+# the name of each special piece in models that do not use BERT's
+OTHER_NAMES = dict(zip(SPECIAL_PIECES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
+PLAIN_TOKENS = {*SPECIAL_PIECES, OTHER_NAMES["[PAD]"], OTHER_NAMES["[UNK]"]}
+# {our field: its name in the normalizer of a tokenizer.json}
+LETTERS = dict(
+    do_lower_case="lowercase",
+    strip_accents="strip_accents",
+    tokenize_chinese_chars="handle_chinese_chars",
+)
+Rules = Mapping[str, Container[Any]]
+
+
+def replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return dict(type="Replace", pattern=pattern, content=content)
+
+
+# Lower-cases a capital sigma that ends a word, as Python does: `tokenizers` would treat each
+# character alone.
+FINAL_SIGMA = replace(dict(Regex=r"(?<=\p{L})Σ(?![\p{M}'’.:·]*\p{L})"), "ς")
+# NFKC, but for a tilde that SentencePiece keeps wide. It comes before SentencePiece's own table
+# because `tokenizers` looks only at the beginning of a letter with several marks there.
+NFKC = (
+    replace(dict(String="～"), "\ue000"),
+    dict(type="NFKC"),
+    replace(dict(String="\ue000"), "～"),
+)
+ONE_SPACE = replace(dict(Regex=" {2,}"), " ")
+STRIP = dict(type="Strip", strip_left=True, strip_right=True)
+WORD_PIECE: Rules = {
+    "normalizer.type": ("BertNormalizer",),
+    "normalizer.first": ([], [FINAL_SIGMA]),  # the second in our own files
+    "normalizer.clean_text": (True,),
+    "pre_tokenizer.type": ("BertPreTokenizer",),
+    "model.type": ("WordPiece",),
+    "model.merges": (),  # only BPE has the key
+    "model.unk_token": ("[UNK]",),
+    "model.continuing_subword_prefix": ("##",),
+    "model.max_input_chars_per_word": range(100, 1 << 16),  # Hugging Face: 100, Google: 200
+}
+
+
+class SentencePieceSteps(Container[Any]):
+    """The steps of normalizers that a SentencePiece model's own normalization has."""
+
+    own = (FINAL_SIGMA, *NFKC, ONE_SPACE, STRIP, dict(type="Lowercase"))
+
+    def __contains__(self, steps: object) -> bool:
+        return isinstance(steps, list) and all(
+            step in self.own or step.get("type") == "Precompiled" for step in steps
+        )
+
+
+SENTENCE_PIECE: Rules = {
+    "model.type": ("Unigram",),
+    "normalizer.type": (None, *(step["type"] for step in SentencePieceSteps.own), "Precompiled"),
+    "normalizer.first": SentencePieceSteps(),
+}
+
+
+def flat(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a tokenizer.json with the keys of its parts as well, such as
+    "normalizer.type". A part that is null has the type None. A sequence of normalizers is
+    represented by its last one, with the others as `first`: that is BERT's own normalizer, before
+    which our files have one for a final sigma.
+    """
+    parts: dict[str, Any] = {}
+    for name in ("normalizer", "pre_tokenizer", "model"):
+        part = content.get(name, {})
+        steps = part.get("normalizers") if isinstance(part, dict) else None
+        *first, part = steps if isinstance(steps, list) and steps else [part]
+        part = part if isinstance(part, dict) else dict(type=part)
+        parts |= {f"{name}.{key}": value for key, value in (part | dict(first=first)).items()}
+    return {**content, **parts}
+
+
+def difference(content: Mapping[str, Any], rules: Rules) -> str | None:
+    """Return "key=value" of the first key with a value that the rules do not have; None if there
+    is none. content: from `flat`.
+    """
+    for key, values in rules.items():
+        if key in content and content[key] not in values:
+            return f"{key}={content[key]!r:.40}"
+    return None
+
+
+def texts_of(value: Any) -> list[str]:
+    """Return the tokens in a value of one of the files: texts, objects with a content, or
+    several.
+    """
+    if isinstance(value, dict):
+        value = [value["content"]] if "content" in value else list(value.values())
+    parts = value if isinstance(value, list) else []
+    return (
+        [value] if isinstance(value, str) else [text for part in parts for text in texts_of(part)]
+    )
+
+
+def letters_of(content: Mapping[str, Any]) -> dict[str, bool]:
+    """Return {field of LETTERS: value} of the normalizer. content: from `flat`."""
+    values = {field: content.get(f"normalizer.{name}") for field, name in LETTERS.items()}
+    return {field: value for field, value in values.items() if isinstance(value, bool)}
+
+
+def needs_library(stored: Mapping[str, Any]) -> bool:
+    """Return whether a tokenizer.json needs `tokenizers`, because our WordPiece has other ids."""
+    content = flat(stored)
+    letters = letters_of(content)
+    ids = content.get("model.vocab")
+    return (
+        difference(content, WORD_PIECE) is not None
+        or not PLAIN_TOKENS.issuperset(texts_of(content.get("added_tokens")))
+        or not letters.get("tokenize_chinese_chars", True)
+        or (letters.get("strip_accents", False) and not letters.get("do_lower_case", True))
+        or (isinstance(ids, dict) and ids.get("[PAD]", 0) != 0)
+    )
+
+
+def normalized(tokenizer: Any, text: str) -> str:
+    """Return a text as the normalizer of a tokenizer of the library makes it."""
+    return text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+
+
+def casing_of(tokenizer: Any) -> dict[str, bool]:
+    """Return whether a tokenizer of the library lower-cases text, and whether it removes
+    accents.
+    """
+    accented = unicodedata.normalize("NFC", normalized(tokenizer, "é"))
+    return dict(do_lower_case="a" in normalized(tokenizer, "A"), strip_accents="é" not in accented)
+
+
+def as_text(stored: Mapping[str, Any]) -> str:
+    """Return the text of a tokenizer.json; how a batch is cut and padded is no part of it."""
+    return json.dumps({**stored, "truncation": None, "padding": None}, ensure_ascii=False)
