@@ -41,6 +41,8 @@ class Numbers:
 
     cls_id, sep_id, mask_id = CLS, SEP, 4
 
+    separators = 1
+
     def tokenize(self, sentences):
         rows = [[int(word) for word in sentence.split()] for sentence in sentences]
         return np.array(list(itertools.chain(*rows)), np.int32), np.cumsum([0, *map(len, rows)])

@@ -51,6 +51,10 @@ class Numbers:
 
     cls_id, sep_id, unk_id = CLS, SEP, UNK
 
+    word_prefix = ""
+    separators = 1
+    strip_accents = True
+
     def tokenize(self, words):
         rows = [[int(piece) for piece in word.split("-") if piece] for word in words]
         return np.array(list(itertools.chain(*rows)), np.int32), np.cumsum([0, *map(len, rows)])
