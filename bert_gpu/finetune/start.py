@@ -110,7 +110,9 @@ def start_training(
     check_size(model, lambda few: head.weights(open_encoder(few), len(labels)))
     specs = head.weights(open_encoder(model), len(labels))
     shapes = {name: spec.shape for name, spec in specs.items()}
-    file_weights, extensions = fit_positions(file_weights, shapes, config.position_extension)
+    file_weights, extensions = fit_positions(
+        file_weights, shapes, config.position_extension, model.first_position
+    )
     weights = initialize(specs, seed)
     fresh = sorted(set(weights) - set(file_weights))
     return Start(
@@ -337,10 +339,11 @@ def with_positions(model: ModelConfig, max_seq_length: int | None) -> ModelConfi
     """Return the model's config with positions for rows of max_seq_length. An encoder of Model
     Garden keeps its own.
     """
-    num_positions = model.max_position_embeddings
+    num_positions = model.num_positions
     if model.has_own_encoder:
         num_positions = max(num_positions, max_seq_length or 0)
-    return dataclasses.replace(model, max_position_embeddings=num_positions)
+    num_rows = num_positions + model.first_position
+    return dataclasses.replace(model, max_position_embeddings=num_rows)
 
 
 def with_dropout(model: ModelConfig, config: StartConfig) -> ModelConfig:

@@ -92,9 +92,9 @@ def letter_rules(tokenizer: Tokenizer) -> tuple[bool, Callable[[str], str]]:
     """Return (do_lower_case of `basic.split_words`, a function of the words that it returns). Only
     WordPiece removes accents where it lower-cases.
     """
-    is_word_piece = isinstance(tokenizer, WordPieceTokenizer)
     lowers = tokenizer.do_lower_case
-    return lowers and is_word_piece, str.lower if lowers and not is_word_piece else str
+    strips = lowers and isinstance(tokenizer, WordPieceTokenizer) and tokenizer.strip_accents
+    return strips, str.lower if lowers and not strips else str
 
 
 def count_words(
@@ -198,7 +198,7 @@ def with_words(
         if isinstance(tokenizer, WordPieceTokenizer):
             pieces = dict(enumerate(tokenizer.vocab)) | dict(zip(ids, words, strict=True))
             path.write_bytes(file_content(pieces[index] for index in range(len(pieces))))
-            return open_tokenizer(str(path), tokenizer.do_lower_case)
+            return open_tokenizer(str(path), tokenizer.do_lower_case, tokenizer.strip_accents)
         content = (
             tokenizer.files()["tokenizer.json"]
             if isinstance(tokenizer, HuggingFaceTokenizer)

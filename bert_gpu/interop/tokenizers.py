@@ -137,8 +137,12 @@ def tokenizer_files(
         # the first reads tokenizer.json as it is; transformers has no class of the second name
         tokenizer_class="PreTrainedTokenizerFast" if theirs else "SentencePieceTokenizer",
         **own,
-        model_max_length=max_seq_length or config.max_position_embeddings,
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        model_max_length=max_seq_length or config.num_positions,
+        model_input_names=[
+            "input_ids",
+            *(["token_type_ids"] if config.type_vocab_size else []),
+            "attention_mask",
+        ],
         clean_up_tokenization_spaces=True,
         **names,
     )

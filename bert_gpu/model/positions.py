@@ -47,17 +47,23 @@ def extended(table: np.ndarray, num_rows: int, how: str) -> np.ndarray:
 
 
 def fit_positions(
-    weights: Mapping[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], how: str
+    weights: Mapping[str, np.ndarray],
+    shapes: Mapping[str, tuple[int, ...]],
+    how: str,
+    first_position: int = 0,
 ) -> tuple[dict[str, np.ndarray], list[str]]:
     """Return the weights of a model with tables of positions of as many rows as in `shapes`, and a
-    text for the log on each that has become larger. how: as for `extended`.
+    text for the log on each that has become larger. how: as for `extended`. first_position: row of
+    the first token; those before it are kept.
     """
     fitted = dict(weights)
     notes = []
     for name, table in weights.items():
         shape = shapes.get(name, table.shape)
         if "position" in name and table.shape != shape and table.shape[1:] == shape[1:]:
-            fitted[name] = extended(table, shape[0], how)
+            unused = table[:first_position]
+            learned = extended(table[first_position:], shape[0] - first_position, how)
+            fitted[name] = np.concatenate([unused, learned])
             if shape[0] > len(table):
                 notes.append(f"{name}: {len(table)} rows {VERBS[how]} to {shape[0]}")
     return fitted, notes

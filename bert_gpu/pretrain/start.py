@@ -286,6 +286,7 @@ def initial_weights(run: Run[PretrainSettings], model: Model) -> dict[str, np.nd
         source_weights,
         {name: spec.shape for name, spec in specs.items()},
         run.settings.run.position_extension,
+        config.first_position,
     )
     for name in sorted(set(weights) & set(source_weights)):
         ours = weights[name]
