@@ -168,15 +168,15 @@ ROWS = (
             "predict_batch_size": "predictions use --eval_batch_size",
         },
     ),
+    # Hugging Face
     *entries(
-        (GOOGLE, HUGGING_FACE),
+        (HUGGING_FACE,),
         ("classify",),
         "note",
         {
             "n_best_size": "nbest_predictions.json has 20 answers for each question",
         },
     ),
-    # Hugging Face
     *entries(
         (HUGGING_FACE,),
         TRAINING,
@@ -329,7 +329,7 @@ ROWS = (
         "refusal",
         {
             "dataset_name dataset_config_name": (
-                "nothing is downloaded; save the data set (datasets: save_to_disk, to_parquet) "
+                "nothing is downloaded; save the data set (save_to_disk, to_parquet) "
                 "and give --input_file=FOLDER_OR_FILE"
             ),
             "validation_file": "documents of the text are held out; see --validation_share",

@@ -134,11 +134,12 @@ def test_answers_are_those_of_run_squad(tmp_path, vocab, has_impossible):
     path, examples = read(tmp_path, random_data(12, has_impossible, seed=1), "dev")
     settings = settings_of(
         version_2_with_negative=has_impossible,
-        n_best_size=7,
         max_answer_length=5,
         null_score_diff_threshold=0.5,
     )
     kind, rows = rows_for(examples, vocab, settings)
+    # of more, some of theirs have the letter case of an earlier occurrence of the same text
+    kind = dataclasses.replace(kind, n_best_size=7)
     theirs, features = their_features(path, vocab, False, has_impossible)
     generator = np.random.default_rng(2)
     lengths = np.diff(rows.splits)
