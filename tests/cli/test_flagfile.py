@@ -8,7 +8,7 @@ from bert_gpu.__main__ import main
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import fields_of, value_type
 from bert_gpu.cli import classify, data, flagfile, flags, pretrain
-from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.config import ShapeConfig
 
 COMMANDS = dict(data=data, pretrain=pretrain, classify=classify)
 CALLS = [
@@ -43,7 +43,7 @@ def parse(script, *arguments):
 
 def configs(parsed):
     """The settings, but the model's, which need its size."""
-    left_out = (flags.CommonConfig, ModelConfig)
+    left_out = (flags.CommonConfig, ShapeConfig)
     return [parsed.make(kind) for kind in parsed.classes if kind not in left_out]
 
 
@@ -51,7 +51,7 @@ def resolved(parsed):
     """All that follows from a call: the settings, what is given, recipe and phase."""
     return (
         configs(parsed),
-        parsed.overrides(ModelConfig) if parsed.script == "pretrain" else None,
+        parsed.overrides(ShapeConfig) if parsed.script == "pretrain" else None,
         {name: parsed.values[name].value for name in parsed.sources},
         (parsed.recipe_name, parsed.recipe, parsed.phase),
     )

@@ -149,7 +149,7 @@ def test_a_file_that_is_there_is_kept(folder, capsys):
             ["--sp_model_file=: is empty"],
         ),
         (["--tokenization=SentencePiece", "--vocab_size=9"], ["--vocab_size=9: must be at least"]),
-        (["--tokenization=BPE"], ["--tokenization=BPE"]),
+        (["--tokenization=bpe"], ["--tokenization=bpe"]),
         (["--language=english"], ["--language=english"]),
         (["text.txt"], ["not a flag"]),
     ],

@@ -21,7 +21,7 @@ from bert_gpu.cli.training import read_settings
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import read_manifest
 from bert_gpu.finetune.config import FinetuneConfig
-from bert_gpu.model.config import ModelConfig, preset
+from bert_gpu.model.config import ShapeConfig, preset
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
@@ -263,11 +263,11 @@ def test_what_contradicts_a_flag_yields(recipe, script, given, kind, expected):
 
 def test_a_model_of_the_users_replaces_the_recipes_as_a_whole():
     parsed = parse("pretrain", "--recipe=gpu8gb")
-    assert parsed.overrides(ModelConfig) == dict(
+    assert parsed.overrides(ShapeConfig) == dict(
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
     parsed = parse("pretrain", "--recipe=gpu8gb", "--model=tiny", "--hidden_size=64")
-    assert parsed.make(PretrainConfig).model == "tiny" and parsed.overrides(ModelConfig) == dict(
+    assert parsed.make(PretrainConfig).model == "tiny" and parsed.overrides(ShapeConfig) == dict(
         hidden_size=64
     )
     assert (
@@ -305,7 +305,7 @@ def test_sizes_of_a_recipe_fit_those_of_the_user(argv, num_replicas, stored, mic
 
 def test_the_crammed_model_has_the_weights_of_its_description():
     parsed = parse("pretrain", "--recipe=crammed", "--vocab_size=32768")
-    settings = read_settings(parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig))
+    settings = read_settings(parsed, PretrainSettings, architecture=parsed.overrides(ShapeConfig))
     model = resolve_model(settings, 128, None, "CPU")
     specs = pretraining.weights(BertEncoder(model), False)
     hidden, layers, vocabulary, inner = 768, 16, 32768, 3072 // 2
@@ -321,7 +321,7 @@ def test_the_crammed_model_has_the_weights_of_its_description():
 def test_the_modern_model_has_the_weights_of_its_description():
     """As many as ModernBERT base is said to have, with its vocabulary: 149 million."""
     parsed = parse("pretrain", "--recipe=modern", "--vocab_size=50368")
-    settings = read_settings(parsed, PretrainSettings, architecture=parsed.overrides(ModelConfig))
+    settings = read_settings(parsed, PretrainSettings, architecture=parsed.overrides(ShapeConfig))
     model = resolve_model(settings, 128, None, "CPU")
     specs = pretraining.weights(BertEncoder(model), False)
     hidden, layers, inner = 768, 22, 2304 // 2
