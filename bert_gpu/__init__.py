@@ -1,7 +1,7 @@
 """bert-gpu: BERT pretraining on the GPUs of one machine, from text to a fine-tuned classifier.
 
-The names in __all__ are public, and their modules are imported when they are used, so that `import
-bert_gpu` changes nothing in the process.
+The names in __all__ are public. The module of a name is imported when the name is first used, so
+that `import bert_gpu` alone neither loads TensorFlow nor changes the process.
 """
 
 import importlib

@@ -1,6 +1,6 @@
-"""`python -m bert_gpu COMMAND`, installed as `bert-gpu`.
+"""Runs `python -m bert_gpu COMMAND`, which is installed as `bert-gpu COMMAND`.
 
-Importing this module sets the environment for TensorFlow.
+Importing this module sets the environment variables that TensorFlow reads.
 """
 
 import importlib
@@ -44,7 +44,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(argv: list[str]) -> Any:
-    """Run the command that argv[1] names; return its result, for flags.exit_code."""
+    """Run the command that argv[1] names; return its result, from which flags.exit_code makes the
+    exit code.
+    """
     import bert_gpu
     from bert_gpu.base.console import answer
     from bert_gpu.base.errors import UserError

@@ -1,8 +1,9 @@
-"""The calls for programs that use the library: each does the same as a command.
+"""The functions for programs that use the library, such as run_pretraining: each does the same as a
+command.
 
-Keyword arguments become the command line of that command, so that names, ranges, recipes and
-defaults are the same. Some calls take settings objects instead. Messages go to Python's logger
-"bert_gpu".
+The keyword arguments of a call become the command line of that command, so that names, ranges,
+recipes and defaults are the same. Some functions take settings objects instead. Messages go to
+Python's logger "bert_gpu".
 """
 
 import dataclasses
@@ -34,7 +35,7 @@ from bert_gpu.finetune.config import FinetuneSettings
 from bert_gpu.pretrain.config import PretrainSettings
 from bert_gpu.text.config import TextFormat
 
-# {call: (the function that takes settings objects, their classes)}
+# {name of a call: (path of the function that runs it with settings objects, their classes)}
 OF_SETTINGS: dict[str, tuple[str, tuple[type, ...]]] = dict(
     create_pretraining_data=("bert_gpu.data.build.build", (DataConfig, TextFormat)),
     run_pretraining=("bert_gpu.pretrain.run.pretrain", (PretrainSettings,)),
@@ -64,8 +65,8 @@ it has saved.
 
 
 def make_call(name: str, command: ModuleType) -> Callable:
-    """Return a function that does what a command does. Its signature and its help come from the
-    command's flags.
+    """Return the library's function called `name`, which does the same as a command. Its signature
+    and its docstring are made from the command's flags.
     """
 
     def call(*settings: Any, **arguments: Any) -> Any:
@@ -106,11 +107,12 @@ def make_call(name: str, command: ModuleType) -> Callable:
 def run(
     name: str, command: ModuleType, positionals: Sequence[Any], arguments: Mapping[str, Any]
 ) -> Any:
-    """Run a command's module; return its result.
+    """Run a command with the arguments of a call; return its result.
 
     Args:
-      positionals: settings objects, without arguments; or texts or lists of texts. arguments:
-        {flag: value}.
+      name: the call's name. command: the command's module.
+      positionals: settings objects, with which `arguments` is empty; or texts or lists of texts.
+        arguments: {flag: value}.
     """
     environment.hint()
     parts = [one if isinstance(one, list | tuple) else [one] for one in positionals]
@@ -127,7 +129,7 @@ def run(
 
 
 def run_settings(name: str, settings: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
-    """Do a call with settings objects in place of arguments; return its result."""
+    """Run the call `name` with settings objects instead of keyword arguments; return its result."""
     function, kinds = OF_SETTINGS.get(name, ("", ()))
     if arguments or tuple(map(type, settings)) not in (kinds[:1], kinds):
         names = " and ".join(kind.__name__ for kind in kinds) or "arguments alone"
@@ -136,13 +138,17 @@ def run_settings(name: str, settings: Sequence[Any], arguments: Mapping[str, Any
 
 
 def reraise_signal(result: Any) -> Any:
-    """Return the result of a call, after raising again the signal that stopped its run, if any."""
+    """Return the result of a call. If a signal stopped the call's run, raise the signal again
+    first.
+    """
     reraise(getattr(result, "signal", None))
     return result
 
 
 def text_of(name: str, value: object) -> str:
-    """Return the value of a flag as on a command line."""
+    """Return the value of a flag as text for a command line, such as "true" for True and "a,b" for
+    a list. name: the flag's name, for messages.
+    """
     if isinstance(value, list | tuple):
         texts = [text_of(name, part) for part in value]
         if any("," in text for text in texts):

@@ -19,7 +19,8 @@ def numba_folder() -> str:
 def compiled(function: Callable) -> Callable:
     """Compile a function with Numba, to run without the interpreter's lock (a decorator).
 
-    Numba chooses the cache folder during this call, so its setting is changed for that time only.
+    Numba reads its setting CACHE_DIR during this call, so the setting is changed for that time
+    only.
     """
     config: Any = numba.config
     user_folder = config.CACHE_DIR

@@ -1,7 +1,8 @@
 """Prints messages, warnings and progress; in a program that uses the library, logs them.
 
-The stream may fail during a job: its terminal or pipe is closed, or its disk is full. That never
-stops the job. Text for a person goes through `print_to`, which drops what cannot be written.
+An output stream may fail during a job: its terminal or pipe is closed, or its disk is full. This
+never stops the job, because messages go through `print_to`, which drops text that cannot be
+written.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ LOGGER = logging.getLogger("bert_gpu")
 
 
 class Console:
-    """Prints to the terminal; if quiet, warnings only. Progress is a bar on a terminal, and
-    occasional lines elsewhere.
+    """Prints messages, warnings and progress; if quiet, warnings only. Progress is a bar on a
+    terminal, and occasional lines elsewhere.
 
     Attributes:
-      in_program: whether a program or a notebook uses the library, and continues afterwards.
+      in_program: whether the caller is a program or a notebook that uses the library, not the
+        command line.
     """
 
     in_program = False
@@ -46,7 +48,9 @@ class Console:
         stream: TextIO | None = None,
         origin_of: Callable[[UserError], str | None] | None = None,
     ) -> None:
-        """origin_of: returns the origin of an error's setting, which a warning names."""
+        """Create a console. origin_of: function that returns where the value of an error's setting
+        comes from, such as a recipe; `warn` adds this to the message.
+        """
         self.quiet = quiet
         self.stream = stream or sys.stdout
         self.origin_of = origin_of
@@ -68,7 +72,9 @@ class Console:
     def progress(
         self, total: float, start: float, what: str, unit: str = "step"
     ) -> Bar | NoProgress:
-        """Return an object whose `update` shows progress; `what` labels it."""
+        """Return an object whose `update(done)` shows the progress from `start` to `total`, counted
+        in `unit`; `what` is its label.
+        """
         if self.quiet:
             return NoProgress()
         return (
@@ -78,7 +84,7 @@ class Console:
         )
 
     def share_bar(self, what: str) -> ShareBar | None:
-        """Return a ShareBar on a terminal; None elsewhere, where lines show the progress."""
+        """Return a ShareBar labelled `what`; None if the console is quiet or cannot show bars."""
         return ShareBar(what) if self.has_bars() and not self.quiet else None
 
     def has_bars(self) -> bool:
@@ -86,8 +92,8 @@ class Console:
 
 
 class LogConsole(Console):
-    """Console of a program that uses the library: messages go to Python's logger "bert_gpu", and
-    only a notebook has bars.
+    """A console for a program that uses the library: messages go to Python's logger "bert_gpu", and
+    progress bars appear in a notebook only.
     """
 
     in_program = True
@@ -112,7 +118,7 @@ class NoProgress:
 
 
 class Bar:
-    """A tqdm bar: share done, time left, and a few metrics."""
+    """A tqdm progress bar with the share done, the time left and a text, such as metrics."""
 
     def __init__(self, total: float, start: float, what: str, unit: str) -> None:
         self.bar = open_bar(
@@ -131,20 +137,20 @@ class Bar:
 
 
 class ShareBar:
-    """A bar for the share that is done, followed by as many fields of text as the terminal has
-    room for.
+    """A progress bar for the share of a job that is done, followed by as many fields of text as the
+    terminal has room for.
 
-    It is drawn whenever its fields change, and otherwise at most every SECONDS, so that it does not
-    flicker.
+    The bar is drawn whenever its fields change, and otherwise at most every SECONDS, so that it
+    does not flicker.
     """
 
     SECONDS = 0.5
-    MIN_COLUMNS = 2  # least width of the bar itself
+    MIN_COLUMNS = 2  # least width of the bar without its text
 
     def __init__(self, what: str) -> None:
         first = "{l_bar}{bar}| the first step compiles"
         self.bar = open_bar(total=1.0, desc=what, miniters=1, delay=1e9, bar_format=first)
-        # a terminal may be closed by now, and then has no width
+        # columns_of returns None once the terminal is closed
         self.bar.dynamic_ncols = lambda stream: ((columns_of(stream) or 80) - len("^C"), None)
         self.started = time.monotonic()
         self.drawn = -math.inf
@@ -160,16 +166,18 @@ class ShareBar:
         """Draw the bar.
 
         Args:
-          share: 0 to 1. count: such as "20/120". remaining: the time left.
-          fields: (importance, text) in their order; those of the lowest importance are left out on
-            a narrow terminal. None = those of the last call, and the bar may be drawn later.
+          share: the share of the job that is done, 0 to 1. count: the steps done, such as "20/120".
+            remaining: the time left, as text.
+          fields: (importance, text) pairs in the order shown; a narrow terminal leaves out the
+            least important ones. None = the fields of the last call; the bar is then not drawn if
+            it was drawn less than SECONDS ago.
         """
         now = time.monotonic()
         if fields is None and now - self.drawn < self.SECONDS:
             return
         self.drawn = now
         self.fields = self.fields if fields is None else fields
-        self.bar.delay = 0  # it kept tqdm from drawing an empty bar first
+        self.bar.delay = 0  # until now the delay has kept tqdm from drawing an empty bar
         self.bar.n = min(1.0, share)
         start = f"{count} [{self.bar.format_interval(now - self.started)}<{remaining}"
         other_columns = len(self.bar.desc) + len(f": 100%|| {start}]^C") + self.MIN_COLUMNS
@@ -185,8 +193,8 @@ class ShareBar:
 
 
 def open_bar(**options: Any) -> tqdm.tqdm:
-    """Return a tqdm bar on standard error or, in a notebook, on its page."""
-    import tqdm  # here, because --help should not wait for it
+    """Return a tqdm progress bar on standard error or, in a notebook, in the cell's output."""
+    import tqdm  # imported here, because --help should not wait for it
 
     if not in_notebook():
         return tqdm.tqdm(**options)
@@ -235,10 +243,11 @@ class Lines(NoProgress):
 
 
 def fitting(fields: Iterable[tuple[int, str]], room: int) -> list[str]:
-    """Return the texts of (importance, text) fields that fit into `room` columns, in their order.
+    """Return the texts of those (importance, text) fields that fit into `room` columns, in their
+    order.
 
-    Each takes two more columns than its text. The least important are left out first; of equally
-    important ones, the last.
+    Each text takes two more columns, for a separator. The least important are left out first; of
+    equally important ones, the last.
     """
     remaining = list(fields)
     while remaining and sum(len(text) + 2 for _, text in remaining) > room:
@@ -253,7 +262,9 @@ def escaped(text: str) -> str:
 
 
 def aligned(rows: Iterable[tuple[str, str]], columns: int | None = None) -> list[str]:
-    """Return lines of (label, text) rows with the texts below each other, wrapped at `columns`."""
+    """Return (label, text) rows as lines in two columns, "label:" and the text. The text is wrapped
+    so that lines have at most `columns` characters; None = it is not wrapped.
+    """
     rows = [(f"{label}:", text) for label, text in rows]
     width = 2 + max(len(label) for label, _ in rows)
     lines = []
@@ -265,14 +276,18 @@ def aligned(rows: Iterable[tuple[str, str]], columns: int | None = None) -> list
 
 
 def broken(text: str, columns: int | None) -> str:
-    """Return a text wrapped at `columns`, with indented later lines; unchanged for None."""
+    """Return a text wrapped into lines of at most `columns` characters, all but the first indented;
+    None = the text is returned unchanged.
+    """
     if columns is None:
         return text
     return textwrap.fill(text, columns, subsequent_indent="  ", break_on_hyphens=False)
 
 
 def columns_of(stream: TextIO) -> int | None:
-    """Return the width of a stream's terminal; None when it is not a terminal."""
+    """Return the width, in characters, of the terminal that a stream writes to; None when the
+    stream is not a terminal.
+    """
     if not is_terminal(stream):
         return None
     with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -283,10 +298,10 @@ def columns_of(stream: TextIO) -> int | None:
 def print_to(stream: TextIO, text: str) -> None:
     """Print a text to a standard stream; drop it if the stream is closed or its reader is gone.
 
-    Control characters, which could steer a terminal, are printed as escapes. A bar on the terminal
-    makes room for the text and is drawn again below.
+    Control characters, which could steer a terminal, are printed as escapes. A progress bar on the
+    terminal is drawn again below the text.
     """
-    tqdm = sys.modules.get("tqdm")  # without it there is no bar
+    tqdm = sys.modules.get("tqdm")  # None if nothing has imported tqdm, so that there is no bar
     with tolerate_lost_stream(stream):
         if tqdm:
             tqdm.tqdm.write(printable(text), file=stream)
@@ -305,7 +320,7 @@ def warn(text: str) -> None:
 
 @contextlib.contextmanager
 def warnings_to_log() -> Iterator[None]:
-    """Send the warnings inside to Python's logger "bert_gpu"."""
+    """Send the texts that `warn` gets inside this context to Python's logger "bert_gpu"."""
     token = _logs_warnings.set(True)
     try:
         yield
@@ -324,7 +339,9 @@ def warn_once(text: str) -> None:
 
 @contextlib.contextmanager
 def warnings_of_libraries() -> Iterator[None]:
-    """Print the warnings of libraries inside like our own, with the first line of their text."""
+    """Print the first line of each warning that a library issues inside this context, in the same
+    form as bert-gpu's own warnings.
+    """
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: warn(str(message).partition("\n")[0])
         yield
@@ -350,19 +367,19 @@ def answer(text: str) -> None:
 
 @contextlib.contextmanager
 def tolerate_lost_stream(stream: TextIO) -> Iterator[None]:
-    """Ignore errors of writes inside to a stream that may be closed; discard what is written to it
-    from then on.
+    """Ignore failed writes to a stream inside this context. After a failure the stream is
+    redirected to /dev/null, unless its disk was only full.
     """
     try:
         yield
-    except (OSError, ValueError) as error:  # ValueError: it was closed in this process
-        # a full disk may have room again: then the buffer is written with the next text
+    except (OSError, ValueError) as error:  # ValueError: this process has closed the stream
+        # a full disk may get room again; the stream's buffer is then written with the next text
         if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
             discard(stream)
 
 
 def discard(stream: TextIO) -> None:
-    """Redirect a standard stream to /dev/null, with all that is in its buffer."""
+    """Redirect a standard stream to /dev/null, with the text that is still in its buffer."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, stream.fileno())
@@ -371,16 +388,17 @@ def discard(stream: TextIO) -> None:
 
 
 def open_streams() -> None:
-    """Open the standard streams that the process lacks, and let them accept any character.
+    """Open those of stdin, stdout and stderr that are closed, on /dev/null; let stdout and stderr
+    escape characters that they cannot encode.
 
-    Otherwise the first files that are opened would get the numbers of the closed streams, and
-    receive what libraries write to these.
+    Otherwise the first files that the process opens would get the descriptors of the closed
+    streams, and libraries would write their messages into these files.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor: `number`
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))
     for stream in (sys.stdout, sys.stderr):

@@ -1,8 +1,8 @@
 """Sets the environment variables that TensorFlow reads, before it is imported.
 
-bert_gpu/__main__.py calls `prepare` for scripts and commands, and `start_prepared` for worker
-processes. A program that uses the library may call it; `import bert_gpu` does not. Variables that
-the user has set stay. Nothing here imports a heavy package.
+bert_gpu/__main__.py calls `prepare` for scripts and commands; worker processes begin with
+`start_prepared`. A program that uses the library may call `prepare`; `import bert_gpu` does not.
+Variables that the user has set stay. Nothing here imports a heavy package.
 """
 
 import contextlib
@@ -25,45 +25,48 @@ from typing import Any
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import quiet_interrupts
 
-# By default XLA removes a conversion to bfloat16 and back, also between two passes over memory, so
-# that the first one writes float32: on GPUs that is 1.4 times the bytes outside matrix products,
-# and needs more memory. XLA reads its flags when it first compiles.
+# By default XLA removes a conversion from float32 to bfloat16 and back, even between two passes
+# over memory. The first pass then writes float32: on GPUs the ops outside matrix products move 1.4
+# times the bytes and need more memory. XLA reads its flags when it first compiles.
 ROUNDING_FLAG = "--xla_allow_excess_precision"
 OUR_FLAGS = f"{ROUNDING_FLAG}=false"  # the value of XLA_FLAGS where the user has set none
 
 
 def prepare(environ: MutableMapping[str, str] = os.environ) -> None:
     """Prepare this process for TensorFlow, as the scripts do. Call it before TensorFlow is
-    imported: a program that uses the library then computes the same numbers as fast.
+    imported: a program that uses the library then computes the same numbers as the scripts, as
+    fast.
 
     Sets environment variables that are not set yet, and an import hook that delays the import of
     Keras until it is used.
 
     Args:
-      environ: the environment that is changed.
+      environ: the environment variables to change.
     """
     processes = sys.modules.get("multiprocessing.process")
     is_worker = bool(processes and processes.parent_process())
     if environ is os.environ and "tensorflow" in sys.modules and not is_worker:
-        hint()  # too late
+        hint()  # TensorFlow has read its variables already
     environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     environ.setdefault("GLOG_minloglevel", "3")
     environ.update(missing_variables(environ))
-    if is_worker:  # its parent has printed these warnings
+    if is_worker:  # the parent process has printed these warnings
         warnings.filterwarnings("ignore", "Environment variable .* is defined", module="numba")
     if not any(isinstance(finder, LazyKerasFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, LazyKerasFinder())
 
 
 def start_prepared(pickled: bytes, *arguments: object) -> None:
-    """Prepare a worker process, then unpickle a function, which imports its module, and call it."""
+    """Prepare a worker process for TensorFlow, then call a pickled function with `arguments`.
+    Unpickling the function imports its module, so it comes second.
+    """
     prepare()
     pickle.loads(pickled)(*arguments)
 
 
 def missing_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that change TensorFlow's numbers or speed and are not set, with the
-    values that they should have.
+    """Return {environment variable: value that it should have} for the variables that change
+    TensorFlow's numbers or speed and that the user has left open.
     """
     values = {}
     # TensorFlow leaves oneDNN's kernels off on CPUs without AVX512, where they are faster too
@@ -71,7 +74,7 @@ def missing_variables(environ: Mapping[str, str]) -> dict[str, str]:
     if "TF_ENABLE_ONEDNN_OPTS" not in environ:
         values["TF_ENABLE_ONEDNN_OPTS"] = "1"
     flags = environ.get("XLA_FLAGS", "").strip()
-    # a value without a dash is the name of a file of flags
+    # a value that begins without a dash names a file of flags, to which no flag can be added
     if ROUNDING_FLAG not in flags and (not flags or flags.startswith("-")):
         values["XLA_FLAGS"] = f"{flags} {OUR_FLAGS}".strip()
     return values
@@ -79,8 +82,8 @@ def missing_variables(environ: Mapping[str, str]) -> dict[str, str]:
 
 @functools.cache
 def hint() -> None:
-    """Warn once in a process, by the logger "bert_gpu", of environment variables that are not
-    set.
+    """Warn once in a process, by the logger "bert_gpu", of environment variables that `prepare`
+    would set.
     """
     missing = missing_variables(os.environ).items()
     if values := " ".join(f"{name}={value!r}" for name, value in missing):
@@ -113,9 +116,9 @@ class LazyKerasFinder:
     """An import finder that keeps `import tensorflow` and `import tensorflow_text` from importing
     Keras, which would double their time.
 
-    TensorFlow imports Keras' optimizers last and tolerates a failure, which this finder causes;
-    `tf.keras` imports Keras when it is used. `tensorflow_text.keras` becomes a package whose
-    modules are imported when they are used.
+    TensorFlow imports Keras' optimizers at the end of its own import and tolerates a failure of
+    that, which this finder causes; `tf.keras` imports Keras when it is used.
+    `tensorflow_text.keras` becomes a package whose modules are imported when they are used.
     """
 
     def find_spec(
@@ -149,8 +152,8 @@ class LazyPackageLoader(importlib.abc.Loader):
 
 
 class LazyModule:
-    """A module that is imported when one of its attributes is first used: `tf =
-    LazyModule("tensorflow")`. It keeps the import of a module quick that rarely needs the other.
+    """A stand-in for a module, which imports the module when one of its attributes is first used:
+    `tf = LazyModule("tensorflow")`. Code that rarely needs a slow module loads quickly with it.
     """
 
     def __init__(self, name: str) -> None:
@@ -162,9 +165,9 @@ class LazyModule:
 
 @contextlib.contextmanager
 def quick_imports() -> Iterator[None]:
-    """Run the imports inside without garbage collection, and keep their objects out of later
-    collections. For scripts, whose modules stay loaded. Ctrl-C ends the process without a
-    traceback.
+    """Run the imports inside this context without garbage collection, and keep the imported objects
+    out of later collections: for scripts, whose modules stay loaded. Ctrl-C during the imports ends
+    the process without a traceback.
     """
     gc.disable()
     try:
@@ -176,9 +179,9 @@ def quick_imports() -> Iterator[None]:
 
 
 def import_extra(module: str, setting: str, remedy: str) -> ModuleType:
-    """Import a module of a package that an extra installs.
+    """Import and return a module of an optional package, which one of bert-gpu's extras installs.
 
-    Raises UserError, which begins with the setting that needs it, when it is missing.
+    Raises UserError, which begins with the setting that needs the package, when it is missing.
     """
     try:
         return importlib.import_module(module)

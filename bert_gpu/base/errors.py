@@ -5,22 +5,23 @@ stderr.
 import copy
 import os
 
-LINE_CHARACTERS = 300  # the longest warning or error
-# limits for a message that is too long: at most so much of the place stays, and at least so much
-# of the problem
+LINE_CHARACTERS = 300  # the most characters in the line of a warning or an error
+# In a message that is too long, the place (such as a path) and the setting's value each keep at
+# most MANY_CHARACTERS, and the description of the problem keeps at least LEAST_CHARACTERS.
 MANY_CHARACTERS = 90
 LEAST_CHARACTERS = 60
 
 
 class UserError(Exception):
-    """Bad input. As text it is one line of at most LINE_CHARACTERS printable characters:
+    """An error for bad input. Its text is one line of at most LINE_CHARACTERS printable characters:
     `--setting=value: problem; remedy (origin)` or `where: problem; remedy`.
 
     Args:
       problem: what is wrong. remedy: what to do; None when the problem implies it.
-      setting: name of the setting that is wrong; or several names, of which the later ones conflict
-        with the first. value: the setting's value; None = the message has none.
-      where: the file and line, or the command, that is wrong; a setting in it has no dashes.
+      setting: name of the wrong setting; or several names that conflict, of which the message shows
+        the first. value: the setting's value; None = the message shows no value.
+      where: the file and line, or the command, that has the error; the message then shows the
+        setting without dashes.
 
     Attributes:
       problem, remedy, value, where: the arguments. settings: the names in `setting`.
@@ -58,8 +59,8 @@ class UserError(Exception):
         return one_line(f"{place}{problem}{end}")
 
     def _place(self, limit: int | None) -> str:
-        """Return the beginning of the message: the place and the setting, with at most `limit`
-        characters of the place and of the value.
+        """Return the beginning of the message, such as "FILE: setting=value: "; `where` and the
+        value are each cut to `limit` characters. None = no limit.
         """
         parts = [] if self.where is None else [shortened_start(str(self.where), limit)]
         if self.settings:
@@ -72,8 +73,8 @@ class UserError(Exception):
         return "".join(f"{part}: " for part in parts)
 
     def within(self, where: str, remedy: str | None = None) -> "UserError":
-        """Return a copy of the error whose place is in `where`, such as a file. remedy: for an
-        error that has none.
+        """Return a copy of the error whose message begins with `where`, such as the file that has
+        the error. remedy: the copy's remedy if this error has none.
         """
         error = copy.copy(self)
         error.where = where if self.where is None else f"{where}: {self.where}"
@@ -116,16 +117,18 @@ def printable(text: str) -> str:
 
 
 def shortened(value: object, limit: int = 60) -> str:
-    """Return at most `limit` characters from the beginning of a text."""
+    """Return a value as text; a text longer than `limit` characters loses its end."""
     text = str(value)
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def shortened_start(text: str, limit: int | None) -> str:
-    """Return at most `limit` characters from the end of a text, such as a path."""
+    """Return a text; one longer than `limit` characters, such as a path, loses its beginning."""
     return text if limit is None or len(text) <= limit else f"...{text[3 - limit :]}"
 
 
 def shortened_path(path: str) -> str:
-    """Return at most 90 characters from the end of a path, so that a message has room for more."""
+    """Return a path; one longer than 90 characters is shortened to "..." and the end of its file's
+    name, so that a message has room for more.
+    """
     return path if len(path) <= 90 else f"...{os.path.basename(path)[-87:]}"

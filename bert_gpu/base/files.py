@@ -22,10 +22,11 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.locks import read_holder, this_process, write_holder
 from bert_gpu.base.settings import JsonFields, stored_complaint
 
-CHECKSUM = "crc32c"  # the last entry of a JSON file of ours: the checksum of the others
-# transformers adds these when it saves a model of ours again, and keeps our old checksum
+CHECKSUM = "crc32c"  # key of the checksum, the last entry in the JSON files of bert-gpu
+# Keys that transformers adds when it saves one of our models again; it copies our checksum, which
+# then no longer matches.
 SAVED_ANEW = {"transformers_version", "is_local", "added_tokens_decoder"}
-MAX_DEPTH = 16  # deepest nesting of lists and objects
+MAX_DEPTH = 16  # deepest nesting of lists and objects allowed in a JSON file
 LARGEST = sys.float_info.max
 
 
@@ -52,14 +53,14 @@ def check_local(path: str, setting: str) -> None:
 
 
 def is_inside(path: str, folder: str) -> bool:
-    """Return whether a path is a folder or lies in it, at any depth."""
+    """Return whether `path` is `folder` itself or lies in it, at any depth; links are followed."""
     path = os.path.realpath(path)
     folder = os.path.realpath(folder)
     return os.path.commonpath([path, folder]) == folder
 
 
-LEFT_FREE_BYTES = 256 << 20  # free space that stays on a disk; on a small one, a twentieth of it
-LOOK_AGAIN_BYTES = 64 << 20  # written between two checks of the free space
+LEFT_FREE_BYTES = 256 << 20  # free space to leave on a disk; on a small disk, a twentieth of it
+LOOK_AGAIN_BYTES = 64 << 20  # bytes that may be written between two checks of free space
 
 SPECIAL_FILES = {
     stat.S_IFIFO: "a pipe (FIFO)",
@@ -70,8 +71,8 @@ SPECIAL_FILES = {
 
 
 def check_regular(path: str) -> None:
-    """Raise UserError for a pipe, a device or a socket, which might never end. A missing file or a
-    folder passes: opening it raises an error of its own.
+    """Raise UserError for a pipe, a device or a socket, whose content might never end. A missing
+    file or a folder passes: opening it raises an error of its own.
     """
     try:
         kind = SPECIAL_FILES.get(stat.S_IFMT(os.stat(path).st_mode))
@@ -85,7 +86,9 @@ def check_regular(path: str) -> None:
 
 @contextlib.contextmanager
 def readable(path: str) -> Iterator[None]:
-    """Turn an OSError of opening or reading a file inside into a UserError that names the file."""
+    """Turn an OSError that opening or reading a file raises inside this context into a UserError
+    that names the file.
+    """
     try:
         yield
     except OSError as error:
@@ -97,9 +100,10 @@ def readable(path: str) -> Iterator[None]:
 
 
 def within_free_space(pieces: Iterable[bytes], folder: str) -> Iterator[bytes]:
-    """Yield pieces that the caller writes to a folder.
+    """Yield the given pieces one by one, for a caller that writes each to a file in `folder`.
 
-    Raises OSError before they would fill its disk: a small archive may hold more than any disk.
+    Raises OSError before a piece that would fill the folder's disk: a small archive may unpack into
+    more than any disk holds.
     """
     room = 0
     for piece in pieces:
@@ -108,7 +112,7 @@ def within_free_space(pieces: Iterable[bytes], folder: str) -> Iterator[bytes]:
             free = usage.free - min(LEFT_FREE_BYTES, usage.total // 20)
             if free < len(piece):
                 raise OSError(errno.ENOSPC, f"its content would fill the disk of {folder}")
-            room = min(free, LOOK_AGAIN_BYTES)  # others write, too
+            room = min(free, LOOK_AGAIN_BYTES)  # other processes write too, so check again later
         room -= len(piece)
         yield piece
 
@@ -120,9 +124,10 @@ def atomic_file(path: str, mode: str = "w", partial: str | None = None) -> Itera
 
     Args:
       path: if it has a scheme, TensorFlow's file systems decide what is atomic. mode: "w" (UTF-8)
-        or "wb". partial: the file's path inside the block; default: .NAME.PID.partial beside it.
+        or "wb". partial: path of the file until it is complete; None = .NAME.PID.partial in the
+        same folder.
 
-    Raises: OSError, or tf.errors.OpError with a scheme.
+    Raises: OSError or, for a path with a scheme, tf.errors.OpError.
     """
     folder, name = os.path.split(path)
     partial = partial or os.path.join(folder, f".{name}.{os.getpid()}.partial")
@@ -137,7 +142,7 @@ def local_file(path: str, mode: str, partial: str) -> Iterator[IO]:
     try:
         yield file
         file.flush()
-        os.fsync(file.fileno())  # before the rename: a name must not outlive its content
+        os.fsync(file.fileno())  # before the rename, so that no power cut leaves an empty file
         file.close()
         publish(partial, path)
     except BaseException:
@@ -163,7 +168,9 @@ def remote_file(path: str, mode: str, partial: str) -> Iterator[IO]:
 
 
 def publish(partial: str, path: str) -> None:
-    """Rename a file whose content is on the disk, and write its folder to the disk."""
+    """Rename the file `partial`, whose content is on the disk, to `path`, and write the folder's
+    list of names to the disk too.
+    """
     os.replace(partial, path)
     # Some file systems cannot sync a folder; the file is complete nevertheless.
     with contextlib.suppress(OSError):
@@ -192,7 +199,9 @@ def write_json(path: str, content: Mapping[str, Any]) -> None:
 
 
 def json_checksum(content: Mapping[str, Any]) -> str:
-    """Return the CRC-32C of a JSON object, 8 hexadecimal digits, whatever the order of its keys."""
+    """Return the CRC-32C of a JSON object, as 8 hexadecimal digits; the order of keys does not
+    matter.
+    """
     text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
     return f"{google_crc32c.value(text.encode()):08x}"
 
@@ -204,13 +213,14 @@ def read_json(
     here.
 
     Args:
-      what: what the file should be, for messages.
+      what: the kind of file that is expected, such as "a tokenizer", for messages.
       fields: the types and ranges of values; other keys are not checked.
       keys: keys that must be in the object.
 
     Raises:
       UserError: the file is not a JSON object (NaN, repeated keys and deep nesting are not
-        allowed), a key is missing, a value is impossible, or the checksum does not match.
+        allowed), a key is missing, a value breaks its field's rules, or the checksum does not
+        match.
     """
     check_regular(path)
     try:
@@ -240,7 +250,7 @@ def read_json(
 
 
 def check_values(path: str, content: Mapping[str, Any], fields: JsonFields) -> None:
-    """Raise UserError for a value in the JSON object of a file that its field does not allow."""
+    """Raise UserError if a value in a file's JSON object breaks the rules of its settings field."""
     if error := stored_complaint(content, fields):
         raise error.within(path)
 
@@ -248,8 +258,8 @@ def check_values(path: str, content: Mapping[str, Any], fields: JsonFields) -> N
 def parse_json(text: str) -> Any:
     """Return the value of a JSON text.
 
-    Raises ValueError also for what Python's parser allows: NaN, infinities, numbers too large for a
-    float, repeated keys, deep nesting.
+    Raises ValueError for invalid JSON, and also for what Python's own parser would accept: NaN,
+    infinities, numbers too large for a float, repeated keys, deep nesting.
     """
 
     def refuse_constant(name: str) -> None:
@@ -283,21 +293,23 @@ def parse_json(text: str) -> Any:
 
 
 def finite(digits: str, value: float) -> float:
-    """Return the number that digits stand for. Raises ValueError when a float cannot hold it."""
+    """Return `value`, the number that `digits` stands for. Raises ValueError when the number is too
+    large for a float.
+    """
     if not -LARGEST <= value <= LARGEST:
         raise ValueError(f"{digits[:20]}... is too large a number")
     return value
 
 
 def comma_hint(patterns: str) -> str:
-    """Return a hint for a message about a file's name, for a text in which commas separate names:
-    a name that contains a comma was split.
+    """Return a hint to append to a message about a missing file: if `patterns`, the names that the
+    user gave, has a comma, the comma may belong to a name. Without a comma return "".
     """
     return "; commas separate names: write ? for one in a name" if "," in patterns else ""
 
 
 def existing_parent(path: str) -> str:
-    """Return the absolute path itself if it exists, else the nearest folder above it that does."""
+    """Return a path, made absolute, if it exists; else the nearest folder above it that exists."""
     path = os.path.abspath(path)
     while not os.path.lexists(path):
         path = os.path.dirname(path)
@@ -339,7 +351,7 @@ def only_writer(folder: str, name: str, setting: str, value: str | None = None) 
     try:
         os.makedirs(folder, exist_ok=True)
         lock.acquire()
-        write_holder(path, this_process())  # for the message below, and for watch/
+        write_holder(path, this_process())  # read for the message below, and by watch/
     except filelock.Timeout as error:
         holder = read_holder(path)
         who = "unknown" if holder is None else str(holder.process_id)

@@ -1,10 +1,10 @@
-"""Compiles small functions with XLA into few passes over memory, for steps that are not compiled as
-a whole (those on CPUs).
+"""Compiles small functions with XLA into few passes over memory, for training steps that XLA does
+not compile as a whole, which are those on CPUs.
 
 Outside XLA every elementwise op reads and writes all of its values; a GELU and its gradient need
 eleven such passes. Compiling the whole step does not help on CPUs, where XLA's matrix products are
-slower than TensorFlow's. So only the ops between the products are compiled. In a step that XLA
-compiles as a whole, these functions become part of it. Shapes: R rows, C columns.
+slower than TensorFlow's, so only the ops between the matrix products are compiled. In a step that
+XLA compiles as a whole, these functions become part of the step. Shapes: R rows, C columns.
 """
 
 import contextlib
@@ -41,8 +41,11 @@ _inlined = contextvars.ContextVar("inlined", default=False)
 
 
 def custom_gradient(function: Callable) -> Callable:
-    """Apply tf.custom_gradient to a function: (*tensors) -> (results, function of their gradients).
-    Inside `inlined` the function returns its results with TensorFlow's own gradient.
+    """Give a function the gradient that it returns, by tf.custom_gradient; inside `inlined`, leave
+    the gradient to TensorFlow (a decorator).
+
+    function: (*tensors) -> (results, function from the results' gradients to the tensors'
+    gradients).
     """
     with_gradient = tf.custom_gradient(function)
 
@@ -55,8 +58,8 @@ def custom_gradient(function: Callable) -> Callable:
 
 @contextlib.contextmanager
 def inlined() -> Iterator[None]:
-    """Trace fused functions inside as plain ops, without gradients of our own: for graphs that are
-    exported to programs which have neither XLA nor our code.
+    """Trace fused functions inside this context as plain TensorFlow ops without custom gradients:
+    for graphs that are exported to programs which have neither XLA nor our code.
     """
     token = _inlined.set(True)
     try:
@@ -66,20 +69,21 @@ def inlined() -> Iterator[None]:
 
 
 def widened(x: tf.Tensor, bias: Sequence[tf.Tensor] = ()) -> tf.Tensor:
-    """Return x as float32, plus the bias. bias: a sequence of one tensor or none."""
+    """Return x as float32, plus the bias, a sequence of one tensor or none."""
     x = tf.cast(x, tf.float32)
     return x + tf.cast(bias[0], tf.float32) if bias else x
 
 
 def elementwise(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[..., tf.Tensor]:
-    """Turn an elementwise function of float32 into one of any float type, with one pass forward
-    and one pass backward.
+    """Return a function of tensors of any float type that applies `function` in float32, with one
+    pass over memory forward and one backward.
 
     Args:
-      function: (..., n) -> (..., m), made of TensorFlow ops; the compiled backward pass computes
-        its gradient from the input alone.
+      function: (..., n) -> (..., m), made of TensorFlow ops. The backward pass computes its
+        gradient from its input alone, so that no other values are kept.
 
-    Returns: a function of (R, n) and an optional bias (n,), which is added first, in the same pass.
+    Returns: a function of x (R, n) and an optional bias (n,), which is added to x in the same pass,
+    before `function`.
     """
 
     @fused
@@ -111,11 +115,11 @@ def has_gpu() -> bool:
 
 
 def column_sums(x: tf.Tensor, dtype: tf.DType = tf.float32) -> tf.Tensor:
-    """Return the sums of columns, the gradient of a bias: (R, C) -> (C,). On CPUs it is a product
-    with ones, several times faster than a reduction.
+    """Return the sum of each column, (R, C) -> (C,), which is the gradient of a bias. On CPUs the
+    sums are a matrix product with ones, several times faster than a reduction.
 
-    float16 is always summed in float32: the product would be float16, and sums of scaled gradients
-    exceed its range.
+    float16 is always summed in float32: a product would be float16, whose range is too small for
+    sums of gradients that are multiplied by the loss scale.
     """
     if has_gpu() or x.dtype == tf.float16:
         return tf.cast(tf.reduce_sum(tf.cast(x, tf.float32), 0), dtype)
@@ -139,7 +143,7 @@ def compile_silently_once() -> None:
 
 @contextlib.contextmanager
 def stderr_discarded() -> Iterator[None]:
-    """Discard what is written to standard error inside, also by libraries in C++."""
+    """Discard text that is written to stderr inside this context, also by libraries in C++."""
     with tolerate_lost_stream(sys.stderr):
         sys.stderr.flush()
     stderr = os.dup(2)

@@ -1,7 +1,8 @@
-"""Reads from the file of a lock which process holds it, and checks whether that process is alive.
+"""Writes into a lock's file which process holds the lock, reads it back, and checks whether that
+process is alive.
 
-The system reuses the number of a process that has ended; the number and the time of the start
-together identify one process. A process of another host cannot be looked up.
+The system reuses the numbers of ended processes, so a process is identified by its number and the
+time of its start. Processes of other hosts cannot be checked.
 """
 
 import os
@@ -10,7 +11,7 @@ import typing
 
 RUNNING = "running"
 ENDED = "ended"
-CLOCK_SECONDS = 2.0  # the error that the computed start of a process may have
+CLOCK_SECONDS = 2.0  # two readings of the start of one process differ by less
 
 
 class Holder(typing.NamedTuple):
@@ -36,8 +37,9 @@ def write_holder(path: str, holder: Holder) -> None:
 
 
 def read_holder(path: str) -> Holder | None:
-    """Return the Holder in a lock's file; None when the file holds none. Only the first word, the
-    number, is read from files of other revisions.
+    """Return the Holder in a lock's file; None when the file holds none. A file that does not have
+    three words is from another version of bert-gpu, and only its first word, the process's number,
+    is read.
     """
     try:
         with open(path, encoding="utf-8") as file:
@@ -52,7 +54,8 @@ def read_holder(path: str) -> Holder | None:
 
 def state_of_holder(path: str) -> str:
     """Return the state of the process that a lock's file names: RUNNING, ENDED, or "on HOST" for a
-    process of another host. Acquiring the lock would show it too, but block others for a moment.
+    process of another host. Trying to acquire the lock would tell as much, but block others for a
+    moment.
     """
     holder = read_holder(path)
     if holder is None:
@@ -67,7 +70,7 @@ def state_of_holder(path: str) -> str:
 
 def start_time(process_id: int) -> float | None:
     """Return when a process began (seconds since the epoch); None when it is gone, or a zombie."""
-    import psutil  # here, because few commands read a lock
+    import psutil  # imported here, because few commands read a lock
 
     try:
         process = psutil.Process(process_id)

@@ -1,16 +1,17 @@
 """Makes glibc's malloc return freed memory to the system.
 
-By default it does so late, and only from the top of each thread's heap: after many blocks of text a
-process holds several hundred megabytes of free but unreturned memory. With other allocators both
-functions do nothing.
+By default malloc returns memory late, and only from the top of each thread's heap: after many
+blocks of text a process holds several hundred megabytes of free but unreturned memory. With another
+C library, map_large_blocks and trim_heap do nothing.
 """
 
 import ctypes
 import functools
 from typing import Any
 
-M_MMAP_THRESHOLD = -3  # malloc.h
-# blocks of this size are mapped one by one and returned when freed; malloc reuses smaller ones
+M_MMAP_THRESHOLD = -3  # the constant's value in glibc's malloc.h
+# blocks of at least this size are mapped one by one and returned to the system when freed;
+# smaller ones stay in the heap for reuse
 LARGE_BYTES = 4 << 20
 
 
@@ -29,8 +30,8 @@ def glibc() -> Any:
 
 
 def map_large_blocks() -> None:
-    """Allocate large arrays and strings outside the heap from now on. This sets a fixed threshold,
-    because glibc raises its own whenever a mapped block is freed.
+    """Make malloc allocate blocks of at least LARGE_BYTES outside the heap from now on. Setting the
+    threshold also fixes it; otherwise glibc raises it whenever a mapped block is freed.
     """
     if glibc() is not None:
         glibc().mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)

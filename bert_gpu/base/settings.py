@@ -1,7 +1,7 @@
 """Settings: frozen dataclasses, each field of which defines a flag's name, default, range and help.
 
-Every package keeps its settings in its config.py, as subclasses of `Settings`. Only the command
-line (cli/flags.py) turns the fields into flags and back. A value out of range, like any other bad
+Every package keeps its settings in its config.py, as subclasses of `Settings`. Only cli/flags.py
+makes flags from the fields, and settings from flags. A value out of range, like any other bad
 input, raises `UserError`, which the command line prints as one line with exit code 2.
 """
 
@@ -20,7 +20,8 @@ ROLES = ("bert", "departure")
 # the letters in a time such as 1h30m, with their seconds, from large to small
 TIME_LETTERS = dict(d=86400, h=3600, m=60, s=1)
 TIME_UNITS = dict(hours="h", minutes="m", seconds="s")  # {unit of a setting: its letter}
-# {key of a JSON object: the settings field that describes its value, or such a dict for an object}
+# {key of a JSON object: the settings field with the rules for its value; or, for a value that is an
+# object, JsonFields}
 JsonFields = Mapping[str, "dataclasses.Field | JsonFields"]
 
 
@@ -50,17 +51,19 @@ def setting(
         "decided later".
       help: one or two sentences for --help, with the unit.
       low, high: inclusive bounds. above, below: exclusive bounds.
-      choices: the allowed strings. words: strings that a number may also be, such as "auto".
+      choices: the allowed strings. words: strings allowed in place of a number, such as "auto".
       aliases: other names of the flag.
-      needs: (name of a field of the same class, values): this field has no effect unless that one
-        has one of the values; values None = any value but None.
+      needs: (name of another field of the class, values): this field has no effect unless the other
+        field has one of the values; values None = any value but None.
       instead: fields of the same class: if the user gives one of them, a command's own default for
         this field does not apply.
-      role: only for the model's fields: "bert" for a field that BERT has, or "departure" from BERT.
-      bert_values: the values that are BERT. None = any value for BERT's own fields; for a
-        departure, only its default.
+      role: only for the model's fields: "bert" for a field that the original BERT has, "departure"
+        for one that departs from it.
+      bert_values: the values with which the model is still a BERT. None = any value if the role is
+        "bert", only the default if it is "departure".
       none_means: for a departure that may be None, the field whose value it then takes.
-      inside: for a dict, the fields of the values in it.
+      inside: for a field that holds a dict, {key: settings field} with the rules for the dict's
+        values.
       unit: for a time, a float: "hours", "minutes" or "seconds". Its flag also accepts texts such
         as 1h30m; see `parse_time`.
     """
@@ -99,7 +102,9 @@ class Settings:
                 raise error
 
     def without_effect(self, name: str) -> str | None:
-        """Return a message why the value of a field has no effect; None when it has one."""
+        """Return a message that says why the field `name` has no effect beside the other fields'
+        values; None when it has an effect.
+        """
         needs = next(field for field in dataclasses.fields(self) if field.name == name).metadata[
             "needs"
         ]
@@ -118,12 +123,16 @@ class Settings:
 
 
 def fields_of(*kinds: type) -> dict[str, dataclasses.Field]:
-    """Return {name: field} of dataclasses; if several have a field of a name, that of the first."""
+    """Return {name: field} of several dataclasses; of fields with the same name, the one of the
+    first class.
+    """
     return {field.name: field for kind in reversed(kinds) for field in dataclasses.fields(kind)}
 
 
 def like(kind: type[Settings], name: str) -> Any:
-    """Return a field with the default and the rules of a settings class's field."""
+    """Return a new dataclass field with the default and rules of the field `name` of a settings
+    class.
+    """
     field = fields_of(kind)[name]
     return dataclasses.field(default=field.default, metadata=field.metadata)
 
@@ -131,11 +140,13 @@ def like(kind: type[Settings], name: str) -> Any:
 def stored_complaint(
     content: Mapping[str, Any], fields: JsonFields, prefix: str = ""
 ) -> UserError | None:
-    """Return the UserError for the values in a JSON object; None when they are valid.
+    """Return a UserError about the first value in a JSON object that breaks its field's rules; None
+    if all values are valid.
 
     Args:
-      content: the object, with lists in place of tuples. fields: keys that it lacks are valid.
-      prefix: of keys in the message.
+      content: the object; a list in it stands for a tuple. fields: the rules; `content` may lack
+        keys of it, and keys without a rule are not checked.
+      prefix: text before each key in the message, such as "model.".
     """
     for key, rule in fields.items():
         if key not in content:
@@ -154,7 +165,9 @@ def stored_complaint(
 
 
 def as_tuple(field: dataclasses.Field, value: Any) -> Any:
-    """Return the value of a JSON entry for a field: a list as a tuple if the field is a tuple."""
+    """Return a JSON value in the type of its settings field: a list as a tuple if the field is a
+    tuple.
+    """
     return tuple(value) if isinstance(value, list) and value_type(field)[0] is tuple else value
 
 
@@ -183,8 +196,8 @@ def parse_time(text: str, unit: str) -> float:
 
 
 def value_type(field: dataclasses.Field) -> tuple[Any, bool]:
-    """Return (type, optional) of a settings field. The type is bool, int, float, str, tuple (of
-    strings) or dict.
+    """Return (type, whether None is allowed) of a settings field. The type is bool, int, float,
+    str, tuple (of strings) or dict.
     """
     options = [kind for kind in typing.get_args(field.type) if kind is not types.NoneType]
     if isinstance(field.type, types.UnionType):
@@ -193,8 +206,8 @@ def value_type(field: dataclasses.Field) -> tuple[Any, bool]:
 
 
 def complaint(field: dataclasses.Field, value: Any, name: str | None = None) -> UserError | None:
-    """Return the error of the value of a field; None when it is valid. name: of the field in the
-    message; None = its own.
+    """Return a UserError if a value breaks the rules of a settings field, else None. name: the
+    field's name in the message; None = field.name.
     """
     rules = field.metadata
     kind, optional = value_type(field)
@@ -215,7 +228,9 @@ def complaint(field: dataclasses.Field, value: Any, name: str | None = None) -> 
 
 
 def type_problem(value: Any, kind: Any, rules: Mapping[str, Any]) -> str | None:
-    """Return what a value must be if it is not of the type of its field; None if it is."""
+    """Return a phrase to follow "must be", such as "of type int", if a value does not have its
+    field's type; else None. kind, rules: the field's type and metadata.
+    """
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         name = dict(tuple="list", dict="object").get(kind.__name__, kind.__name__)
         return " or ".join([f"of type {name}", *rules["words"]])
@@ -227,7 +242,9 @@ def type_problem(value: Any, kind: Any, rules: Mapping[str, Any]) -> str | None:
 
 
 def range_problem(value: Any, rules: Mapping[str, Any]) -> str | None:
-    """Return what a value of the right type must be if it is out of range; None if it is not."""
+    """Return a phrase to follow "must be", such as "at least 1", if a value of the right type is
+    out of its field's range; else None. rules: the field's metadata.
+    """
     values = value if isinstance(value, tuple | list) else [value]
     if rules.get("choices") and not set(values) <= set(rules["choices"]):
         return f"one of {', '.join(map(str, rules['choices']))}"

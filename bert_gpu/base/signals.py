@@ -16,15 +16,17 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-PATIENCE = 0.5  # seconds in which a process may end without the line
+PATIENCE = 0.5  # seconds between a signal and its line, which a process that ends sooner skips
 Handler = Callable[[int, FrameType | None], Any]
 
 
 @contextlib.contextmanager
 def handled_signals(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
-    """Set handlers of signals inside; does nothing outside the main thread."""
+    """Set signal handlers inside this context and restore the previous ones after it; do nothing
+    outside the main thread.
+    """
     previous = {}
-    with contextlib.suppress(ValueError):  # not in the main thread
+    with contextlib.suppress(ValueError):  # raised outside the main thread
         previous = {number: signal.signal(number, call) for number, call in handlers.items()}
     try:
         yield
@@ -34,8 +36,8 @@ def handled_signals(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None
 
 
 def reraise(signum: int | None) -> None:
-    """Raise again the signal that a run has caught, after the run has saved: SIGINT becomes a
-    KeyboardInterrupt.
+    """Raise again the signal that a run has caught, after the run has saved; do nothing for None.
+    SIGINT becomes a KeyboardInterrupt.
     """
     if signum is not None:
         signal.raise_signal(signum)
@@ -44,8 +46,8 @@ def reraise(signum: int | None) -> None:
 def quiet_interrupts() -> contextlib.AbstractContextManager[None]:
     """Return a context in which Ctrl-C ends the process at once, with exit code 130.
 
-    It is for imports: they would turn Ctrl-C into other exceptions, and nothing has been written
-    before them.
+    It is for imports, which may turn a KeyboardInterrupt into other exceptions. Before them nothing
+    has been written that would have to be cleaned up.
     """
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     end = {signal.SIGINT: lambda number, frame: os._exit(128 + number)}
@@ -54,7 +56,7 @@ def quiet_interrupts() -> contextlib.AbstractContextManager[None]:
 
 def sigterm_unwinds() -> contextlib.AbstractContextManager[None]:
     """Return a context in which SIGTERM ends the process by SystemExit, so that contexts clean up
-    as for Ctrl-C. A handler that a program has set stays.
+    as for Ctrl-C. A handler that the program has set itself is kept.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -66,31 +68,33 @@ def sigterm_unwinds() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def children_ignore_interrupts() -> Iterator[None]:
-    """Keep Ctrl-C from the processes that are started inside. A terminal sends it to them too, but
-    their parent handles it, once they are started.
+    """Start the child processes inside this context with SIGINT blocked, because a terminal sends
+    Ctrl-C to them too, but only this process should handle it. A Ctrl-C during the start is handled
+    when the context ends.
     """
     caught: list[int] = []
     handler = signal.getsignal(signal.SIGINT)
-    # any thread of this process may get the signal, and Python then interrupts the main one
+    # The mask below blocks SIGINT in this thread only. If another thread gets the signal, Python
+    # runs the handler in the main thread, so this handler keeps the signal for later.
     delay = (
         {signal.SIGINT: lambda signum, frame: caught.append(signum)} if callable(handler) else {}
     )
     with handled_signals(delay):
-        # child processes inherit this mask
+        # child processes inherit this signal mask
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    # called, not raised again: a thread that counts signals has counted it
+    # The signal is not raised again, because the thread of `answer_signals` has counted it already.
     if caught and callable(handler):
         handler(signal.SIGINT, None)
 
 
 @contextlib.contextmanager
 def collect_signals() -> Iterator[list[int]]:
-    """Yield a list that receives SIGINT, SIGTERM and SIGHUP, but not a SIGHUP that is ignored, as
-    under nohup.
+    """Yield a list to which each SIGINT, SIGTERM and SIGHUP that arrives is appended; SIGHUP only
+    if the process does not ignore it, as under nohup.
 
     Only the first SIGHUP counts: the kernel and the shell both send one when a terminal closes, and
     a second signal would end workers that are saving.
@@ -112,13 +116,13 @@ def collect_signals() -> Iterator[list[int]]:
 def watch_signals(
     warn: Callable[[str], None], patience: float = PATIENCE, interrupts: bool = False
 ) -> Iterator[list[int]]:
-    """Yield a list that receives the first SIGINT or SIGTERM; a second one ends the process at
-    once with exit code 128 + signum.
+    """Yield a list to which the first SIGINT or SIGTERM is appended; a second one ends the process
+    at once with exit code 128 + signum.
 
     Args:
       warn, patience: as in `answer_signals`.
       interrupts: whether a second SIGINT raises KeyboardInterrupt instead, for a program or a
-        notebook, which continues.
+        notebook, which must not end.
     """
     caught: list[int] = []
 
@@ -139,7 +143,7 @@ def answer_interrupts(
     """Return a context in which Ctrl-C raises KeyboardInterrupt as usual, but prints a line when it
     has to wait for a long call, and ends the process at once the second time.
 
-    If a program handles or ignores Ctrl-C itself, that stays. warn, patience: as in
+    If a program handles or ignores Ctrl-C itself, its handler is kept. warn, patience: as in
     `answer_signals`.
     """
     is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -156,14 +160,15 @@ def answer_signals(
     patience: float,
     harmless: Collection[int] = (),
 ) -> Iterator[None]:
-    """Set handlers of signals inside. A signal whose effect has to wait gets a line; a second one
-    ends the process at once with exit code 128 + signum.
+    """Set signal handlers inside this context. If the context does not end soon after a signal, a
+    line is printed; a second signal ends the process at once with exit code 128 + signum.
 
     Args:
-      handlers: while another handler is set in the place of one of them, its signal gets no line.
-      answer: the line, without the signal's name. warn: called with the line, by a thread.
-      patience: seconds after which the line is written, unless the context has ended by then.
-      harmless: signals that do not end the process.
+      handlers: {signal: handler}. A signal whose handler is replaced meanwhile is not counted.
+      answer: the line, which the signal's name precedes. warn: function that prints the line,
+        called by a thread.
+      patience: seconds between the signal and the line.
+      harmless: signals that do not end the process when they come second.
     """
     previous_writer = None
     reader, writer = os.pipe()
@@ -182,7 +187,7 @@ def answer_signals(
                 if num_signals == 1 and not select.select([reader], [], [], patience)[0]:
                     warn(f"{signal.Signals(byte[0]).name}: {answer}")
 
-    with contextlib.suppress(ValueError):  # not in the main thread: nothing to watch
+    with contextlib.suppress(ValueError):  # raised outside the main thread
         previous_writer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     thread = threading.Thread(target=count, name="signals", daemon=True)
     thread.start()

@@ -1,4 +1,6 @@
-"""Standard input in place of a file: its name in a flag, and its bytes."""
+"""Standard input in place of a file: the name that stands for it in a flag, and its stream of
+bytes.
+"""
 
 import sys
 import typing
@@ -11,7 +13,8 @@ STANDARD_INPUT = "-"
 def open_standard_input(complaint: str) -> typing.BinaryIO:
     """Return standard input as a stream of bytes.
 
-    Raises UserError(complaint) when it is a terminal, so that nothing is piped into it.
+    Raises UserError(complaint) when standard input is a terminal or closed, because nothing is
+    piped into it.
     """
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError(complaint)

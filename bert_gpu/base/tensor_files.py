@@ -1,7 +1,7 @@
-"""safetensors files with a checksum of their tensors, which is verified when they are read.
+"""Reads and writes safetensors files with a checksum of their tensors, which reading verifies.
 
 The checksum is the CRC-32C of every tensor's name, dtype, shape and bytes, in the metadata of the
-file's header. Files of other tools, which have none, are read without that check.
+file's header. Other tools' files have no checksum and are read without that check.
 """
 
 import json
@@ -16,16 +16,16 @@ import safetensors.numpy
 
 from bert_gpu.base.errors import UserError
 
-KEY = "crc32c"  # key of the checksum in the metadata
+KEY = "crc32c"  # key of the checksum in a file's metadata
 
 
 def checksum(tensors: Mapping[str, np.ndarray]) -> str:
-    """Return the checksum of tensors, as 8 hexadecimal digits."""
+    """Return the checksum of {name: tensor}, as 8 hexadecimal digits."""
     crc = 0
     for name in sorted(tensors):
         array = tensors[name]
         entry = f"{name} {array.dtype.str} {array.shape};"
-        content = np.asarray(array, order="C").reshape(-1).view(np.uint8)  # no copy
+        content = np.asarray(array, order="C").reshape(-1).view(np.uint8)  # bytes, not copied
         crc = google_crc32c.extend(google_crc32c.extend(crc, entry.encode()), content)
     return f"{crc:08x}"
 
@@ -37,13 +37,15 @@ def check(path: str, tensors: Mapping[str, np.ndarray], metadata: Mapping[str, s
 
 
 def metadata_of(content: bytes) -> dict[str, str]:
-    """Return the metadata in the header of the bytes of a safetensors file; {} without any."""
+    """Return the metadata in a safetensors file's header, given the file's bytes; {} if it has
+    none.
+    """
     size = int.from_bytes(content[:8], "little")
     return json.loads(content[8 : 8 + size]).get("__metadata__") or {}
 
 
 def save(tensors: dict[str, np.ndarray]) -> bytes:
-    """Return the bytes of a safetensors file, for other tools as well."""
+    """Return the bytes of a safetensors file with these tensors, which other tools can read too."""
     metadata = {"format": "pt", KEY: checksum(tensors)}
     return with_sorted_metadata(safetensors.numpy.save(tensors, metadata=metadata))
 

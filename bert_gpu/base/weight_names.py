@@ -1,8 +1,9 @@
-"""Finds the part of the network to which a weight belongs, by its name: a layer, or the embeddings.
+"""Finds, by a weight's name, the part of the network that has the weight: a layer, or the
+embeddings.
 
-Names are ours, such as "layer_0/attention/qkv/kernel", or Model Garden's, which begin with
-"encoder/". A layer of Model Garden's without an index is layer 0, which all layers may share
-(ALBERT).
+Names are bert-gpu's, such as "layer_0/attention/qkv/kernel", or TensorFlow Model Garden's, which
+begin with "encoder/". In Model Garden's names a layer without an index counts as layer 0: it may be
+the one layer that ALBERT repeats.
 """
 
 import re
@@ -16,12 +17,14 @@ LAYER = re.compile(
 
 
 def layer_of(name: str) -> int | None:
-    """Return the index of the layer to which a weight belongs; None for weights of no layer."""
+    """Return the index of the layer to which a weight belongs; None for a weight outside the
+    layers.
+    """
     match = LAYER.match(name)
     return match and int(match[1] or match[2] or 0)
 
 
 def layers_of(names: Iterable[str]) -> dict[str, int]:
-    """Return {name of the weight: index of its layer}, without the weights of no layer."""
+    """Return {name of a weight: index of its layer}; weights outside the layers are left out."""
     layers = {name: layer_of(name) for name in names}
     return {name: layer for name, layer in layers.items() if layer is not None}

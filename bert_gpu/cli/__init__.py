@@ -1,1 +1,3 @@
-"""The command line: flags to settings, settings to calls, results to exit codes."""
+"""The command line: turns flags into settings, calls the library with them, and turns results into
+exit codes.
+"""

@@ -1,8 +1,8 @@
-"""The table of the flags of Google's, Hugging Face's and NVIDIA's BERT, with their meaning here.
+"""The table that translates flags of Google's, Hugging Face's and NVIDIA's BERT into ours.
 
 arguments.py turns an alias into one or more flags of ours before flags are parsed, or raises an
-error with a remedy if it has no counterpart. Flags that have the same name and meaning as ours need
-no entry. docs/migration.md shows the table to users; a test compares the two.
+error with a remedy if the alias has no counterpart. Flags that have the same name and meaning as
+ours need no entry. docs/migration.md shows the table to users; a test compares the two.
 
 Sources: google-research/bert (run_pretraining.py, run_classifier.py); transformers
 (TrainingArguments, versions 4 and 5; run_mlm.py, run_glue.py); NVIDIA/DeepLearningExamples (BERT in
@@ -29,18 +29,21 @@ TRAINING = ("pretrain", "classify")
 
 @dataclasses.dataclass(frozen=True)
 class Alias:
-    """A flag of another project. One of the last five fields is its meaning here.
+    """A flag of another project, or another name of a flag of ours. One of the last five fields is
+    set and gives its meaning here.
 
     Attributes:
-      name: without dashes. owners: the projects that have it; () for another name of our flag.
-      scripts: our scripts that accept or refuse it; keys of SCRIPTS.
-      is_switch: whether it is true or false, so that it needs no value.
-      otherwise: the error for a value that `values` lacks.
+      name: the flag's name, without dashes. owners: the projects that have the flag; () for another
+        name of our flag.
+      scripts: our scripts that accept or refuse the flag; keys of SCRIPTS.
+      is_switch: whether the flag is boolean, so that it needs no value.
+      otherwise: the error's text for a value that `values` lacks.
       flag: our flag, which gets the same value.
       values: {text of the value, in lower case: {flag of ours: text}}.
-      convert: a function of translations.py, and the flags that it may set.
-      note: why it has no effect, for a warning.
-      refusal: what is wrong with it, and what to do. A switch that is off is accepted nevertheless.
+      convert: (a function of translations.py, our flags that it may set).
+      note: why the flag has no effect here, for a warning.
+      refusal: text of the error that the flag raises, with a remedy. A switch that is off raises
+        none.
     """
 
     name: str
@@ -56,15 +59,15 @@ class Alias:
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Our flags that it may set."""
+        """The names of our flags that this flag may set."""
         if self.convert is not None:
             return self.convert[1]
         names = [name for settings in (self.values or {}).values() for name in settings]
         return (self.flag,) if self.flag else tuple(dict.fromkeys(names))
 
     def translate(self, text: str, names: set[str]) -> dict[str, str]:
-        """Return {flag of ours: text of its value}. names: all flags in the call, other projects'
-        included.
+        """Return {flag of ours: text of its value} for this flag with the value `text`. names: the
+        names of all flags in the call, also of other projects' flags.
 
         Raises ValueError, whose message says what is wrong with the value and what to do.
         """
@@ -92,11 +95,11 @@ def entries(
     rows: Mapping[str, Any],
     **more: Any,
 ) -> list[Alias]:
-    """Return aliases of a kind.
+    """Return an Alias for each name in `rows`, all with the same field for their meaning.
 
     Args:
-      meaning: the field of Alias that holds their meaning. rows: {names separated by spaces: value
-        of that field}. more: other fields.
+      meaning: the field of Alias that holds the meaning, such as "flag". rows: {names separated by
+        spaces: value of that field}. more: values of other fields.
     """
     return [
         Alias(name, owners, scripts, **more, **{meaning: value})
@@ -134,7 +137,7 @@ NO_DDP = "it is about torch's DistributedDataParallel; one process trains on all
 COMPILED = "the step is compiled by XLA on GPUs; see --xla"
 NO_BAR = "the progress bar appears on terminals only; --quiet turns it off"
 ROWS = (
-    # Google
+    # flags of Google's BERT
     *entries(
         (GOOGLE, NVIDIA),
         TRAINING,
@@ -168,7 +171,7 @@ ROWS = (
             "predict_batch_size": "predictions use --eval_batch_size",
         },
     ),
-    # Hugging Face
+    # flags of Hugging Face's BERT
     *entries(
         (HUGGING_FACE,),
         ("classify",),
@@ -464,7 +467,7 @@ ROWS = (
         },
         is_switch=True,
     ),
-    # Hugging Face and NVIDIA
+    # flags of both Hugging Face's and NVIDIA's BERT
     *entries(
         (HUGGING_FACE, NVIDIA),
         TRAINING,
@@ -498,7 +501,7 @@ ROWS = (
         {"resume_from_checkpoint": RESUMES},
         is_switch=True,
     ),
-    # NVIDIA
+    # flags of NVIDIA's BERT
     *entries(
         (NVIDIA,),
         TRAINING,
@@ -627,7 +630,7 @@ ROWS = (
 
 
 def table(rows: Iterable[Alias]) -> dict[str, dict[str, Alias]]:
-    """Return {script: {name: Alias}}."""
+    """Return {script: {name of a flag: its Alias}}. rows: all aliases."""
     aliases: dict[str, dict[str, Alias]] = {script: {} for script in SCRIPTS}
     for alias in rows:
         for script in alias.scripts:

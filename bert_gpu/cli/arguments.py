@@ -24,7 +24,7 @@ TRUTHS = ("true", "false")
 class Place:
     """The place of an argument: a line of a flagfile, or the command line (path None).
 
-    files: the flagfile of the line, after those that include it, outermost first.
+    files: paths of the flagfiles that include each other down to this line, outermost first.
     """
 
     path: str | None = None
@@ -36,12 +36,14 @@ class Place:
 
     @property
     def where(self) -> str | None:
-        """The place as a UserError takes it; None for the command line."""
+        """The place as text, for the `where` of a UserError; None for the command line."""
         return None if self.path is None else str(self)
 
     @property
     def prefix(self) -> str:
-        """The beginning of a message about an argument at this place."""
+        """The beginning of a message about an argument at this place: "FILE: line 3: ", or "" for
+        the command line.
+        """
         return "" if self.path is None else f"{self}: "
 
 
@@ -53,11 +55,12 @@ class UserFlag:
     """A flag of ours that the user has set.
 
     Attributes:
-      name: of our flag. argument: --name=value, as absl reads it. place: of the argument.
+      name: our flag's name. argument: --name=value, as absl reads it. place: where the user has set
+        the flag.
       alias_text: the argument that the user wrote, if it names an alias; else None.
       alias: the alias's name, or None.
-      yields: whether any other value wins over this one: another project's switch that is off
-        yields to one that is on.
+      yields: whether any other value of the same flag wins over this one: another project's switch
+        that is off yields to one that is on.
     """
 
     name: str
@@ -144,8 +147,8 @@ class Reader:
     def _split(
         self, text: str, place: Place, tokens: collections.deque[tuple[str, Place]]
     ) -> tuple[str, str, str]:
-        """Return (name, value, text) of the flag that an argument begins, text as the user wrote
-        it. Removes the value from `tokens` if it is an argument of its own.
+        """Return (name, value, argument as the user wrote it) of the flag with which `text` begins.
+        If the value is an argument of its own, removes it from `tokens`, the arguments that follow.
         """
         name, equals, value = text.removeprefix("-").removeprefix("-").partition("=")
         is_switch = self.all_switches.get(name)
@@ -172,7 +175,7 @@ class Reader:
                 tokens.popleft()
                 return name, follows.lower(), f"{text}={follows}"
             if name in self.aliases and self.aliases[name].refusal and not follows.startswith("-"):
-                tokens.popleft()  # the refusal says more than "not a flag"
+                tokens.popleft()  # else the error is "not a flag", not the refusal
                 return name, follows, f"{text}={follows}"
             return name, "true", text
         if not tokens:
@@ -188,7 +191,9 @@ class Reader:
         return [*names, *(f"no{name}" for name in names if self.all_switches[name])]
 
     def _translate(self, flags: Sequence[tuple[str, str, str, Place]]) -> list[UserFlag]:
-        """Return our flags for (name, value, text, place) of flags and aliases."""
+        """Return our flags for the flags and aliases that the user has set, given as (name, value,
+        argument as written, place).
+        """
         names = {name for name, *_ in flags}
         user_flags = []
         for name, value, argument, place in flags:
@@ -213,7 +218,7 @@ class Reader:
 def without_conflicts(flags: Sequence[UserFlag]) -> list[UserFlag]:
     """Return the flags without those that yield to another.
 
-    Raises UserError when one place sets a flag under two names.
+    Raises UserError when one place, a flagfile or the command line, sets a flag under two names.
     """
     last = {(flag.name, flag.place.path, flag.alias): flag for flag in flags}
     groups: dict[tuple[str, str | None], list[UserFlag]] = {}
@@ -239,9 +244,9 @@ def without_conflicts(flags: Sequence[UserFlag]) -> list[UserFlag]:
 
 
 def lines_of(path: str, place: Place) -> list[tuple[str, Place]]:
-    """Return (text, place) of each line of a flagfile that an argument at `place` names.
+    """Return (text, place) of each flag in the flagfile `path`, which an argument at `place` names.
 
-    Raises UserError when the file is being read already, or cannot be read.
+    Raises UserError when the file includes itself or cannot be read.
     """
     try:
         if not path:

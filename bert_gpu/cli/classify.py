@@ -48,7 +48,7 @@ EXAMPLE = (
 
 CLASSES = training.classes_of(FinetuneSettings, SweepConfig)
 DEFAULTS = training.defaults_of(FinetuneSettings)
-NOT_IN_A_GRID = dict(  # {flag: remedy}
+NOT_IN_A_GRID = dict(  # {flag that --grid cannot vary: what to do instead}
     seed="use --num_trials for several seeds",
     num_trials="give it once, beside --grid",
     overwrite="give it once, beside --grid",
@@ -74,8 +74,8 @@ MAIN = {
 
 
 def main(argv: list[str], in_program: bool = False) -> Result | SweepResult | str:
-    """Run the command; return the text of --show_config where that is set. in_program: as in
-    flags.parse.
+    """Run the command; return its result or, with --show_config, the settings as text. in_program:
+    as in flags.parse.
     """
     parsed = parse(argv, in_program)
     with parsed.naming_origins():
@@ -86,7 +86,9 @@ def main(argv: list[str], in_program: bool = False) -> Result | SweepResult | st
 
 
 def parse(argv: list[str], in_program: bool = False) -> flags.Parsed:
-    """Parse the flags of a call. The bundled data is the default of a training only."""
+    """Parse a command line. The bundled example data is the default of --data_dir only if the call
+    trains.
+    """
     parsed = flags.parse(
         argv,
         SUMMARY,
@@ -105,8 +107,8 @@ def parse(argv: list[str], in_program: bool = False) -> flags.Parsed:
 
 
 def read_grid(text: str) -> dict[str, list[str]]:
-    """Return {cell: its flags} for the text of --grid; a cell is one combination of values, such as
-    {"learning_rate=2e-5 seed=1": ["--learning_rate=2e-5", "--seed=1"]}.
+    """Return {name of a cell: its flags} for the text of --grid, such as {"learning_rate=2e-5
+    seed=1": ["--learning_rate=2e-5", "--seed=1"]}. A cell is one combination of values.
     """
     axes: dict[str, list[str]] = {}
     for part in text.split():

@@ -107,8 +107,8 @@ MAIN = {
 
 
 def main(argv: list[str], in_program: bool = False) -> "Manifest | str":
-    """Run the command; return the text of --show_config where that is set. in_program: as in
-    flags.parse.
+    """Run the command; return its result or, with --show_config, the settings as text. in_program:
+    as in flags.parse.
     """
     parsed = flags.parse(
         argv,
@@ -133,7 +133,7 @@ def run(parsed: flags.Parsed) -> "Manifest | str":
     config = with_vocabulary(parsed, parsed.make(DataConfig, **own_defaults(parsed) | values))
     if model is not None:
         used = {name: value for name, value in values.items() if getattr(config, name) == value}
-        # config.vocab_size is for a vocabulary that is learnt
+        # the model's size; config.vocab_size only matters for a vocabulary that is learnt
         used["vocab_size"] = read_config(model).vocab_size
         parsed.file_values = {
             name: (value, "the folder of --init_checkpoint") for name, value in used.items()
@@ -160,7 +160,9 @@ def run(parsed: flags.Parsed) -> "Manifest | str":
 
 @contextlib.contextmanager
 def naming_folder(parsed: flags.Parsed) -> Iterator[None]:
-    """Name --output_dir in errors about --output_file if the user has set the former."""
+    """Make each UserError about --output_file that is raised inside this context name --output_dir
+    instead, if the user has set --output_dir alone.
+    """
     try:
         yield
     except UserError as error:
@@ -173,8 +175,8 @@ def naming_folder(parsed: flags.Parsed) -> Iterator[None]:
 
 
 def own_defaults(parsed: flags.Parsed) -> dict[str, str]:
-    """Return {field of DataConfig: default} for defaults that depend on the place of the program
-    and on --output_dir.
+    """Return {field of DataConfig: default} for defaults that are not constants: the path of the
+    bundled text, and the output file in --output_dir.
     """
     defaults = {}
     folder = parsed.make(FolderConfig).output_dir
@@ -193,10 +195,10 @@ def own_defaults(parsed: flags.Parsed) -> dict[str, str]:
 
 
 def model_values(parsed: flags.Parsed, folder: str | None) -> dict[str, Any]:
-    """Return {field of DataConfig: value} for the settings that a model's folder determines; {}
-    without one.
+    """Return {field of DataConfig: value} for the settings that a model's folder determines; {} if
+    there is no model.
 
-    Raises UserError for a flag of the user's that contradicts it.
+    Raises UserError for a flag of the user's that contradicts the model.
     """
     if folder is None:
         return {}
@@ -214,7 +216,8 @@ def model_values(parsed: flags.Parsed, folder: str | None) -> dict[str, Any]:
     user_casing = user_values.get("do_lower_case", casing.is_lower)
     values["do_lower_case"] = user_casing if casing.guess else casing.is_lower
     if values["do_lower_case"] and not folder_strips_accents(folder):
-        values["strip_accents"] = "do_lower_case" in user_values  # as without the folder's rules
+        # the folder's tokenizer keeps accents, but the user's own --do_lower_case strips them
+        values["strip_accents"] = "do_lower_case" in user_values
     size = read_config(folder).vocab_size
     for name, value in (values | dict(vocab_size=size)).items():
         if user_values.get(name, value) != value:
@@ -236,7 +239,7 @@ def model_values(parsed: flags.Parsed, folder: str | None) -> dict[str, Any]:
 
 
 def kind_of(vocabulary: str) -> str:
-    """Return the value of --tokenization for a local vocabulary."""
+    """Return the value of --tokenization, such as "WordPiece", for a vocabulary's local file."""
     if not vocabulary.endswith(".json"):
         return "SentencePiece" if vocabulary.endswith(".model") else "WordPiece"
     content = flat(read_json(vocabulary, "a tokenizer"))
@@ -245,9 +248,10 @@ def kind_of(vocabulary: str) -> str:
 
 
 def with_vocabulary(parsed: flags.Parsed, config: DataConfig) -> DataConfig:
-    """Return settings with the vocabulary in the folder that --vocab_file names, if it does; and
-    with the kind and casing of a tokenizer.json that is not ours. Raise UserError for a flag of the
-    user's that contradicts it.
+    """Return settings in which a folder as --vocab_file is replaced by the vocabulary's file in it.
+    The folder's casing, or the kind and casing of a tokenizer.json that is not ours, are filled in.
+
+    Raises UserError for a flag of the user's that contradicts that tokenizer.json.
     """
     path = config.vocab_file
     if path is None or "://" in path or not os.path.exists(path):
@@ -256,7 +260,7 @@ def with_vocabulary(parsed: flags.Parsed, config: DataConfig) -> DataConfig:
     if os.path.isdir(path):
         vocabulary = find_vocabulary(path)
         if vocabulary is None or vocabulary.endswith(".model"):
-            return config  # reading it raises the error
+            return config  # reading the folder later raises the error
         values |= dict(do_lower_case=find_casing(path).is_lower)
         values |= dict(strip_accents=folder_strips_accents(path))
         path = vocabulary
@@ -280,10 +284,10 @@ def with_vocabulary(parsed: flags.Parsed, config: DataConfig) -> DataConfig:
 
 
 def check_vocabulary(parsed: flags.Parsed, folder: str, config: DataConfig) -> str:
-    """Check that the data's vocabulary is that of the model in a folder; return a line on what the
-    folder determines.
+    """Check that the vocabulary of the data is that of the model in `folder`; return a line for the
+    log that describes the vocabulary.
 
-    Raises UserError when the folder's vocabulary does not fit its model or the DataConfig.
+    Raises UserError when the folder's vocabulary does not fit its model or differs from the data's.
     """
     from bert_gpu.interop import models
     from bert_gpu.text.tokenizers.open import open_tokenizer

@@ -24,7 +24,9 @@ CLASSES = [EmbedConfig]
 
 
 def main(argv: list[str], in_program: bool = False) -> Embedded:
-    """Run the command. in_program: as in flags.parse."""
+    """Run the command; return the names of the files written and the counts of texts and tokens.
+    in_program: as in flags.parse.
+    """
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, in_program=in_program)
     config = parsed.make(EmbedConfig)
     started = time.monotonic()

@@ -13,7 +13,7 @@ CLASSES = [ExportConfig]
 
 
 def main(argv: list[str], in_program: bool = False) -> str:
-    """Run the command; return a line on the folder and what opens it. in_program: as in
+    """Run the command; return a line that names the new folder and what opens it. in_program: as in
     flags.parse.
     """
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, in_program=in_program)

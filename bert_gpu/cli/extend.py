@@ -1,4 +1,4 @@
-"""python -m bert_gpu extend: adds words of one's own to the vocabulary of a trained model."""
+"""python -m bert_gpu extend: adds the user's own words to the vocabulary of a trained model."""
 
 import functools
 

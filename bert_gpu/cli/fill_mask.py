@@ -20,8 +20,9 @@ CLASSES = [FillMaskConfig]
 
 
 def main(argv: list[str], in_program: bool = False) -> list[list[list[tuple[float, str]]]]:
-    """Run the command; return (probability, word) pairs for each [MASK] of each text, those for a
-    file only in a program. in_program: as in flags.parse.
+    """Run the command; return, for each text and each [MASK] in it, (probability, word) pairs. For
+    --input only a program gets them; a command line gets [], as each answer is printed or written.
+    in_program: as in flags.parse.
     """
     parsed = flags.parse(
         argv, SUMMARY, EXAMPLE, CLASSES, positionals='"TEXT WITH [MASK]"', in_program=in_program
@@ -55,7 +56,9 @@ def main(argv: list[str], in_program: bool = False) -> list[list[list[tuple[floa
 
 
 def show(text: str | None, masks: Sequence[Sequence[tuple[float, str]]]) -> None:
-    """Print the words for each mask of a text, below the text unless it is None."""
+    """Print the words for each [MASK] of a text, below the text unless it is None. masks: for each
+    [MASK], (probability, word) pairs.
+    """
     if text is not None:
         console.answer(text)
     for index, words in enumerate(masks, 1):

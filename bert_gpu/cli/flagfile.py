@@ -1,8 +1,8 @@
 """Flagfiles: --flagfile=FILE reads flags from a file, --save_config=FILE writes one.
 
 The format is absl's: one --name=value a line, blank lines and lines that begin with # or // are
-comments, and one flagfile may include another. Messages name the file and the line, which those of
-absl do not.
+comments, and one flagfile may include another. Error messages name the file and the line, unlike
+absl's.
 """
 
 import os
@@ -12,7 +12,7 @@ import bert_gpu
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_regular, write_text
 
-MARK = "# flags of bert-gpu, written by --save_config"  # the beginning of a file that we wrote
+MARK = "# flags of bert-gpu, written by --save_config"  # how a file of bert-gpu begins
 MAX_BYTES = 1 << 20
 NOT_SAVED = frozenset(("save_config", "show_config", "overwrite", "quiet", "show"))
 
@@ -49,12 +49,12 @@ def read_lines(path: str) -> list[tuple[int, str]]:
 
 
 def save(path: str, script: str, flags: Sequence[str], others: Sequence[str]) -> None:
-    """Write a flagfile that starts the same run. Replaces a flagfile that we wrote, and no other
-    file.
+    """Write a flagfile that starts the same run. Replaces an earlier file of --save_config, but no
+    other file.
 
     Args:
-      script: the command's name. flags: the user's, as --flag=value. others: lines on the other
-        settings, written as comments.
+      script: the command's name. flags: the user's flags, as --flag=value. others: lines on the
+        other settings, written as comments.
     """
     name = f"--save_config={path}"
     target = os.path.expanduser(path)
@@ -89,8 +89,8 @@ def save(path: str, script: str, flags: Sequence[str], others: Sequence[str]) ->
 
 
 def check_target(target: str, name: str) -> None:
-    """Raise UserError, about `name`, unless a flagfile can be written to a path and replaces no
-    other file.
+    """Raise UserError unless a flagfile can be written to the path `target` and replaces no file
+    but a flagfile of bert-gpu. name: the beginning of the error's message.
     """
     folder = os.path.dirname(target) or "."
     if "://" in target:

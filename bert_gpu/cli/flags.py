@@ -28,7 +28,7 @@ from bert_gpu.recipes import rules
 
 S = TypeVar("S", bound=Settings)
 PACKAGE = pathlib.Path(bert_gpu.__file__).resolve().parent
-# {script: the command that does the same where only the package is installed}
+# {script: the command that does the same, for an installed package, which has no scripts}
 COMMANDS = {
     "create_pretraining_data.py": "bert-gpu data",
     "run_pretraining_gpu.py": "bert-gpu pretrain",
@@ -56,7 +56,7 @@ class CommonConfig(Settings):
 
 def bundled(name: str) -> str:
     """Return the path of a file that comes with bert_gpu: a wheel has it in the package's bundled/
-    (setup.py), a clone beside the package. Returns its name when it is in neither.
+    (setup.py), a clone beside the package. Returns `name` itself when it is in neither.
     """
     places = (PACKAGE / "bundled" / name, PACKAGE.parent / name)
     path = next((path for path in places if path.exists()), None)
@@ -77,14 +77,18 @@ class Parsed:
     """The parsed flags of one call.
 
     Attributes:
-      positionals: the arguments that are not flags. in_program: whether a program makes the call.
+      positionals: the arguments that are not flags. in_program: whether a program that uses the
+        library makes the call, not a command line.
       imports: returns the context in which a command imports TensorFlow.
-      script: the command's name in recipes; "" = none. recipe_name: of --recipe or the implied
-        recipe, or None. phase: of --phase; None if the recipe has no phases. is_implied: whether
-        the recipe is implied, because the user has named none.
-      recipe: {flag: (value, source)} that recipe and phase set, without the user's flags.
-      sources: {flag: arguments.UserFlag} of the user's flags. file_values: {flag: (value, source)}
-        of settings that a command reads from a file, for --show_config and --save_config.
+      script: the command's name in recipes, such as "pretrain"; "" = none. recipe_name: the recipe
+        that the user names or that is implied; None = no recipe. phase: the value of --phase; None
+        if the recipe has no phases. is_implied: whether the recipe is implied, because the user has
+        named none.
+      recipe: {flag: (value, source)} of the settings that the recipe and its phase set and the user
+        does not.
+      sources: {flag: arguments.UserFlag} of the flags that the user has set. file_values: {flag:
+        (value, source)} of settings that a command reads from a file, for --show_config and
+        --save_config.
     """
 
     def __init__(
@@ -147,8 +151,8 @@ class Parsed:
         return recipe_values | self.user_values(kind)
 
     def make(self, kind: type[S], **defaults: Any) -> S:
-        """Return settings of a class. Each value comes from the first that has it: the user, the
-        recipe, `defaults`, the command's defaults, the class.
+        """Return settings of a class. Each value comes from the first of these that has it: the
+        user, the recipe, `defaults`, the command's defaults, the class.
         """
         command_defaults = {
             field.name: self.defaults[field.name]
@@ -166,8 +170,8 @@ class Parsed:
 
     @contextlib.contextmanager
     def naming_origins(self) -> Iterator[None]:
-        """Add the origin of a setting's value to errors about it, if it is the recipe, a flagfile
-        or a flag of another name.
+        """Add to each UserError raised inside this context where the wrong value comes from, if
+        that is the recipe, a flagfile or a flag of another name.
         """
         try:
             yield
@@ -176,8 +180,8 @@ class Parsed:
             raise
 
     def origin_of(self, error: UserError) -> str | None:
-        """Return the origin of the values of an error's settings; None for the command line, a
-        default or an error without settings.
+        """Return a phrase that says where the value of an error's setting comes from; None for the
+        command line, a default or an error without settings.
         """
         for name in error.settings:
             if name in self.sources and self.sources[name].origin:
@@ -191,8 +195,8 @@ class Parsed:
         return None
 
     def _flag_of_recipe(self, name: str) -> str | None:
-        """Return the flag of the recipe that determines a setting, such as "model" for the model's
-        hidden_size; None when the user or a default does.
+        """Return the recipe's flag that determines a setting, such as "model" for the model's
+        hidden_size; None when the user or a default determines the setting.
         """
         if name in self.recipe:
             return None if self.is_set(name) else name
@@ -202,8 +206,8 @@ class Parsed:
         )
 
     def console(self, quiet: bool) -> Console:
-        """Return a console, which adds origins to warnings about settings. Its first line reports
-        a recipe that the user has not named.
+        """Return a console whose warnings about settings say where the values come from. If the
+        recipe is implied, the console first prints a notice of it.
         """
         kind = console.LogConsole if self.in_program else console.Console
         log = kind(quiet, origin_of=self.origin_of)
@@ -212,9 +216,9 @@ class Parsed:
         return log
 
     def save_config(self, path: str, configs: Iterable[Settings]) -> None:
-        """Write the flags of this call to a file, for --flagfile, and the other values of the
-        settings as comments. An implied recipe is written as a flag, because any other flag that is
-        added later would end it.
+        """Write the flags of this call to a file, for --flagfile, and the values of all other
+        settings as comments. An implied recipe is written as a flag, because adding any other flag
+        to the call would end it.
         """
         implied = [as_flag("recipe", self.recipe_name)] if self.is_implied else []
         user_flags = implied + [
@@ -240,7 +244,7 @@ class Parsed:
 
 
 def as_flag(name: str, value: Any) -> str:
-    """Return a setting as an argument of a command line."""
+    """Return a setting as an argument of a command line, such as "--seed=1"."""
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no{name}"
     return f"--{name}={','.join(value) if isinstance(value, tuple) else value}"
@@ -265,17 +269,19 @@ def parse(
     flags.
 
     Args:
-      argv: with the program's name first. summary: what the command does. example: lines of --help.
-      classes: in the order in which --helpfull shows them.
+      argv: the command line, with the program's name first. summary: what the command does.
+        example: example commands for --help.
+      classes: the settings classes, in the order in which --helpfull shows them.
       defaults: {field: value} where this command's default differs from the settings class's.
       positionals: arguments that are not flags, as --help shows them, such as "TEXT"; None = such
         arguments are errors.
       script: this command's name in recipes and aliases, if its classes include
-        recipes.RecipeConfig; "" = it has neither.
-      main: {topic: names of the flags that --help shows}; None = it shows all.
-      implied: returns the recipe, or None, of a call that names none, given the script and the
-        names of the flags that the user has set.
-      in_program: whether a program makes the call, which has other help and continues afterwards.
+        recipes.RecipeConfig; "" = the command has neither.
+      main: {topic: names of the flags that --help shows}; None = --help shows all flags.
+      implied: function that returns the recipe for a call that names none, or None, given the
+        script and the names of the flags that the user has set.
+      in_program: whether a program that uses the library makes the call: it has no --help, and its
+        messages are logged.
     """
     values = absl_flags.FlagValues()
     defaults = defaults or {}
@@ -320,7 +326,9 @@ HELP = ("--help", "-h", "-help", "--helpfull")
 
 
 def own_aliases(fields: Mapping[str, dataclasses.Field]) -> dict[str, aliases.Alias]:
-    """Return {name: Alias} for the other names that our own flags have."""
+    """Return {other name: Alias} for the other names of our own flags, which the settings fields
+    list.
+    """
     return {
         alias: aliases.Alias(alias, (), (), flag=name, is_switch=value_type(field)[0] is bool)
         for name, field in fields.items()
@@ -329,7 +337,9 @@ def own_aliases(fields: Mapping[str, dataclasses.Field]) -> dict[str, aliases.Al
 
 
 def form_of(field: dataclasses.Field) -> str:
-    """Return what the text of a field's value must be, for a message."""
+    """Return a phrase for a message on the form of the text of a field's value, such as "must be a
+    number".
+    """
     if field.metadata["unit"]:
         try:
             parse_time("", field.metadata["unit"])
@@ -340,7 +350,7 @@ def form_of(field: dataclasses.Field) -> str:
 
 
 class TimeParser(absl_flags.ArgumentParser):
-    """Parses times, such as 1h30m, into floats in a unit."""
+    """An absl parser that turns times, such as 1h30m, into floats in `unit`, such as "hours"."""
 
     def __init__(self, unit: str) -> None:
         super().__init__()
@@ -404,7 +414,9 @@ def line_of(parsed: Parsed, field: dataclasses.Field, value: Any) -> str:
 
 
 def source_of(parsed: Parsed, field: dataclasses.Field, value: Any) -> str:
-    """Return the source of a setting's value."""
+    """Return the source of a setting's value as text: the place of the user's flag, the recipe's
+    source, "default" or "derived".
+    """
     if field.name in parsed.sources:
         return parsed.sources[field.name].source
     recipe_value, source = parsed.recipe.get(field.name, (None, None))
@@ -433,7 +445,7 @@ def exit_code(main: Callable[[list[str]], object], argv: list[str]) -> int:
         return fail(f"{error.filename or 'a file'}: {error.strerror or error}; {CHECK_PATH}")
     except (KeyboardInterrupt, SystemError) as error:
         cause: BaseException | None = error
-        while isinstance(cause, SystemError):  # Numba's compiled functions raise it
+        while isinstance(cause, SystemError):  # Numba's compiled functions wrap other errors in it
             cause = cause.__cause__
         if not isinstance(cause, KeyboardInterrupt):
             raise
@@ -446,8 +458,8 @@ def exit_code(main: Callable[[list[str]], object], argv: list[str]) -> int:
 
 
 def code_of(result: object) -> int:
-    """Return the exit code of a command's result: the result if it is a number, 128 + the signal if
-    one stopped the run, else 0. Prints a result that is text.
+    """Return the exit code of a command's result: the result if it is a number, 128 + the number of
+    the signal that stopped the run, else 0. Prints a result that is text.
     """
     if isinstance(result, int):
         return result
@@ -461,8 +473,8 @@ CHECK_PATH = "check the path, its permissions and the space on the disk"
 
 
 def tensorflow_problem(error: Any) -> str | None:
-    """Return a message about an error of TensorFlow's and its remedy; None for other errors. Does
-    not import TensorFlow.
+    """Return a message, with a remedy, for an error of TensorFlow's that the user can mend; None
+    for other errors. Does not import TensorFlow.
     """
     kinds = [
         kind.__name__ for kind in type(error).__mro__ if kind.__module__.startswith("tensorflow.")

@@ -24,8 +24,9 @@ OTHERS = (
     "Flags of Google's, Hugging Face's and NVIDIA's BERT work too, such as --max_steps: "
     "docs/migration.md."
 )
-LINES = 2  # the most lines of a flag in --help
-WHOLE: dict[str, Any] = dict(break_long_words=False, break_on_hyphens=False)  # commands stay whole
+LINES = 2  # the most lines of a flag's help text in --help
+# options of textwrap: break lines at spaces only, so that flags and paths stay whole
+WHOLE: dict[str, Any] = dict(break_long_words=False, break_on_hyphens=False)
 
 
 def text(
@@ -44,7 +45,8 @@ def text(
 
     Args:
       program: the command's name. is_full: whether all flags are shown. summary, example, classes,
-        defaults, positionals, main: as in flags.parse.
+        defaults, positionals, main: as in flags.parse. aliases: {name: Alias} of other projects'
+        flags.
     """
     width = columns()
     lines = (
@@ -76,12 +78,16 @@ def text(
 
 
 def columns() -> int:
-    """Return the width of the help: COLUMNS or the terminal's width, but at most 110."""
+    """Return the width of the help in characters: the variable COLUMNS or the terminal's width, but
+    at most 110.
+    """
     return min(110, shutil.get_terminal_size((100, 24)).columns)
 
 
 def command_lines(command: str, width: int) -> list[str]:
-    """Return lines that a shell reads as one command; a word or a quoted text stays in one line."""
+    """Return a command as lines of at most `width` characters that a shell reads as one command; a
+    word or a quoted text stays in one line.
+    """
     command = re.sub(r"(['\"]).*?\1", lambda quoted: quoted[0].replace(" ", "\xa0"), command)
     *parts, last = textwrap.wrap(
         command, width - len(" \\"), initial_indent="  ", subsequent_indent=" " * 6, **WHOLE
@@ -92,11 +98,12 @@ def command_lines(command: str, width: int) -> list[str]:
 def describe(
     field: Field, defaults: Mapping[str, Any], names: str, width: int, num_lines: int | None = None
 ) -> list[str]:
-    """Return lines on a flag.
+    """Return the help on a flag: its names with the default, and its help text, both wrapped at
+    `width`.
 
     Args:
-      names: a sentence on its other names. num_lines: the most lines of its help text, which is cut
-        at a sentence; None = all.
+      names: a sentence on the flag's names in other projects, added to the help text; or "".
+      num_lines: the most lines of the help text, which is cut at a sentence; None = all.
     """
     rules = field.metadata
     flag_names = ", ".join(f"--{name}" for name in (field.name, *rules["aliases"]))
@@ -140,7 +147,9 @@ def brief(content: str, width: int, num_lines: int) -> str:
 
 
 def names_of(field: Field, aliases: Mapping[str, Alias]) -> str:
-    """Return a sentence on the flags of other projects that set a field's flag."""
+    """Return a sentence that lists the flags of other projects that set a field; "" if there are
+    none.
+    """
     names = [
         f"--{alias.name} ({', '.join(alias.owners)})"
         for alias in aliases.values()

@@ -16,7 +16,7 @@ CLASSES = [ImportConfig]
 
 
 def main(argv: list[str], in_program: bool = False) -> str:
-    """Run the command; return a line on the folder and what opens it. in_program: as in
+    """Run the command; return a line that names the new folder and what opens it. in_program: as in
     flags.parse.
     """
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, in_program=in_program)
@@ -24,8 +24,8 @@ def main(argv: list[str], in_program: bool = False) -> str:
 
 
 def transfer(parsed: flags.Parsed, config: TransferConfig, format_name: str | None = None) -> str:
-    """Read a model and write it in a format, None = our own; return a line on the folder and what
-    opens it.
+    """Read a model and write it in the format `format_name`, None = bert-gpu's own; return a line
+    that names the new folder and what opens it.
     """
     config.check_paths()
     with parsed.imports():

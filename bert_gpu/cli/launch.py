@@ -42,9 +42,10 @@ def main(argv: list[str]) -> int:
 
 
 def command_of(words: Sequence[str]) -> list[str]:
-    """Return the words behind -- as a command that can be started.
+    """Return the command line that starts the script or command that the user has named after "--".
 
-    Raises UserError when they are neither a script of Python nor a command of bert_gpu.
+    Raises UserError when `words`, the arguments after "--", begin with neither a Python script nor
+    a command of bert_gpu.
     """
     name, *arguments = words or [""]
     if name.endswith(".py") and os.path.exists(name):
@@ -63,12 +64,12 @@ def command_of(words: Sequence[str]) -> list[str]:
 
 
 def resuming(words: Sequence[str]) -> list[str]:
-    """Return the words behind -- for an attempt after the first, which must not remove what the
-    first has saved.
+    """Return the arguments after "--" for a restart, which must not remove what the first attempt
+    has saved.
 
-    A script of ours gets --nooverwrite, because its last value of a flag wins, also over a
-    flagfile's. Another script may not have that flag, so --overwrite is removed. `embed` starts
-    from the beginning.
+    One of our scripts gets --nooverwrite at the end: the last value of a flag wins, also over a
+    flagfile's. Another script may not have that flag, so --overwrite is removed. `embed` keeps its
+    arguments, because it always starts from the beginning.
     """
     name, *arguments = words
     if name in TRAINS or os.path.basename(name) in flags.COMMANDS:

@@ -71,8 +71,8 @@ MAIN = {
 
 
 def main(argv: list[str], in_program: bool = False) -> TrainingResult | str:
-    """Run the command; return the text of --show_config where that is set. in_program: as in
-    flags.parse.
+    """Run the command; return its result or, with --show_config, the settings as text. in_program:
+    as in flags.parse.
     """
     parsed = flags.parse(
         argv,
@@ -105,8 +105,9 @@ def main(argv: list[str], in_program: bool = False) -> TrainingResult | str:
 
 
 def check_model(settings: PretrainSettings) -> None:
-    """Raise UserError, before TensorFlow is imported, for a model that no data can make valid. A
-    resumed run has its own model, so the one that it started from may be gone.
+    """Raise UserError, before TensorFlow is imported, for settings of the model that are wrong
+    whatever the data. A resumed run with --init_checkpoint is not checked: it has its own model,
+    and the one that it started from may be gone.
     """
     run = settings.run
     is_resumed = not settings.overwrite and RunFolder(run.output_dir).is_known()
@@ -118,8 +119,8 @@ def check_model(settings: PretrainSettings) -> None:
 def check_phase(
     parsed: flags.Parsed, settings: PretrainSettings, common: flags.CommonConfig
 ) -> None:
-    """Raise UserError for a later --phase without the model of the one before; with --show_config
-    alone, warn.
+    """Raise UserError when --phase is 2 or more and no --init_checkpoint names the model of the
+    phase before; with --show_config alone, only warn.
     """
     if parsed.phase not in (None, 1) and settings.run.start is None:
         error = UserError(
@@ -134,8 +135,8 @@ def check_phase(
 
 
 def show_config(parsed: flags.Parsed, settings: PretrainSettings) -> str:
-    """Return the text of --show_config: the settings as resolved by the data, the GPUs and an
-    earlier run in the folder.
+    """Return the text of --show_config: the settings, completed from the data, the GPUs and an
+    earlier run in the output folder.
     """
     device_kind, num_replicas = training.find_devices(settings.devices)
     lines = []
@@ -159,8 +160,8 @@ def show_config(parsed: flags.Parsed, settings: PretrainSettings) -> str:
 
 
 def look_at_data(settings: PretrainSettings) -> tuple[int, int | None]:
-    """Return (tokens per row, vocabulary size or None), from dataset.json or, without one, from the
-    records.
+    """Return (tokens per row, vocabulary size or None), from the data's dataset.json or, without
+    one, from the records.
     """
     paths = expand_globs(settings.inputs.input_file, "input_file")
     infos = read_manifests(paths)

@@ -16,7 +16,7 @@ NOTICE = (
     "--recipe=bert or any other flag selects BERT's settings; "
     "add --recipe=quick to keep the quick ones with other flags"
 )
-# {script: flags that do not end the recipe}
+# {script: flags that a call may have and still get the recipe "quick"}
 OPEN = {
     "data": "input_file input_format text_field output_file output_dir num_workers ray_address "
     "strict show",
@@ -38,8 +38,8 @@ def implied_recipe(script: str, flags: Iterable[str]) -> str | None:
 
 
 def starts_quick() -> bool:
-    """Return whether the model that fine-tuning starts from by default was trained with the
-    recipe.
+    """Return whether the model from which fine-tuning starts by default was trained with the recipe
+    "quick".
     """
     from bert_gpu.finetune.config import DEFAULT_START
     from bert_gpu.runs.folder import RunFolder

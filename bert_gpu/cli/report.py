@@ -1,4 +1,4 @@
-"""python -m bert_gpu report: draws pictures of runs, in one HTML file and a PNG each."""
+"""python -m bert_gpu report: draws charts of runs, in one HTML file and a PNG for each chart."""
 
 from bert_gpu.base import console
 from bert_gpu.base.environment import quick_imports

@@ -16,8 +16,9 @@ def unknown(argument: str, script: str, names: list[str], listing: str = "--help
     """Return the message about an argument whose flag does not exist.
 
     Args:
-      script: in aliases.SCRIPTS; "" = none. names: of the command's flags, a switch also as noNAME.
-        listing: the command that lists all flags.
+      script: the command's key in aliases.SCRIPTS; "" = it has none. names: the names of the
+        command's flags, a boolean flag also as noNAME. listing: the flag or call that lists all
+        flags.
     """
     start = f"{argument[:80]}: no such flag"
     name = argument.lstrip("-").partition("=")[0]
@@ -47,7 +48,9 @@ def plain(name: str) -> str:
 
 
 def flags_elsewhere(script: str) -> dict[str, str]:
-    """Return {name, or noNAME: the first other script with that flag} for a script; {} for ""."""
+    """Return {name of a flag, or noNAME: file name of the first other script that has the flag}; {}
+    if `script` is "".
+    """
     others = [other for other in SCRIPTS if other != script] if script else []
     scripts: dict[str, str] = {}
     for other in reversed(others):

@@ -15,8 +15,8 @@ R = TypeVar("R", bound=RunSettings)
 
 
 def classes_of(kind: type[RunSettings], *more: type[Settings]) -> list[type[Settings]]:
-    """Return the settings classes of a command, in the order of its help: those in the fields of
-    `kind`, and more.
+    """Return the settings classes of a training command in the order of its help: the classes of
+    the fields of `kind`, RecipeConfig, `more` and CommonConfig.
     """
     first, *others = [
         config for name, config in kind.kinds().items() if name not in RunSettings.kinds()
@@ -25,8 +25,8 @@ def classes_of(kind: type[RunSettings], *more: type[Settings]) -> list[type[Sett
 
 
 def defaults_of(kind: type[RunSettings]) -> dict[str, Any]:
-    """Return {setting: value} where a default of a training's settings differs from the settings
-    class's.
+    """Return {setting: default} for the defaults in which a training, kind(), differs from its
+    settings classes.
     """
     values = kind().values()
     class_defaults = {
@@ -38,8 +38,8 @@ def defaults_of(kind: type[RunSettings]) -> dict[str, Any]:
 
 
 def read_settings(parsed: Parsed, kind: type[R], **more: Any) -> R:
-    """Return the settings of a training from a command line and its recipe. more: fields that are
-    not settings classes.
+    """Return the settings of a training from a command line and its recipe. more: values for the
+    fields of `kind` that hold no settings class.
     """
     configs: dict[str, Any] = {name: parsed.make(config) for name, config in kind.kinds().items()}
     return kind(
@@ -52,8 +52,8 @@ def read_settings(parsed: Parsed, kind: type[R], **more: Any) -> R:
 
 
 def find_devices(config: DeviceConfig) -> tuple[str, int]:
-    """Return ("GPU" or "CPU", number of replicas of all workers) for a training. The GPUs come from
-    NVML, so that TensorFlow is not imported.
+    """Return ("GPU" or "CPU", number of replicas of all workers) for a training. NVML counts the
+    GPUs, so that TensorFlow is not imported.
     """
     gpus = choose_gpus(config, count_gpus(), "NVML")
     cluster = find_cluster()

@@ -29,12 +29,12 @@ def number(text: str) -> float:
 
 
 def max_steps(text: str, names: Collection[str]) -> dict[str, str]:
-    # -1, the default of transformers' Trainer, means that epochs count
+    # -1, the default of transformers' Trainer, leaves the length to the number of epochs
     return {} if number(text) < 0 else {"num_train_steps": text}
 
 
 def warmup_steps(text: str, names: Collection[str]) -> dict[str, str]:
-    if 0 < number(text) < 1:  # a share of the run since transformers 5
+    if 0 < number(text) < 1:  # since transformers 5, a share of the run's steps
         return {"warmup_proportion": text}
     if number(text) == 0 and "warmup_ratio" in names:
         return {}  # transformers 4: only a number above 0 overrides warmup_ratio
@@ -51,7 +51,9 @@ def whole_steps(flag: str) -> Conversion:
 
 
 def metric(text: str, names: Collection[str]) -> dict[str, str]:
-    """Convert --metric_for_best_model, such as eval_accuracy or accuracy."""
+    """Convert the value of --metric_for_best_model, such as eval_accuracy or accuracy, to
+    --best_metric.
+    """
     return {"best_metric": text.removeprefix("eval_")}
 
 
@@ -65,7 +67,9 @@ def config_name(text: str, names: Collection[str]) -> dict[str, str]:
 
 
 def folders(flag: str) -> Conversion:
-    """Return a conversion of folders, separated by commas, to globs of all files in them."""
+    """Return a Conversion from a list of folders, separated by commas, to our flag `flag` with a
+    glob for all files in each folder.
+    """
     return lambda text, names: {
         flag: ",".join(os.path.join(folder, "*") for folder in text.split(","))
     }

@@ -1,7 +1,7 @@
 """Applies recipes: the settings of a published BERT, all at once (table.py lists them).
 
-A recipe is a layer between the user's flags and the command's defaults. The user's flags win, and
-by OVERRIDE_RULES a recipe drops settings that would contradict a flag or cancel its effect.
+The user's flags win over a recipe, and a recipe wins over the command's defaults. By OVERRIDE_RULES
+a recipe also drops settings that would contradict one of the user's flags or cancel its effect.
 """
 
 import dataclasses
@@ -50,7 +50,8 @@ class OverrideRule:
     Attributes:
       flags: the user must set all of these. to_drop: the settings that the recipe drops. script:
         the script to which the rule applies; None = all three.
-      holds: another condition, given {flag: value} of the recipe and the user together.
+      holds: function that says whether a further condition holds, given {flag: value} of the recipe
+        and the user together.
       recipe_has: (flag, value) settings that the recipe must have.
     """
 
@@ -63,7 +64,9 @@ class OverrideRule:
     def applies(
         self, script: str, user_values: dict[str, Any], recipe_values: dict[str, Any]
     ) -> bool:
-        """Return whether the rule applies to a script; values are {flag: value}."""
+        """Return whether the rule applies to a call of a script with these values of the user and
+        the recipe, both {flag: value}.
+        """
         return (
             self.script in (None, script)
             and set(self.flags) <= set(user_values)
@@ -73,24 +76,28 @@ class OverrideRule:
 
 
 def peaks_by_share(values: Mapping[str, Any]) -> bool:
-    """Return whether the peak of the learning rate is at a share of the time, not at a step."""
+    """Return whether the settings, {flag: value}, put the learning rate's peak at a share of the
+    training time, not at a step.
+    """
     return values.get("curve") == "one_cycle" and values.get("lr_schedule") == "time"
 
 
 def rises_by_itself(values: Mapping[str, Any]) -> bool:
-    """Return whether a warm-up is set for a curve that has its own rise."""
+    """Return whether the settings, {flag: value}, add a warm-up to the curve "triangle", which has
+    its own rise.
+    """
     return values.get("curve") == "triangle" and bool(values.get("num_warmup_steps"))
 
 
 def has_more_masks_than_tokens(values: Mapping[str, Any]) -> bool:
-    """Return whether the masks that the user sets exceed the recipe's rows, but fit into rows of
-    the scripts' default length.
+    """Return whether --max_predictions_per_seq exceeds the length of the recipe's rows, but fits
+    into rows of the scripts' default length. values: {flag: value}.
     """
     length = values.get("max_seq_length", math.inf)
     return length < values["max_predictions_per_seq"] <= DEFAULT_LENGTH
 
 
-# The model's fields that recipes set; they are dropped together with the recipe's model.
+# The model's fields that some recipe sets; rules that drop a recipe's model drop these too.
 MODEL_FIELDS = tuple(
     field.name
     for field in dataclasses.fields(ModelConfig)
@@ -162,11 +169,11 @@ OVERRIDE_RULES = (
 def resolve(
     name: str, script: str, user_values: dict[str, Any], phase: int | None = None
 ) -> dict[str, tuple[Any, str]]:
-    """Return {flag: (value, source)} that a recipe sets beside the user's flags.
+    """Return {flag: (value, source)} of the settings that a recipe adds to the user's flags.
 
     Args:
-      name: of the recipe. script: "data", "pretrain" or "classify". user_values: {flag: value} of
-        the user. phase: one of the recipe's, or None.
+      name: the recipe's name. script: "data", "pretrain" or "classify". user_values: {flag: value}
+        of the user's flags. phase: number of one of the recipe's phases, or None.
     """
     settings = RECIPES[name].settings(script, phase)
     recipe_values = {flag: value for flag, (value, _) in settings.items()}
@@ -176,11 +183,11 @@ def resolve(
 
 
 def differences(name: str, settings: Mapping[str, Any]) -> list[str]:
-    """Return the differences of a data set from a recipe's, such as "objective is nsp, not packed".
-    Other checks compare lengths and vocabularies.
+    """Return phrases on how a data set differs from the recipe's, such as "objective is nsp, not
+    packed". Lengths and vocabularies are compared elsewhere.
 
     Args:
-      name: of the recipe. settings: of the data set, from dataset.json.
+      name: the recipe's name. settings: {setting: value} of the data set, from its dataset.json.
     """
     if name not in RECIPES:
         raise UserError(f"recipe={name}: must be one of {', '.join(RECIPES)}")

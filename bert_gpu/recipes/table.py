@@ -1,8 +1,8 @@
-"""The table of the recipes: for each of the three scripts, the flags of a published BERT, and the
-source of every value.
+"""The table of recipes: for each of the three scripts, the flags that repeat a published BERT, and
+the source of every value.
 
-Values that a source does not publish are ours and marked so; `differs` lists what the source does
-differently.
+Values that a source does not publish are chosen by us and marked so; `differs` lists what the
+source does differently from bert-gpu.
 """
 
 import dataclasses
@@ -43,7 +43,7 @@ MODERN_YAML = "AnswerDotAI/ModernBERT, yamls/modernbert/modernbert-base-pretrain
 MOSAIC_YAML = "mosaicml/examples, examples/benchmarks/bert/yamls/main/mosaic-bert-base-uncased.yaml"
 MOSAIC_JOBS = "mosaicml/examples, examples/benchmarks/bert/src/finetuning_jobs.py (QQP)"
 
-# groups of several recipes
+# groups of settings, with their source, that several recipes share
 BATCH_32 = (OURS, dict(train_batch_size=32, lr_scaling="none"))
 UNCASED_32K = (PILE, dict(tokenization="WordPiece", vocab_size=32768, do_lower_case=True))
 BIAS_CORRECTION = ("PyTorch's AdamW", dict(adam_bias_correction=True))
@@ -74,8 +74,8 @@ class Recipe:
 
     Attributes:
       summary: one line for --help. differs: {script: phrases on what the source does differently}.
-      phases: {number: {script: groups}} for a pretraining in parts, each with its own data; the
-        settings of a phase replace the others.
+      phases: {number: {script: groups}} for a pretraining in parts, each with its own data; a
+        phase's settings replace the recipe's values of the same flags.
     """
 
     summary: str
@@ -86,7 +86,9 @@ class Recipe:
     phases: dict[int, dict[str, Groups]] = dataclasses.field(default_factory=dict)
 
     def settings(self, script: str, phase: int | None = None) -> dict[str, tuple[Any, str]]:
-        """Return {flag: (value, source)} for a script: "data", "pretrain" or "classify"."""
+        """Return {flag: (value, source)} for a script: "data", "pretrain" or "classify". phase:
+        number of the phase whose settings are added; None = no phase.
+        """
         groups = getattr(self, script)
         if phase is not None:
             groups += self.phases[phase].get(script, ())
