@@ -2,10 +2,11 @@
 in bounded memory.
 
 The corpus is cut at document boundaries into windows of about --window_megabytes. A shard
-(shards.py) is several consecutive windows, and a worker holds one window at a time. Any number of
-workers writes the same bytes, and a killed job keeps its complete shards.
+(shards.py) is made from several consecutive windows, and a worker holds one window in memory at a
+time. The bytes written do not depend on the number of workers, and a killed job keeps its complete
+shards.
 
-The steps are functions. `open_job` reads the text once, for its checksums and its plan, and writes
+The job has two steps. `open_job` reads the text once, for its checksums and its plan, and writes
 nothing, except that it stores standard input in a file beside the output. `run_job` checks the
 text, opens or learns the vocabulary, drops duplicates and writes the missing shards.
 """
@@ -58,20 +59,22 @@ from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary import learning, letters
 from bert_gpu.text.vocabulary.file import warn_of_blanks
 
-LARGE_TEXT_BYTES = 100_000_000  # reading so much takes about a second
+LARGE_TEXT_BYTES = 100_000_000  # reading this many bytes takes about a second
 
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One data job, before it writes.
+    """A data job that has read its input and has not yet written the data set.
 
     Attributes:
       overwrite: whether the job replaces an earlier data set.
       workers: the threads, processes or cluster that do the work.
-      warn: prints warnings of a topic; raises UserError with --strict.
-      status: "new", "resumed" or "finished".
-      plan: the plan of the text; None for a finished data set, and before compressed files and
-        tables are unpacked.
+      warn: function of a list of warnings and their topic, which prints them; with --strict it
+        raises UserError.
+      status: "new", "resumed" (the folder holds an unfinished job) or "finished" (nothing is left
+        to write).
+      plan: the windows, shards and validation documents of the text; None for a finished data set,
+        and before compressed files and tables are unpacked.
     """
 
     config: DataConfig
@@ -91,8 +94,8 @@ def build(
     overwrite: bool = False,
     console: Console = LOG,
 ) -> Manifest:
-    """Write the data set of the settings, or its missing shards, and return its Manifest. Raise
-    UserError for a setting or a text that is wrong.
+    """Write the data set that the settings describe, or the shards that an interrupted job left
+    unwritten, and return its Manifest. Raise UserError for a wrong setting or an unusable text.
 
     overwrite: whether to replace an earlier data set. console: prints messages and progress; by
     default they go to Python's logger "bert_gpu".
@@ -105,7 +108,7 @@ def build(
                 f"{config.folder}: this data set is finished; nothing to do "
                 "(--overwrite starts over)"
             )
-            return read_manifest(config.folder)  # type: ignore[return-value]  # it is there
+            return read_manifest(config.folder)  # type: ignore[return-value]  # dataset.json exists
         for text in job.inputs.without_effect():
             console.warn(text)
         started = time.monotonic()
@@ -122,8 +125,9 @@ def open_job(
     workers: parallel.Workers | None = None,
     console: Console | None = None,
 ) -> Job:
-    """Check the settings, print what the input is, and read it. Without a console nothing is
-    printed; without workers, those of this machine are used. Raise UserError for bad input.
+    """Check the settings, print a description of the input, read the input, and return the Job.
+    Without a console nothing is printed; without workers, the cores of this machine do the work.
+    Raise UserError for bad input.
     """
     map_large_blocks()
     console = console or Console(quiet=True)
@@ -155,12 +159,12 @@ def open_job(
             for path, name in zip(text.paths, text.names, strict=True)
         ]
         folder = OutputFolder(config, settings, fingerprint)
-        folder.status(overwrite)  # raises if the folder's data set is of another text
+        folder.status(overwrite)  # raises if the folder's data set was made from another text
     except UserError:
         if standard_input is not None and is_new:
             os.remove(standard_input)
             for empty in (spool, config.folder):
-                with contextlib.suppress(OSError):  # the folder is not empty
+                with contextlib.suppress(OSError):  # raised when the folder is not empty
                     os.rmdir(empty)
         raise
     warn = quality.Warner(console, config.strict)
@@ -170,7 +174,9 @@ def open_job(
 def data_set_settings(
     config: DataConfig, text_format: TextFormat, text: inputs.Inputs
 ) -> dict[str, Any]:
-    """Return the settings that decide the data set, for dataset.json."""
+    """Return {name: value} of the settings that decide the content of the data set, for
+    dataset.json.
+    """
     path = config.vocabulary_path
     if path is None and config.tokenization == "BPE":
         check_pairs(config, SEPARATORS)
@@ -189,8 +195,9 @@ def make_plan(
     checksums: dict[str, int],
     status: str,
 ) -> CorpusPlan:
-    """Return the plan of plain files, and add the CRC-32C of each file to checksums, {path: CRC},
-    in one pass over the text. Raise UserError when the disk has no room for a new data set.
+    """Return the CorpusPlan of unpacked text files, and add the CRC-32C of each file to checksums,
+    {path: CRC}, in one pass over the text. Raise UserError when the disk has no room for a new data
+    set.
 
     names: the files' names for messages. status: the status of the Job.
     """
@@ -204,11 +211,13 @@ def make_plan(
 
 
 def add_checksums(console: Console, text: inputs.Inputs, checksums: dict[str, int]) -> None:
-    """Add the CRC-32C of each input, as its file is stored, to checksums, {path: CRC}."""
+    """Add the CRC-32C of each input file's bytes as stored, compressed or not, to checksums, {path:
+    CRC}.
+    """
     with reading_progress(console, text.paths, text.names, "computing checksums") as progress:
         read = functools.partial(read_file, corpus.file_pieces, checksums, progress.add)
         for pieces in map(read, text.paths, text.names):
-            collections.deque(pieces, 0)  # reads to the end
+            collections.deque(pieces, 0)  # reads the file to its end
 
 
 def read_file(
@@ -218,8 +227,8 @@ def read_file(
     path: str,
     name: str,
 ) -> Iterator[bytes]:
-    """Yield the pieces of read(path, name), report the size of each, and enter the CRC-32C of them
-    all in checksums[path] at the end.
+    """Yield the pieces of bytes that read(path, name) yields, call report with the size of each,
+    and at the end store the CRC-32C of all the bytes in checksums[path].
     """
     crc = 0
     for piece in read(path, name):
@@ -232,7 +241,9 @@ def read_file(
 def reading_progress(
     console: Console, paths: list[str], names: list[str], what: str
 ) -> ByteProgress:
-    """Return the progress of reading files once; it is not shown for a small text."""
+    """Return a display of the progress of reading files once; it prints nothing for a text of less
+    than LARGE_TEXT_BYTES. what: its label.
+    """
     num_bytes = sum(map(inputs.file_bytes, paths, names))
     target = console if num_bytes >= LARGE_TEXT_BYTES else Console(quiet=True)
     return ByteProgress(target, num_bytes, what)
@@ -243,7 +254,7 @@ def check_space(config: DataConfig, num_bytes: float) -> None:
     parent = existing_parent(config.folder)
     place: dict[str, Any] = dict(setting="output_file", value=config.output_file)
     usage = shutil.disk_usage(parent)
-    if not usage.total:  # such as /proc
+    if not usage.total:  # a file system without storage, such as /proc
         raise UserError(f"files cannot be stored in {parent}", "choose another folder", **place)
     if num_bytes > usage.free:
         raise UserError(
@@ -265,14 +276,15 @@ def remove_leftovers(job: Job) -> None:
 
 
 def run_job(job: Job) -> tuple[Manifest, Counts, int]:
-    """Write the missing shards; return the Manifest, the counts of what was written, and the number
-    of duplicate documents dropped.
+    """Write the missing shards; return (the Manifest, the Counts of all shards, the number of
+    duplicate documents dropped).
 
     Raise UserError for bad input; the new files are then removed if the folder was empty before and
     no shard is complete.
     """
     config, folder, plan = job.config, job.folder, job.plan
-    # Before a folder is made or an earlier data set is removed, so that bad text changes nothing.
+    # The text is checked before a folder is created or an earlier data set is removed, so that bad
+    # text changes nothing.
     if plan is not None:
         content, tokenizer = check_text(job, plan)
     with only_writer(config.folder, config.name, **folder.place):
@@ -280,17 +292,19 @@ def run_job(job: Job) -> tuple[Manifest, Counts, int]:
         was_empty = folder.is_empty()
         try:
             if plan is None:
-                # next to the output, because it may be as large
+                # unpacked next to the output, because the unpacked text may be as large as the
+                # output
                 paths, formats = inputs.unpack(job.inputs, folder.spool, job.console)
                 plan = make_plan(
                     config, job.console, paths, formats, job.inputs.names, {}, job.status
                 )
                 content, tokenizer = check_text(job, plan)
-            # The last check that --strict may turn into an error: an earlier data set is removed
-            # after it.
+            # This is the last check that --strict can turn into an error; only after it is an
+            # earlier data set removed.
             plan, num_duplicates = drop_duplicates(job, plan)
             if job.overwrite:
-                # a new job, unlike a resumed one, has opened its tokenizer
+                # the tokenizer is not None: only a resumed job may leave it unopened, and with
+                # --overwrite the job is new
                 text_checks.check_left(config, plan, tokenizer)  # type: ignore[arg-type]
                 folder.clear(mark=True)
             folder.begin(content)
@@ -304,8 +318,8 @@ def run_job(job: Job) -> tuple[Manifest, Counts, int]:
 
 def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | None]:
     """Print warnings about anything that would make a poor data set, before anything is written.
-    Return the content of the vocabulary's file and its tokenizer; return (None, None) to keep the
-    vocabulary file of an interrupted job.
+    Return (bytes of the vocabulary file, its tokenizer), or (None, None) when the vocabulary file
+    of an interrupted job is kept.
     """
     config, blocks = job.config, plan.blocks
     sample = quality.sample(blocks, config.normalization, config.drop_duplicates)
@@ -316,7 +330,7 @@ def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | No
     if config.objective == "nsp":
         job.warn(text_checks.size_warnings(blocks))
     job.warn(letters.lower_case_warnings(sample, config))
-    if not config.drop_duplicates:  # otherwise drop_duplicates prints it
+    if not config.drop_duplicates:  # otherwise drop_duplicates calls print_validation
         print_validation(job, plan)
     if config.vocabulary_path is not None:
         content, tokenizer = read_vocabulary(config)
@@ -329,7 +343,9 @@ def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | No
 
 
 def print_validation(job: Job, plan: CorpusPlan) -> None:
-    """Print which documents are held out, and warn if they are much of the text."""
+    """Print how many documents are held out for validation, and warn if their share of the text is
+    much larger than intended.
+    """
     is_validation = plan.split == VALIDATION
     is_used = plan.split != DROPPED
     most_bytes = validation.most_bytes(plan.blocks, plan.share)
@@ -344,8 +360,8 @@ def print_validation(job: Job, plan: CorpusPlan) -> None:
 
 
 def read_vocabulary(config: DataConfig) -> tuple[bytes, Tokenizer]:
-    """Return the content of the vocabulary file that the data set gets from the file that the user
-    named, and the tokenizer of that file.
+    """Read the vocabulary file that the user named. Return (bytes of the vocabulary file to write
+    into the data set's folder, its tokenizer).
     """
     path = config.vocabulary_path
     assert path is not None
@@ -360,8 +376,8 @@ def read_vocabulary(config: DataConfig) -> tuple[bytes, Tokenizer]:
 
 
 def check_pairs(config: DataConfig, separators: int) -> None:
-    """Raise UserError for an objective with pairs when the tokenizer has several [SEP] between the
-    texts of a pair.
+    """Raise UserError if the objective makes pairs of segments, but the tokenizer puts more than
+    one [SEP] between the two. separators: its number of [SEP].
     """
     if config.objective in PAIRS and separators > 1:
         raise UserError(
@@ -374,7 +390,7 @@ def check_pairs(config: DataConfig, separators: int) -> None:
 
 
 def learn_vocabulary(job: Job, blocks: list[corpus.Block]) -> tuple[bytes, Tokenizer]:
-    """Learn a vocabulary from the text; return the content of its file and its tokenizer."""
+    """Learn a vocabulary from the text; return (bytes of the vocabulary file, its tokenizer)."""
     config = job.config
     content = learning.learn(blocks, config, job.console, job.workers).content
     with tempfile.TemporaryDirectory() as folder:
@@ -388,8 +404,8 @@ def check_vocabulary(
     job: Job, blocks: list[corpus.Block], sample: list[list[bytes]], tokenizer: Tokenizer
 ) -> None:
     """Warn of a vocabulary that does not fit a sample of the text, of documents that will be
-    dropped, and of pairs that teach little; print the share of random pairs. Raise UserError when
-    the vocabulary has no word of the text.
+    dropped, and of pairs whose labels teach little; print the share of pairs with a random or
+    swapped segment. Raise UserError when the vocabulary has no word of the text.
     """
     config = job.config
     tokens = tokenizer.tokenize([line for document in sample for line in document])
@@ -411,7 +427,9 @@ def check_vocabulary(
 
 
 def drop_duplicates(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int]:
-    """Return the plan without documents that equal an earlier one, and how many these are."""
+    """Return (the plan without documents that equal an earlier document, the number of documents
+    dropped).
+    """
     if not job.config.drop_duplicates:
         return plan, 0
     with ByteProgress(job.console, plan.num_text_bytes, "looking for duplicates") as progress:
@@ -433,18 +451,19 @@ def drop_duplicates(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int]:
 
 
 def write_missing(job: Job, plan: CorpusPlan) -> tuple[Manifest, Counts]:
-    """Write the shards that the folder lacks, and dataset.json. Raise UserError when nothing is
-    left to train on.
+    """Write the shards that the folder lacks, and dataset.json; return the Manifest and the Counts
+    of all shards. Raise UserError when nothing is left to train on.
     """
     config, folder, console = job.config, job.folder, job.console
-    trim_heap()  # frees what planning and counting used
+    trim_heap()  # frees the memory that planning and counting used
     builder = ShardBuilder(config, folder.vocab_file, plan.split)
     shards = plan.shards()
     complete = folder.keep(shards)
     if complete:
         console.say(f"resuming from {len(complete)} of {len(shards)} shards")
     missing = [shard for shard in shards if shard not in complete]
-    # The training shards cover all blocks; the validation shard reads them again.
+    # Only the text of training shards counts as progress: together they cover the whole text, and
+    # the validation shard reads it a second time.
     num_bytes = sum(shard.num_bytes for shard in missing if shard.split == "train")
     if missing:
         predicted = num_bytes * builder.bytes_per_text_byte(plan.windows)
@@ -468,7 +487,9 @@ def write_missing(job: Job, plan: CorpusPlan) -> tuple[Manifest, Counts]:
 
 
 def warn_of_counts(job: Job, counts: Counts) -> None:
-    """Warn of what the samples did not show; --strict has no effect, since shards are written."""
+    """Warn of problems in the counts of the whole data set that the checks of samples did not
+    report. --strict has no effect, because the shards are already written.
+    """
     config = job.config
     warn = quality.Warner(job.console, strict=False)
     if "pairs" not in job.warn.topics:
@@ -483,7 +504,9 @@ def warn_of_counts(job: Job, counts: Counts) -> None:
 
 
 def make_manifest(job: Job, tokenizer: Tokenizer, counts: dict[Shard, Counts]) -> Manifest:
-    """Return the content of dataset.json. counts: those of each shard, training shards first."""
+    """Return the Manifest, the content of dataset.json. counts: the Counts of each shard, training
+    shards first.
+    """
     config, folder = job.config, job.folder
     total = sum(counts.values(), Counts())
     shards = {

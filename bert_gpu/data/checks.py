@@ -1,7 +1,8 @@
 """Checks the numbers of parsed records, before they are cast to int32 and reach a model.
 
-A checksum shows only that a record is as it was written. Google's programs write rows without a
-prediction when they mask whole words, and so do ours, so the caller decides whether these are bad.
+A checksum shows only that a record is as it was written. Google's programs and this one write rows
+without a prediction when they mask whole words, so the caller decides whether rows without a
+prediction are bad.
 
 Legend: B rows of a batch, S row length, P predictions a row.
 """
@@ -20,8 +21,8 @@ def bad_rows(
     """Return {row: problem}, the first problem of each bad row.
 
     Args:
-      batch: {feature: (B,), (B, S) or (B, P) int64; masked_lm_weights float32}; "starts" is the one
-        of examples.parse_compact.
+      batch: {feature: (B,), (B, S) or (B, P) int64; masked_lm_weights float32}; "starts", (B,), is
+        0 for rows whose segment starts are wrong (examples.parse_compact).
       limits: {feature: exclusive upper bound}; features without a limit must fit int32. No value
         may be below 0.
       needs_predictions: whether a row is bad if all its masked_lm_weights are 0.

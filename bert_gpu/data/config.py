@@ -17,7 +17,8 @@ from bert_gpu.text.config import (
 )
 
 CLS_SEP = "cls_sep"
-FRAMES = (CLS_SEP, "sep", "none")  # the frames of a packed sequence
+# values of --pack_separator: the special tokens around a sequence
+FRAMES = (CLS_SEP, "sep", "none")
 PADDINGS = ("fixed", "dynamic", "uniform")
 
 
@@ -211,8 +212,8 @@ class DataConfig(Settings):
             )
 
     def without_effect(self, name: str) -> str | None:
-        """Return why a setting has no effect, or None, as in Settings; some reasons are more than
-        `needs` can express.
+        """Return, as text, why the named setting has no effect; None if it has one. Extends the
+        method of Settings by reasons that a setting's `needs` cannot express.
         """
         if name == "vocab_size" and self.vocabulary_path is not None:
             flag = "vocab_file" if self.vocab_file is not None else "sp_model_file"
@@ -223,7 +224,9 @@ class DataConfig(Settings):
 
     @property
     def vocabulary_path(self) -> str | None:
-        """The vocabulary or model file that the user named; None = learn one."""
+        """The vocabulary or model file that the user named; None = a vocabulary is learnt from the
+        text.
+        """
         return self.vocab_file or self.sp_model_file
 
     @property
@@ -245,8 +248,8 @@ class DataConfig(Settings):
         return os.path.basename(self.output_file).removesuffix(".tfrecord")
 
     def fixed(self) -> dict[str, Any]:
-        """Return the settings that decide what is written. Paths of files are not among them: the
-        contents of the files are compared.
+        """Return {name: value} of the settings that decide the content of the data set. File paths
+        are left out, because the contents of the files are compared instead.
         """
         excluded = (
             "strict",
@@ -256,7 +259,8 @@ class DataConfig(Settings):
             "output_file",
             "vocab_file",
             "sp_model_file",
-            *(("strip_accents",) if self.strip_accents else ()),  # as in earlier data sets
+            # the default is left out, because data sets older than this setting lack it
+            *(("strip_accents",) if self.strip_accents else ()),
         )
         return {name: value for name, value in self.to_dict().items() if name not in excluded}
 

@@ -1,5 +1,5 @@
-"""The records of a run: opened, and checked against each other and against dataset.json before
-anything is written.
+"""Opens the training and validation records of a run, and checks them against each other and
+against dataset.json before the run writes anything.
 """
 
 import os
@@ -31,10 +31,10 @@ class Dataset:
     Attributes:
       train, validation: the records; validation is None without validation records.
       schema: the format of all records.
-      max_seq_length: S. num_predictions: P.
+      max_seq_length: tokens per row. num_predictions: the most predicted tokens per row.
       folder: the folder of the first training shard.
-      info: the content of its dataset.json; None for records from other tools.
-      infos: the same for each folder of training shards.
+      info: the Manifest (dataset.json) of `folder`; None for records from other tools.
+      infos: {folder: its Manifest or None} of all folders of training shards.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class Dataset:
         warn: Callable[[str], None] = print,
         paths: list[str] | None = None,
     ) -> None:
-        """Open the records. paths: the files, if not those of config.input_file; their names may
-        contain commas.
+        """Open the record files and check them. paths: the training files, in place of those that
+        config.input_file names; unlike there, file names may contain commas.
         """
         self.config = config
         self.warn = warn
@@ -96,7 +96,7 @@ class Dataset:
                 "in the same folder",
                 where=paths[0],
             )
-        # the schema of compact records has no sizes, and their info exists
+        # Compact records have no sizes in their schema; their dataset.json has them, and exists.
         self.max_seq_length = (
             self.schema.max_seq_length or self.info.max_seq_length  # type: ignore[union-attr]
         )
@@ -114,8 +114,9 @@ class Dataset:
         return DataConfig(**{name: value for name, value in settings.items() if value}).num_passes
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides the batches of a run, for run.json: the files, their records (number,
-        and a checksum of all), and the settings in dataset.json.
+        """Return, for run.json, the dict of everything that decides the batches of a run: "files"
+        (name, number of records and checksum of each), "made" (the settings in dataset.json, or
+        None) and "max_seq_length".
         """
         settings = (
             None if self.info is None else dict(tokenizer=self.info.tokenizer, **self.info.settings)
@@ -125,8 +126,9 @@ class Dataset:
         )
 
     def describe(self) -> dict[str, str]:
-        """Return {part of the data: number of records, and a checksum of what decides their
-        batches}, so that workers can compare their data.
+        """Return {"the training data" or "the validation data": text with its number of records and
+        a checksum of its files and settings}, so that workers can check that they read the same
+        data.
         """
         parts: dict[str, tuple[RecordSet, Any]] = {
             "the training data": (self.train, self.identity())
@@ -170,8 +172,8 @@ class Dataset:
         )
 
     def _order(self) -> np.ndarray | None:
-        """Return the order of the rows for --noshuffle, if dataset.json names a file of it; None =
-        the order of the files.
+        """Return the record indices (N,) in reading order for --noshuffle, from the order file that
+        dataset.json names. Return None when there is no order file, or the records are shuffled.
         """
         if self.info is None or not self.info.order_file or self.config.shuffle:
             return None
@@ -187,7 +189,7 @@ class Dataset:
 
 
 def files_identity(records: RecordSet) -> list[list[Any]]:
-    """Return [name, number of records, checksum of all] of each file."""
+    """Return [file name, number of records, checksum of all its records] for each file."""
     return [
         [os.path.basename(file.path), len(file), f"{file.fingerprint():08x}"]
         for file in records.files
@@ -195,8 +197,8 @@ def files_identity(records: RecordSet) -> list[list[Any]]:
 
 
 def schema_of(files: Sequence[RecordFile]) -> Schema:
-    """Return the Schema that the first readable records of all files share. Raise UserError when
-    they differ.
+    """Return the Schema of the first readable record of each file, which must be the same in all
+    files. Raise UserError when the Schemas differ.
     """
     schemas = {file.path: schema for file in files if (schema := first_schema(file)) is not None}
     if not schemas:
@@ -226,7 +228,7 @@ def first_schema(file: RecordFile) -> Schema | None:
         return None
     try:
         return examples.sniff_schema(record)
-    except Exception as error:  # protobuf raises several kinds
+    except Exception as error:  # protobuf raises several kinds of exceptions
         problem = (
             str(error) if isinstance(error, ValueError) else "its records are not tf.train.Examples"
         )

@@ -15,11 +15,13 @@ import tensorflow as tf
 
 from bert_gpu.base.compiled import compiled
 
-STATIC = "static"  # Google's seven features, fixed length
-# features: input_ids without padding or masks, starts and, for pairs, next_sentence_labels
+STATIC = "static"  # records with Google's seven features, each of fixed length
+# records with the features input_ids (without padding or masks), starts (the positions where
+# segments or sequences begin) and, for pairs, next_sentence_labels
 COMPACT = "compact"
 
-# Names of Google's create_pretraining_data.py -> those of Model Garden's --use_v2_feature_names.
+# {feature name in Google's create_pretraining_data.py: name with Model Garden's
+# --use_v2_feature_names}
 V2_NAMES = {"input_ids": "input_word_ids", "segment_ids": "input_type_ids"}
 MASKED_WORDS = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 
@@ -29,8 +31,8 @@ class Schema:
     """The format of a record.
 
     kind: STATIC or COMPACT.
-    max_seq_length, max_predictions_per_seq: S and P; 0 for COMPACT, whose records do not contain
-    them.
+    max_seq_length, max_predictions_per_seq: tokens and predictions per row; 0 for COMPACT, whose
+    records do not contain these numbers.
     has_next_sentence_labels: whether rows are pairs. is_packed: whether rows hold several
     sequences. v2_names: whether two features have Model Garden's v2 names.
     """
@@ -43,8 +45,8 @@ class Schema:
     v2_names: bool = False
 
     def shapes(self, max_seq_length: int) -> dict[str, list[int]]:
-        """Return the shape of each feature of a row in a batch, in the order in which they are
-        checked.
+        """Return {feature: shape of its values in one row of a batch}, in the order in which the
+        features are checked.
         """
         names = ["input_ids", "input_mask", "segment_ids", *["sequence_ids"] * self.is_packed]
         shapes = dict.fromkeys(names, [max_seq_length])
@@ -56,11 +58,15 @@ class Schema:
 
     @property
     def features(self) -> set[str]:
-        """The names of a batch's features; compact records get those of masked words at reading."""
+        """The names of all features of a batch, including the features of masked words, which
+        compact records get when they are read.
+        """
         return {*self.shapes(self.max_seq_length), *MASKED_WORDS}
 
     def describe(self) -> str:
-        """Return a phrase that distinguishes this schema from others."""
+        """Return a phrase for messages that distinguishes this schema from others, such as "dynamic
+        (compact) packed rows".
+        """
         rows = (
             "pairs" if self.has_next_sentence_labels else "packed" if self.is_packed else "single"
         )
@@ -74,7 +80,9 @@ class Schema:
 
 
 def sniff_schema(record: bytes) -> Schema:
-    """Return the Schema of one serialized record. Raise ValueError for a missing feature."""
+    """Return the Schema of one serialized record, by its features. Raise ValueError for a missing
+    feature.
+    """
     example = tf.train.Example.FromString(record)
     sizes = {}
     for name, feature in example.features.feature.items():
@@ -102,8 +110,9 @@ def sniff_schema(record: bytes) -> Schema:
 
 
 def parse_static(records: Sequence[bytes], schema: Schema) -> dict[str, np.ndarray]:
-    """Parse N serialized records. Return int64 (N, S) and (N, P) arrays, masked_lm_weights float32
-    (N, P), and next_sentence_labels int64 (N,); the values are unchecked (see checks.py).
+    """Parse N serialized records. Return {feature: array}: int64 (N, S) or (N, P);
+    masked_lm_weights are float32 (N, P), and next_sentence_labels int64 (N,). The values are not
+    checked here, but in checks.py.
 
     Packed rows also have sequence_ids (N, S): 1, 2, ... for the sequences of a row, 0 for padding.
 
@@ -123,11 +132,11 @@ def parse_static(records: Sequence[bytes], schema: Schema) -> dict[str, np.ndarr
 def parse_compact(
     records: Sequence[bytes], schema: Schema, max_seq_length: int
 ) -> dict[str, np.ndarray]:
-    """Parse N serialized records of the compact schema. Return int64 arrays.
+    """Parse N serialized records of the compact schema. Return {feature: int64 array}.
 
-    The arrays are input_ids, input_mask, segment_ids (N, S), padded with 0 to S = max_seq_length;
-    next_sentence_labels (N,) for pairs, and sequence_ids (N, S) for packed rows; starts (N,), 1
-    where the record's own starts rise from 0 to below its length, else 0.
+    The features are input_ids, input_mask, segment_ids (N, S), padded with 0 to S = max_seq_length;
+    next_sentence_labels (N,) for pairs, and sequence_ids (N, S) for packed rows; starts (N,), 1 if
+    the start positions in the record rise from 0 to below its length, else 0.
 
     Raise tf.errors.InvalidArgumentError when a record does not fit the schema or its row is longer
     than S.
@@ -163,8 +172,10 @@ def parse_compact(
 
 
 def count_starts(rows: np.ndarray, starts: np.ndarray, is_token: np.ndarray) -> np.ndarray:
-    """Return (N, S): how many starts of its row are at or before each token, 0 for padding. rows:
-    the row of each start.
+    """Return sequence_ids (N, S): for each token, how many sequences of its row start at or before
+    it; 0 for padding.
+
+    rows, starts: row and position of each start. is_token: (N, S) bool, False for padding.
     """
     is_inside = (starts >= 0) & (starts < is_token.shape[1])
     counts = np.zeros(is_token.shape, np.int64)
@@ -173,8 +184,10 @@ def count_starts(rows: np.ndarray, starts: np.ndarray, is_token: np.ndarray) -> 
 
 
 def rise_from_0(rows: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return (N,) bool: whether the starts of a row rise from 0 to below its length. rows: the row
-    of each start, rising.
+    """Return (N,) bool: whether the start positions in a row rise from 0 to below the row's length.
+
+    rows, starts: row (in rising order) and position of each start. lengths: (N,) lengths of the
+    rows.
     """
     is_first = np.diff(rows, prepend=-1) > 0
     is_good = np.where(is_first, starts == 0, np.diff(starts, prepend=0) > 0)
@@ -250,7 +263,9 @@ def _put_varint(buffer: np.ndarray, offset: int, value: int | np.uint64) -> int:
 
 @compiled
 def _pack_varints(values: np.ndarray, splits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the packed varints of rows of integers, uint8, and the offset of each row in them."""
+    """Encode rows of integers as protocol-buffer varints; row i is values[splits[i] : splits[i +
+    1]]. Return (the bytes, uint8; the offset of each row in the bytes).
+    """
     byte_splits = np.zeros(len(splits), np.int64)
     for row in range(len(splits) - 1):
         size = 0
@@ -273,8 +288,9 @@ def _assemble(
     key_splits: np.ndarray,
     codes: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Wrap payloads (N records x F features) in the messages Example > Features > entry > Feature >
-    list. Return the bytes and the offset of each record.
+    """Wrap the encoded values of N records x F features in tf.train.Example's nested messages,
+    Example > Features > map entry > Feature > list. Return (the bytes, uint8; the offset of each
+    record in them).
     """
     num_records, num_features = sizes.shape
     entry_sizes = np.empty((num_records, num_features), np.int64)
@@ -301,23 +317,23 @@ def _assemble(
     buffer = np.empty(splits[-1], np.uint8)
     offset = 0
     for record in range(num_records):
-        buffer[offset] = 0x0A  # Example.features
+        buffer[offset] = 0x0A  # tag of Example.features
         offset = _put_varint(buffer, offset + 1, features_sizes[record])
         for feature in range(num_features):
             key_size = key_splits[feature + 1] - key_splits[feature]
             size = sizes[record, feature]
             list_size = 1 + _varint_size(size) + size
-            buffer[offset] = 0x0A  # Features.feature, a map entry
+            buffer[offset] = 0x0A  # tag of Features.feature, a map entry
             offset = _put_varint(buffer, offset + 1, entry_sizes[record, feature])
-            buffer[offset] = 0x0A  # key
+            buffer[offset] = 0x0A  # tag of the map entry's key, the feature's name
             offset = _put_varint(buffer, offset + 1, key_size)
             buffer[offset : offset + key_size] = keys[key_splits[feature] : key_splits[feature + 1]]
             offset += key_size
-            buffer[offset] = 0x12  # value
+            buffer[offset] = 0x12  # tag of the map entry's value, the Feature
             offset = _put_varint(buffer, offset + 1, 1 + _varint_size(list_size) + list_size)
-            buffer[offset] = np.uint8(codes[feature] << 3 | 2)  # float_list or int64_list
+            buffer[offset] = np.uint8(codes[feature] << 3 | 2)  # tag of float_list or int64_list
             offset = _put_varint(buffer, offset + 1, list_size)
-            buffer[offset] = 0x0A  # packed values
+            buffer[offset] = 0x0A  # tag of the list's packed values
             offset = _put_varint(buffer, offset + 1, size)
             start = starts[record, feature]
             buffer[offset : offset + size] = payload[start : start + size]

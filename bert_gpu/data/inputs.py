@@ -16,7 +16,8 @@ from bert_gpu.data.own_files import unfinished_job
 
 # endings of the files in a data set's folder that hold no records
 NO_RECORDS = (".index", ".json", ".model", ".order", ".txt")
-# entries of dataset.json, and settings in it, that must be equal in data sets read together
+# OF_ROWS: entries of dataset.json that must be equal in data sets read together. COMPARED: these
+# and the settings of masking, which must be equal too.
 OF_ROWS = ("schema", "max_seq_length", "max_predictions_per_seq", "tokenizer")
 COMPARED = OF_ROWS + FOR_MASKING
 
@@ -51,8 +52,8 @@ def split_patterns(patterns: str) -> list[str]:
 
 
 def matching_files(pattern: str, setting: str) -> list[str]:
-    """Return the files of one name or glob, and for a folder with a dataset.json its *.tfrecord.
-    Raise UserError for another folder.
+    """Return the files that one name or glob matches; for a folder with a dataset.json, its
+    *.tfrecord. Raise UserError for a folder without one. setting: the flag, for messages.
     """
     check_local(pattern, setting)
     if os.path.isdir(pattern) and not os.path.exists(os.path.join(pattern, FILE_NAME)):
@@ -68,10 +69,10 @@ def matching_files(pattern: str, setting: str) -> list[str]:
 
 
 def glob_in_folder(pattern: str) -> list[str]:
-    """Return the files that match a glob and may hold records. Folders never match; hidden files,
-    and files that end as in NO_RECORDS, match only a glob that begins or ends the same way. A
-    folder that exists under its literal name is taken literally, even if the name has glob
-    characters.
+    """Return the files that match a glob and may hold records. Folders never match. Hidden files
+    match only a glob whose name begins with a dot, and files with an ending in NO_RECORDS only a
+    glob with the same ending. If the folder in the glob exists under its literal name, glob
+    characters in this name have no effect.
     """
     folder, name = os.path.split(pattern)
     if folder and os.path.isdir(folder):
@@ -87,9 +88,9 @@ def glob_in_folder(pattern: str) -> list[str]:
 
 
 def read_manifests(paths: Iterable[str]) -> dict[str, Manifest | None]:
-    """Return {folder: Manifest, or None without a dataset.json} for the folders of the files, in
-    their order. Raise UserError for a folder whose data job is unfinished, because nothing there
-    shows which rows are for validation.
+    """Return {folder: its Manifest, or None without a dataset.json} of all folders that the files
+    are in. Raise UserError for a folder whose data job is unfinished, because nothing in it shows
+    which rows are for validation.
     """
     infos = {folder: read_manifest(folder) for folder in dict.fromkeys(map(os.path.dirname, paths))}
     for folder, info in infos.items():
@@ -127,6 +128,9 @@ def check_pair(
 ) -> None:
     """Raise UserError when two folders hold data sets that were made with different settings. A
     folder without a dataset.json passes.
+
+    second, first: (folder, its Manifest or None). setting, remedy: the flag and the advice in the
+    message.
     """
     folder, info = second
     first_folder, first_info = first
@@ -141,7 +145,7 @@ def check_pair(
         )
     values = (compared_values(each) for each in (info, first_info))
     for name, own, other in zip(COMPARED, *values, strict=True):
-        if own != other:  # the message has a part of each, because some are hashes
+        if own != other:  # the message shows 12 characters of each value, because some are hashes
             raise UserError(
                 f"{folder} and {first_folder} differ in {name} "
                 f"({str(own)[:12]} and {str(other)[:12]})",
@@ -151,8 +155,8 @@ def check_pair(
 
 
 def compared_values(info: Manifest) -> list[Any]:
-    """Return the values of COMPARED in a Manifest; None for the settings of masking where rows are
-    masked already.
+    """Return the values in a Manifest of the entries and settings in COMPARED; None for each
+    setting of masking if the rows are static, that is, masked already.
     """
     values = [getattr(info, name) for name in OF_ROWS]
     is_static = info.masking == "static"
@@ -160,8 +164,8 @@ def compared_values(info: Manifest) -> list[Any]:
 
 
 def check_length(config: InputConfig, max_seq_length: int, path: str) -> None:
-    """Raise UserError unless the rows are as long as the settings require, if they require a
-    length. path: one of the files, for the message.
+    """Raise UserError when --max_seq_length is given and differs from max_seq_length, the row
+    length of the records. path: one of the record files, for the message.
     """
     if config.max_seq_length not in (None, max_seq_length):
         raise UserError(

@@ -1,14 +1,14 @@
-"""Makes pairs of segments (next sentence or sentence order) of documents of token ids, as ranges of
-the documents' tokens.
+"""Makes pairs of segments, for next sentence or sentence order, from tokenized documents; a segment
+is a range of a document's tokens.
 
-Both segments of a pair are consecutive tokens, also after truncation (which only moves their ends),
-so a pair is six integers: start and end of A, start and end of B, the label, and whether its chunk
-of the text has one sentence. Tokens are copied once, when rows are made. The algorithm is that of
+A segment stays a range of consecutive tokens when it is truncated (only its ends move), so a pair
+is six integers: start and end of A, start and end of B, the label, and whether the pair's chunk of
+the text has one sentence. Tokens are copied once, when rows are made. The algorithm is that of
 `create_instances_from_document` in google-research/bert, create_pretraining_data.py, with two
 differences: a random B is never from A's own document, and sentences longer than a row are split.
 The loop is sequential (each draw decides where the next chunk begins) and therefore compiled with
-Numba. Sentence order (ALBERT, Lan et al. 2020) swaps half of the pairs instead of drawing a
-random B.
+Numba. Sentence order (ALBERT, Lan et al. 2020) swaps half of the pairs instead of drawing a random
+B.
 
 Legend: N rows, S row length.
 """
@@ -27,11 +27,12 @@ from bert_gpu.data.random_bits import draw, draw_integer, draw_uniform
 if TYPE_CHECKING:
     from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
-# Frames of rows of full sentences and of pairs: [CLS] first and a [SEP] after each piece; only in
-# pairs the pieces are numbered, as segments.
+# Two more kinds of rows, of full sentences and of pairs: both have [CLS] first and [SEP] after each
+# piece. In pairs, sequence_ids number the two segments; in rows of full sentences they are all 1.
 ROW, PAIR = "row", "pair"
 FRAME_KINDS = (*FRAMES, ROW, PAIR)
-PIECES_PER_ROW = 5  # longer sentences are split into so many; measured in dev/measurements.md
+# a sentence longer than a row is split into pieces of 1/5 row; measured in dev/measurements.md
+PIECES_PER_ROW = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Documents:
         cls, ids: np.ndarray, sentence_splits: np.ndarray, sentences_per_document: Sequence[int]
     ) -> "Documents":
         """Make Documents of a tokenizer's flat output and the number of sentences of each document.
-        Drop sentences without tokens and documents without such sentences.
+        Drop sentences without tokens, and then documents without sentences.
         """
         has_tokens = np.diff(sentence_splits) > 0
         document_of = np.repeat(np.arange(len(sentences_per_document)), sentences_per_document)
@@ -66,9 +67,9 @@ class Documents:
 
     def split_long(self, max_tokens: int) -> "Documents":
         """Return the documents with each sentence of more than max_tokens tokens split into pieces
-        of ceil(max_tokens / PIECES_PER_ROW) tokens, and the rest.
+        of ceil(max_tokens / PIECES_PER_ROW) tokens; the last piece may be shorter.
 
-        An unsplit long sentence would be a chunk of its own, always have a random second segment,
+        An unsplit long sentence would be a chunk of its own, always get a random second segment,
         and lose the tokens that a row cannot hold.
         """
         starts = self.sentence_splits[:-1]
@@ -83,12 +84,12 @@ class Documents:
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """Rows as tokens.
+    """Rows as arrays of token ids.
 
     input_ids: (N, S) int32, padded with 0. lengths: (N,) int32.
     sequence_ids: (N, S) int32: 1, 2, ... for the segment or sequence that a token belongs to, 0 for
     padding.
-    labels: (N,) int, or None when rows are not pairs.
+    labels: (N,) int, next-sentence or sentence-order labels; None when rows are not pairs.
     """
 
     input_ids: np.ndarray
@@ -99,8 +100,10 @@ class Tokens:
 
 @dataclasses.dataclass(frozen=True)
 class PairRows:
-    """Rows of two segments. pairs: (N, 6) int64 [a_start, a_end, b_start, b_end, label,
-    is_single].
+    """Rows of two segments.
+
+    pairs: (N, 6) int64 [a_start, a_end, b_start, b_end, label, is_single]: the ranges of A and B in
+    Documents.ids, the label, and 1 if the pair's chunk of the text has one sentence.
     """
 
     pairs: np.ndarray
@@ -117,8 +120,9 @@ class PairRows:
         return PairRows(self.pairs[rows])
 
     def num_used(self, is_random: bool) -> int:
-        """Return how many tokens of documents are in the documents' own rows. is_random: whether
-        label 1 means a random B, whose tokens do not count.
+        """Return how many tokens the rows hold of the documents that they were made from.
+        is_random: whether label 1 means a random B, whose tokens are from another document and do
+        not count.
         """
         a_start, a_end, b_start, b_end, label, _ = self.pairs.T
         b_weight = 1 - label if is_random else 1
@@ -151,19 +155,20 @@ def pair_instances(
     swaps: bool = False,
 ) -> np.ndarray:
     """Make pairs in one pass over the documents `own`. Return (N, 6) int64 rows [a_start, a_end,
-    b_start, b_end, label, is_single].
+    b_start, b_end, label, is_single], as in PairRows.
 
     Without `swaps` (next sentence) label 1 means that B is random, from another document of the
-    pool; where there is no other, B is the real one, and a chunk of one sentence has no row. With
-    `swaps` (sentence order) label 1 means that the two segments of one document are swapped; a
-    chunk of one sentence is cut within it, and one of a single token has no row.
+    pool; if the pool has no other document, B is the real next segment, and a chunk of one sentence
+    makes no row. With `swaps` (sentence order) label 1 means that the two segments of one document
+    are swapped; a chunk of one sentence is cut in two, and a chunk of one token makes no row.
 
     Args:
-      own: (C,) indices of the documents to make pairs of.
+      own: (C,) indices of the documents to make pairs from.
       pool: (D,) different indices of the documents that random second segments are drawn from.
       max_seq_length: S; A and B together get S - 3 tokens.
-      short_seq_prob: share of documents (per pass) with a random shorter target length.
-      key: 64-bit key of all draws of this pass.
+      short_seq_prob: share of documents (per pass) whose pairs have a random, shorter target
+        length.
+      key: 64-bit key of all random draws of this pass.
     """
     return _pair_instances(
         documents.sentence_splits,
@@ -223,7 +228,7 @@ def _pair_instances(
                     b_start, b_end = _random_segment(
                         sentence_splits, document_splits, document, pool, b_target, state
                     )
-                    sentence = split - 1  # the chunk's unused sentences are used again
+                    sentence = split - 1  # sentences that a random B replaced begin the next chunk
                 if a_start < a_end and b_start < b_end:
                     pairs[count, :4] = _truncate(a_start, a_end, b_start, b_end, max_tokens, state)
                     pairs[count, 4] = label
@@ -243,9 +248,9 @@ def _random_segment(
     target: int,
     state: np.ndarray,
 ) -> tuple[int, int]:
-    """Return start and end of a random segment: whole sentences of a random document of the pool
-    other than `document`, from a random sentence on, until they have `target` tokens or the
-    document ends.
+    """Return start and end, in tokens, of a random segment: whole sentences of a random document of
+    the pool other than `document`, from a random sentence on, until they have `target` tokens or
+    the document ends.
     """
     other = document
     while other == document:
@@ -263,8 +268,8 @@ def _random_segment(
 def _truncate(
     a_start: int, a_end: int, b_start: int, b_end: int, max_tokens: int, state: np.ndarray
 ) -> tuple[int, int, int, int]:
-    """Drop one token at a time from the longer segment (B when equal), at the front or the back at
-    random.
+    """Drop one token at a time from the longer segment (B when equal), at its front or back at
+    random, until A and B together have at most max_tokens. Return the new starts and ends.
     """
     while a_end - a_start + b_end - b_start > max_tokens:
         front = draw(state) >> np.uint64(63) == 1
@@ -291,10 +296,11 @@ def make_rows(
     sep_id: int,
     kind: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Copy the pieces (K, 2) of ids to rows with frames; row i has the pieces row_splits[i] :
+    """Copy pieces of ids to rows, with [CLS] and [SEP]; row i has the pieces row_splits[i] :
     row_splits[i + 1].
 
-    ends: (K,) bool, the pieces at the end of their document. kind: index in FRAME_KINDS.
+    pieces: (K, 2), start and end of each piece in ids. ends: (K,) bool, whether a piece ends its
+    document. kind: index in FRAME_KINDS, which decides where [CLS] and [SEP] stand.
     Return input_ids (N, S), lengths (N,) and sequence_ids (N, S), int32, as in Tokens.
     """
     num_rows = len(row_splits) - 1

@@ -14,27 +14,27 @@ from bert_gpu.text.config import TextFormat
 
 FILE_NAME = "dataset.json"
 
-# entries on pairs, which older data sets lack
+# entries of dataset.json on pairs of segments, which older data sets lack
 SHARES = ("label_1_share", "one_sentence_share", "used_token_share")
-# settings that reading compact records needs
+# settings of masking, which are needed to read compact records
 FOR_MASKING = ("masked_lm_prob", "do_whole_word_mask", "max_ngram_size", "ngram_weights")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decided(Settings):
-    """Settings that the text decides."""
+    """Settings whose values a data job finds by reading the text."""
 
     input_format: str = setting("lines", "Format of the files; several are separated by commas.")
 
 
-# fields of `settings`; the vocabulary's identity is beside them
+# rules of the entries in dataset.json's `settings`, except the vocabulary's identity
 MADE_WITH = fields_of(Decided, DataConfig, TextFormat)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest(Settings):
-    """The content of dataset.json. Paths are relative to its folder; counts are of training and
-    validation together.
+    """The content of dataset.json. File names are relative to its folder; counts of the text cover
+    training and validation together.
     """
 
     name: str = setting("", "Name of the data set.")
@@ -85,15 +85,17 @@ class Manifest(Settings):
 
     @property
     def masks_words(self) -> bool:
-        """Whether whole words were masked, or spans of them; a row in which none fits has no
-        prediction.
+        """Whether masking chose whole words or spans of words; then a row has no prediction if none
+        of its words is short enough.
         """
         has_spans = self.settings.get("max_ngram_size", 1) != 1
         return has_spans or bool(self.settings.get("do_whole_word_mask"))
 
     @property
     def strip_accents(self) -> bool:
-        """Whether lower-casing strips accents; stated only where it does not."""
+        """Whether lower-casing strips accents; dataset.json has this setting only where it is
+        False.
+        """
         return bool(self.settings.get("strip_accents", True))
 
     def paths(self, folder: str, split: str) -> list[str]:
@@ -107,7 +109,7 @@ def write_manifest(folder: str, manifest: Manifest) -> None:
 
 def read_manifest(folder: str) -> Manifest | None:
     """Return the Manifest of a folder; None without a dataset.json, when the records come from
-    another tool. Raise UserError for a dataset.json with an entry that is wrong.
+    another tool. Raise UserError for a dataset.json with a wrong, unknown or missing entry.
     """
     path = os.path.join(folder, FILE_NAME)
     if not os.path.exists(path):
@@ -127,7 +129,7 @@ def read_manifest(folder: str) -> Manifest | None:
         raise UserError(
             f"missing entry settings.{missing[0]}", "build the data set again", where=path
         )
-    try:  # the constructor checks combinations of settings, too
+    try:  # DataConfig's constructor also checks combinations of settings
         DataConfig(**{name: settings[name] for name in fields_of(DataConfig) if name in settings})
     except UserError as error:
         raise error.within(f"{path}: settings") from None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # Streams of random bits, one for each kind of draw in a row.
 CHOICE, ACTION, REPLACEMENT, SPAN = 0, 1, 2, 3
-GEOMETRIC = 0.2  # SpanBERT's parameter
+GEOMETRIC = 0.2  # SpanBERT's parameter of the geometric distribution of span lengths
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,9 @@ class MaskingSpec:
     def from_settings(
         cls, settings: Mapping[str, Any], max_predictions: int, tokenizer: "Tokenizer"
     ) -> "MaskingSpec":
-        """Return the masking of a data set. settings: with those of manifest.FOR_MASKING."""
+        """Return the MaskingSpec of a data set. settings: {name: value} with at least the names in
+        manifest.FOR_MASKING.
+        """
         return cls(
             max_predictions=max_predictions,
             share=settings["masked_lm_prob"],
@@ -69,7 +71,9 @@ class MaskingSpec:
 
 
 def compile_masking(spec: MaskingSpec) -> Callable[..., dict[str, np.ndarray]]:
-    """Return `mask_rows` with this spec, compiled, as a function that returns NumPy arrays."""
+    """Return a compiled function that takes the other arguments of `mask_rows`, masks rows as the
+    spec says, and returns NumPy arrays.
+    """
     masks = functools.partial(mask_rows, spec=spec)
     compiled = tf.function(masks, autograph=False, reduce_retracing=True)
 
@@ -92,9 +96,9 @@ def mask_rows(
       input_ids: (B, S) int32. lengths: (B,) int32, tokens that are not padding.
       word_starts: (B, S) bool, True where a piece begins a word; needed for whole words and spans
         only, else None.
-      keys: (B,) uint64 row keys.
+      keys: (B,) uint64, for each row the key of its random draws.
 
-    Returns a dict: input_ids (B, S) int32 with masks; masked_lm_positions and masked_lm_ids (B, P)
+    Return a dict: input_ids (B, S) int32 with masks; masked_lm_positions and masked_lm_ids (B, P)
     int32, in rising order of position and padded with 0; masked_lm_weights (B, P) float32, 1 for a
     prediction and 0 for padding.
     """
@@ -111,7 +115,7 @@ def mask_rows(
             scores, keys, maskable, word_starts, quota, width, spec
         )
     else:
-        # (B, width); unused entries are `length`
+        # positions: (B, width); unused entries are `length`
         positions = _choose_tokens(scores, maskable, quota, width)
         span_keys = positions
     missing = [[0, 0], [0, spec.max_predictions - width]]
@@ -122,8 +126,8 @@ def mask_rows(
     is_real = positions < length
     positions = tf.where(is_real, positions, 0)
     labels = tf.where(is_real, tf.gather(input_ids, positions, batch_dims=1), 0)
-    # All pieces of a span share one draw (SpanBERT, Model Garden); without spans each piece has
-    # its own (Google).
+    # One draw decides for all pieces of a span whether they become [MASK], stay or become random
+    # (SpanBERT, Model Garden); without spans each piece has its own draw (Google).
     action = column_bits(
         keys, tf.pad(span_keys, missing) if spec.max_ngram_size > 1 else positions, ACTION
     )
@@ -149,8 +153,8 @@ def mask_rows(
 def _choose_tokens(
     scores: tf.Tensor, maskable: tf.Tensor, quota: tf.Tensor, width: tf.Tensor
 ) -> tf.Tensor:
-    """Return the positions (B, width), rising, of the `quota` (B,) maskable tokens with the highest
-    scores (B, S). S fills up rows that have fewer.
+    """Return the positions (B, width), rising, of the maskable tokens with the highest scores (B,
+    S), `quota` (B,) of them in each row. Unused entries are S.
     """
     best, where = tf.math.top_k(tf.where(maskable, scores, -1), k=width, sorted=True)
     is_used = (tf.range(width)[None, :] < quota[:, None]) & (best >= 0)
@@ -166,35 +170,39 @@ def _choose_words(
     width: tf.Tensor,
     spec: MaskingSpec,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Choose whole words, or spans of words, in the order of their scores. Skip one that would
-    exceed the quota or overlap an earlier one.
+    """Choose whole words, or spans of words, to mask, highest score first. Skip a word or span that
+    would exceed the row's quota or overlap one already chosen.
 
-    Returns (positions, span_keys): both (B, width), rising, S where unused; `span_keys` is the
-    first position of the word's span.
+    Return (positions, span_keys), both (B, width), S where unused: the rising positions of the
+    chosen pieces, and for each piece the first position of its span.
     """
     batch, length = tf.unstack(tf.shape(scores))
     columns = tf.range(length)[None, :]
     after_gap = ~tf.pad(maskable[:, :-1], [[0, 0], [1, 0]])
     # The first piece of a segment counts as the start of a word even when the word was cut.
     starts = maskable & (word_starts | after_gap)
-    # (B, S), index of each piece's word in its row
+    # (B, S): for each piece, the index of its word in the row
     word_of = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1
     segment_of = tf.cumsum(tf.cast(maskable & after_gap, tf.int32), axis=1)
 
     def per_word(values: tf.Tensor, where: tf.Tensor) -> tf.Tensor:
-        """Sum values (B, S) over the pieces of each word: (B, words)."""
+        """Return (B, S), whose entry w is the sum of values (B, S) over the pieces of word w of the
+        row at which `where` (B, S) is True.
+        """
         flat = tf.where(where, word_of + tf.range(batch)[:, None] * length, batch * length)
         return tf.reshape(
             tf.math.unsorted_segment_sum(values, flat, batch * length + 1)[:-1], [batch, length]
         )
 
-    sizes = per_word(tf.cast(maskable, tf.int32), maskable)  # (B, words), pieces of each word
+    # (B, words): number of pieces of each word
+    sizes = per_word(tf.cast(maskable, tf.int32), maskable)
     num_words = tf.reduce_max(tf.reduce_sum(tf.cast(starts, tf.int32), axis=1))
     sizes = sizes[:, :num_words]
     order = tf.argsort(
         tf.where(sizes > 0, scores[:, :num_words], -1), axis=1, direction="DESCENDING", stable=True
     )
-    spans = tf.zeros([batch, num_words], tf.int32)  # 0, or 1 + index of the span's first word
+    # for each word: 0 = in no span, else 1 + index of the first word of its span
+    spans = tf.zeros([batch, num_words], tf.int32)
     used = tf.zeros_like(quota)
     if spec.max_ngram_size > 1:
         segments = per_word(segment_of, starts)[:, :num_words]
@@ -215,6 +223,8 @@ def _choose_words(
 def _span_lengths(bits: tf.Tensor, segments: tf.Tensor, spec: MaskingSpec) -> tf.Tensor:
     """Return (B, words), the length in words of the span that would begin at each word. Spans do
     not cross the end of their segment.
+
+    bits: (B, words), a random draw for each word. segments: (B, words), the segment of each word.
     """
     sizes = range(1, spec.max_ngram_size + 1)
     weights = [
@@ -226,7 +236,7 @@ def _span_lengths(bits: tf.Tensor, segments: tf.Tensor, spec: MaskingSpec) -> tf
         [tf.cast(bits >= bound, tf.int32) for bound in bounds[:-1]]
     )
     reach = tf.ones_like(bits)
-    is_same = tf.ones_like(bits, tf.bool)  # all words up to `step` ahead are in the segment
+    is_same = tf.ones_like(bits, tf.bool)  # whether the next `step` words are in the same segment
     for step in sizes[:-1]:
         ahead = tf.pad(segments[:, step:], [[0, 0], [0, step]], constant_values=-1)[
             :, : tf.shape(segments)[1]
@@ -245,15 +255,18 @@ def _take_spans(
     quota: tf.Tensor,
     longest: int,
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Take the span at each word, in `order` (B, words), if it fits and overlaps no earlier one.
-    Each step reads only the `longest` words from its word on.
+    """Go through the words in `order` (B, words), and take the span that begins at a word, of
+    `lengths` words, if its pieces fit into the quota and it overlaps no span taken before. longest:
+    the most words in a span.
 
-    Returns used (B,), the number of pieces, and spans (B, words), 1 + index of the first word of
-    each word's span, or 0.
+    Return used (B,), the number of pieces taken in each row, and spans (B, words), for each word 1
+    + index of the first word of its span, or 0 outside spans. The arguments of the same names are
+    the values to begin with.
     """
     batch, num_words = tf.unstack(tf.shape(order))
     offsets = tf.range(longest)[None, :]
-    # flat, with room at the end of each row for words that a window may reach but a span does not
+    # `spans` is flattened, with `longest` unused entries at the end of each row, because a window
+    # of `longest` words may reach beyond the row's last word.
     padded = num_words + longest
     row_starts = (tf.range(batch) * padded)[:, None]
     ends = tf.pad(tf.cumsum(sizes, axis=1), [[0, 0], [1, 0]])
@@ -280,7 +293,7 @@ def _take_spans(
         return i + 1, used + tf.where(fits, num_pieces[i], 0), flat
 
     words_in_row = tf.reduce_sum(tf.cast(sizes > 0, tf.int32), axis=1)
-    # A row is done when not even its smallest span fits.
+    # A row is done when not even its smallest span fits into the quota.
     smallest = tf.reduce_min(tf.where(num_pieces > 0, num_pieces, tf.int32.max // 2), axis=0)
     _, used, flat = tf.while_loop(
         lambda i, used, _: tf.reduce_any((i < words_in_row) & (used + smallest <= quota)),

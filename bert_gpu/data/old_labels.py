@@ -1,9 +1,10 @@
-"""Checks the next-sentence labels of data sets whose dataset.json lacks the shares of pairs.
+"""Checks the next-sentence labels of data sets of earlier versions, whose dataset.json lacks the
+shares of pairs (manifest.SHARES).
 
-Earlier data jobs drew "random" second segments from the first segment's own document when that was
-alone in its window of text, and gave rows of long lines random second segments only. A row does not
-contain the document it is from; but where a data set has fewer than two training documents for each
-window, some window had a single one.
+Earlier versions drew a "random" second segment from the first segment's own document when no other
+document was in the same window of text, and gave every pair made from a long line a random second
+segment. A row does not say which document it is from; but a data set with fewer than two training
+documents for each window must have had a window with only one.
 """
 
 import numpy as np
@@ -13,12 +14,12 @@ from bert_gpu.data.manifest import Manifest
 from bert_gpu.data.shards import is_usual
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
-NUM_ROWS = 4000  # the sample of rows that is read, from all over the data
+NUM_ROWS = 4000  # size of the sample of rows, taken from all over the data
 
 
 def label_warnings(data: Dataset, tokenizer: Tokenizer | None) -> list[str]:
-    """Return a warning for the first folder whose labels are wrong, by its rows and its
-    dataset.json.
+    """Return a list with a warning for the first folder whose next-sentence labels are wrong, which
+    its dataset.json or a sample of its rows shows; [] without such a folder.
     """
     for folder, info in data.infos.items():
         if info is None or info.objective != "nsp" or info.label_1_share is not None:
@@ -46,7 +47,9 @@ def has_lone_documents(info: Manifest) -> bool:
 
 
 def random_share(data: Dataset, paths: list[str], tokenizer: Tokenizer | None) -> float:
-    """Return the share of label 1 in up to NUM_ROWS training rows of the files in `paths`."""
+    """Return the share of rows with label 1 (random second segment), among up to NUM_ROWS training
+    rows of the files in `paths`.
+    """
     is_sampled = [file.path in paths for file in data.train.files]
     indices = np.flatnonzero(np.repeat(is_sampled, [len(file) for file in data.train.files]))
     rows = indices[np.linspace(0, len(indices) - 1, min(len(indices), NUM_ROWS)).astype(int)]

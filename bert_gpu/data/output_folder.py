@@ -30,15 +30,17 @@ from bert_gpu.text.tokenizers.open import open_tokenizer, opens_library
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary.wordpiece_learner import write_whole_file
 
-# Files that a killed process may leave (files.atomic_file), those of shards first.
+# Patterns of partial files that a killed process may leave (files.atomic_file).
 UNFINISHED = (
     *(".{name}-*.partial*", "..{name}*.partial", ".{name}.order.*.partial"),
     *(f".{name}.*.partial" for name in (FILE_NAME, *FILE_NAMES.values())),
 )
-# Files that a job needs until it is finished.
+# Patterns of files that a job removes when it is finished.
 TEMPORARY = (".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
-LEARNT = "learnt from the text"  # stands in place of a vocabulary's identity
-# the end of the name of a shard or its index, after the name of the data set (records.shard_path)
+# in dataset.json, in place of the identity of a vocabulary that the user named
+LEARNT = "learnt from the text"
+# pattern of what follows the name of the data set in the name of a shard or its index
+# (records.shard_path)
 SHARD = r"(-validation)?-\d{5,}-of-\d{5,}\.(tfrecord|index)"
 BUILDING = fields_of(Manifest)  # rules of the entries in .NAME.building.json
 
@@ -46,8 +48,8 @@ BUILDING = fields_of(Manifest)  # rules of the entries in .NAME.building.json
 class OutputFolder:
     """The output folder of one job.
 
-    settings, inputs: JSON values that decide the data set. Without the inputs, before the text is
-    read, only the settings are compared with those of a data set in the folder.
+    settings, inputs: JSON values that decide the content of the data set. inputs is None before the
+    text is read; then only the settings are compared with those of a data set in the folder.
     """
 
     def __init__(
@@ -62,13 +64,14 @@ class OutputFolder:
         is_librarys = opens_library(config.vocabulary_path)
         kind = "BPE" if is_librarys else config.tokenization
         self.vocab_file = os.path.join(config.folder, FILE_NAMES[kind])
-        self.spool = os.path.join(config.folder, f".{config.name}.spool")  # unpacked input
-        self.hashes = self.spool + ".hashes"  # hashes of documents
+        # folder of unpacked input files
+        self.spool = os.path.join(config.folder, f".{config.name}.spool")
+        self.hashes = self.spool + ".hashes"  # folder of document hashes, to find duplicates
         self.order_file = os.path.join(config.folder, f"{config.name}.order")
 
     def status(self, overwrite: bool) -> str:
-        """Return "new", "resumed" or "finished". Raise UserError when the folder has other
-        content.
+        """Return the status of the job in the folder: "new", "resumed" (its data set is there,
+        unfinished) or "finished". Raise UserError when the folder has other content.
         """
         config = self.config
         check_writable(config.folder, **self.place)
@@ -102,7 +105,7 @@ class OutputFolder:
         ]
         if not all(map(os.path.exists, paths)):
             return "resumed"
-        # a missing index, the file beside a shard, is no loss: readers scan the shard
+        # a shard's index may be missing: readers scan the shard instead
         for name in filter(None, (present.vocab_file, present.order_file)):
             if not os.path.exists(os.path.join(config.folder, name)):
                 raise UserError(
@@ -143,7 +146,9 @@ class OutputFolder:
             )
 
     def check_unchanged(self, status: str, overwrite: bool) -> None:
-        """Raise UserError when the folder's status has changed since before its lock was taken."""
+        """Raise UserError when the folder's status is no longer `status`, which was read before the
+        folder was locked.
+        """
         if self.status(overwrite) != status:
             raise UserError(
                 f"another process has just written to {self.config.folder}",
@@ -152,12 +157,16 @@ class OutputFolder:
             )
 
     def is_empty(self) -> bool:
-        """Return whether the folder holds nothing but the lock and unpacked input."""
+        """Return whether the folder holds nothing but this job's lock, unpacked input and document
+        hashes.
+        """
         own = {f".{self.config.name}.lock", *map(os.path.basename, (self.spool, self.hashes))}
         return set(os.listdir(self.config.folder)) <= own
 
     def _read_content(self) -> dict[str, Any]:
-        """Return the content of dataset.json, or of an unfinished job's file."""
+        """Return the content of dataset.json or, without one, of the unfinished job's
+        .NAME.building.json.
+        """
         present = read_manifest(self.config.folder)
         if present is not None:
             return dataclasses.asdict(present)
@@ -180,10 +189,10 @@ class OutputFolder:
 
     def clear(self, mark: bool = False) -> None:
         """Remove an earlier data set of this name, or the files of an interrupted job. With `mark`,
-        also mark the folder as this job's.
+        also write .NAME.building.json, which marks the folder as this job's.
 
-        If the process is killed, the folder holds either the earlier data set or this job,
-        interrupted.
+        If the process is killed meanwhile, the folder holds either the earlier data set or an
+        interrupted job that can be resumed.
         """
         learnt = self._learnt_vocabulary()
         self._remove(".{name}-*.stats", ".{name}-*.scores", *UNFINISHED)
@@ -198,8 +207,9 @@ class OutputFolder:
             os.remove(learnt)
 
     def _learnt_vocabulary(self) -> str | None:
-        """Return the vocabulary in the folder that the earlier data set learnt from its text, or
-        None. A vocabulary that the user named then may be the user's own file.
+        """Return the path of the vocabulary file that the earlier job in the folder learnt from its
+        text, or None. A vocabulary that the user named is not returned: the file may be the user's
+        own.
         """
         settings = {}
         with contextlib.suppress(UserError):  # a damaged data set is overwritten all the same
@@ -220,7 +230,7 @@ class OutputFolder:
         """Mark the job as unfinished and write the `content` of the vocabulary file. None keeps the
         existing vocabulary file.
         """
-        self._remove(*UNFINISHED)  # their process was killed, since this one holds the lock
+        self._remove(*UNFINISHED)  # left by a killed process, since this process holds the lock
         if content is not None:
             write_json(self.building, self.identity)
             if not (os.path.exists(self.vocab_file) and self._is_users(self.vocab_file)):
@@ -229,8 +239,8 @@ class OutputFolder:
         write_json(self.building, self.identity | dict(tokenizer=identity))
 
     def keep(self, shards: Iterable[Shard]) -> list[Shard]:
-        """Return the job's complete shards. Remove other shards of this name, which an interrupted
-        --overwrite or a power cut left.
+        """Return the job's complete shards. Remove all other shards of this data set's name, which
+        an interrupted --overwrite or a power cut left.
         """
         complete = [
             shard
@@ -245,16 +255,16 @@ class OutputFolder:
         return complete
 
     def _shard_files(self) -> list[str]:
-        """Return the shards of this name and their indices, but no other file whose name begins the
-        same way, such as NAME-backup.tfrecord.
+        """Return the paths of the data set's shards and their indices, but of no other file whose
+        name begins the same way, such as NAME-backup.tfrecord.
         """
         shard = re.compile(re.escape(self.config.name) + SHARD)
         paths = self._find("{name}-*.tfrecord", "{name}-*.index")
         return [path for path in paths if shard.fullmatch(os.path.basename(path))]
 
     def _find(self, *patterns: str) -> list[str]:
-        """Return the folder's files that match patterns, in which {name} is the name of the data
-        set.
+        """Return the paths of the folder's files that match any of the patterns, in which {name}
+        stands for the name of the data set.
         """
         folder = glob.escape(self.config.folder)
         name = glob.escape(self.config.name)
@@ -271,7 +281,9 @@ class OutputFolder:
     def finish(
         self, manifest: Manifest, shards: Sequence[Shard], counts: Mapping[Shard, Counts]
     ) -> None:
-        """Remove shards without a record, write dataset.json, and remove temporary files."""
+        """Write the order of the rows, if the manifest names a file for it, and dataset.json.
+        Remove shards without a record, and temporary files.
+        """
         if manifest.order_file:
             scores = [
                 read_scores(shard)
@@ -288,7 +300,7 @@ class OutputFolder:
         self.remove_temporary_files()
 
     def has_temporary_files(self) -> bool:
-        """Return whether temporary files exist."""
+        """Return whether the folder holds temporary files of a data job."""
         return bool(self._find(*TEMPORARY)) or any(map(os.path.exists, (self.spool, self.hashes)))
 
     def remove_temporary_files(self) -> None:

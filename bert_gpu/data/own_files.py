@@ -19,7 +19,7 @@ SPECIAL_LINES = {b"[UNK]", b"[CLS]", b"[SEP]", b"[MASK]"}
 
 
 def is_own(path: str) -> bool:
-    """Return whether a data job wrote a local file."""
+    """Return whether a data job wrote the file at `path`; False for a URL."""
     folder, name = os.path.split(path)
     if "://" in path or not any(fnmatch.fnmatchcase(name, pattern) for pattern in WRITTEN):
         return False
@@ -33,22 +33,25 @@ def is_data_folder(folder: str) -> bool:
     try:
         with open(os.path.join(folder, FILE_NAME), encoding="utf-8") as file:
             is_finished = json.load(file).keys() >= MANIFEST_KEYS
-    except (OSError, ValueError, RecursionError, AttributeError):  # none, or another tool's
+    # no dataset.json, or another tool's
+    except (OSError, ValueError, RecursionError, AttributeError):
         is_finished = False
     return is_finished or unfinished_job(folder) is not None
 
 
 def unfinished_job(folder: str) -> str | None:
-    """Return the name of the file that an unfinished data job left in a folder, or None."""
+    """Return the name of the .NAME.building.json that an unfinished data job left in a folder, or
+    None.
+    """
     return next(iter(fnmatch.filter(sorted(os.listdir(folder)), BUILDING)), None)
 
 
 def is_vocabulary(path: str) -> bool:
-    """Return whether a file begins with the special pieces, one a line, as BERT's vocabularies
-    do.
+    """Return whether the first HEAD_BYTES of a file contain BERT's special pieces, as a vocabulary
+    does.
     """
     try:
         with open(path, "rb") as file:
             return set(file.read(HEAD_BYTES).split()) >= SPECIAL_LINES
     except OSError:
-        return False  # reading the file as text raises the error
+        return False  # the error is raised later, when the file is read as text

@@ -1,11 +1,11 @@
-"""Makes rows without sentence pairs of documents of token ids, as ranges of the documents' tokens:
-full sentences (RoBERTa) and packed rows (Cramming).
+"""Makes rows that are not sentence pairs from tokenized documents: full sentences (RoBERTa) and
+packed rows (Cramming).
 
-A row is a list of pieces, each of consecutive tokens of one document. RoBERTa's FULL-SENTENCES (Liu
-et al. 2019, section 4.2) takes whole sentences while they fit and continues with the next document
-after another [SEP]. Packed rows are filled to the last token: a document is cut where a row ends
-and continued in the next, so at most two positions of a row (no room for one token and its frame)
-are padding.
+A row is a list of pieces, each a range of consecutive tokens of one document. RoBERTa's
+FULL-SENTENCES (Liu et al. 2019, section 4.2) takes whole sentences while they fit and continues
+with the next document after another [SEP]. Packed rows are filled to the last token: a document is
+cut where a row ends and continued in the next row, so at most two positions of a row, too few for a
+token with its [CLS] and [SEP], are padding.
 
 Legend: N rows, S row length, K pieces.
 """
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 class PieceRows:
     """Rows as lists of pieces.
 
-    pieces: (K, 2) int64, start and end of each in Documents.ids.
+    pieces: (K, 2) int64, start and end of each piece in Documents.ids.
     row_splits: row i has the pieces row_splits[i] : row_splits[i + 1].
-    frame: "cls_sep", "sep" or "none" (packed), or "row" (full sentences): [CLS] first, [SEP] last
-    and between pieces.
+    frame: where special tokens stand: "cls_sep", "sep" or "none" in packed rows (--pack_separator),
+    or "row" in full sentences: [CLS] first, [SEP] last and between pieces.
     """
 
     pieces: np.ndarray
@@ -62,8 +62,8 @@ class PieceRows:
         return PieceRows(self.pieces[indices], splits, self.frame)
 
     def tokens(self, documents: Documents, max_seq_length: int, tokenizer: "Tokenizer") -> Tokens:
-        """Return the tokens of the rows. A sequence is a piece with its frame, or the whole row for
-        full sentences.
+        """Return the rows as Tokens. In packed rows each piece, with its special tokens, is a
+        sequence of its own; a row of full sentences is a single sequence.
         """
         ends = np.isin(self.pieces[:, 1], documents.sentence_splits[documents.document_splits])
         input_ids, lengths, sequence_ids = make_rows(
@@ -82,13 +82,13 @@ class PieceRows:
 def packed_rows(
     documents: Documents, order: npt.ArrayLike, *, max_seq_length: int, separator: str
 ) -> PieceRows:
-    """Fill rows with documents.
+    """Fill rows to the last token with documents, which are cut where a row ends.
 
     Args:
       order: (C,) indices of the documents, in the order in which the rows contain them.
       max_seq_length: S.
       separator: "cls_sep" = [CLS] ... [SEP] around each piece, "sep" = [SEP] after each document,
-        "none".
+        "none" = no special tokens.
     """
     starts = documents.sentence_splits[documents.document_splits]
     frame = dict(cls_sep=2, sep=1, none=0)[separator]
@@ -127,8 +127,8 @@ def _pack(
             num_pieces += 1
             start += length
             used += length
-            # cls_sep frames every piece. With sep, a document that ends with its row has no room
-            # for its [SEP], which is then cut off.
+            # cls_sep puts [CLS] and [SEP] around every piece. With sep, a document that ends at the
+            # end of a row has no room for its [SEP], which is then cut off.
             used += frame if frames_each_piece or start == end else 0
     if num_pieces > row_splits[num_rows]:
         num_rows += 1
@@ -139,7 +139,8 @@ def _pack(
 def full_sentence_rows(
     documents: Documents, order: npt.ArrayLike, *, max_seq_length: int
 ) -> PieceRows:
-    """Fill rows [CLS] ... [SEP] with whole sentences of documents, whose indices are `order`.
+    """Fill rows [CLS] ... [SEP] with whole sentences of documents, which are taken in the order of
+    their indices `order`.
 
     Pieces of different documents in one row have a [SEP] between them. A sentence longer than a row
     is cut into several rows.

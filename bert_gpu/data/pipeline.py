@@ -1,9 +1,10 @@
-"""Makes batches of arrays of records, in an order that is a function of (seed, epoch) alone.
+"""Turns records into batches of arrays, in an order that depends on (seed, epoch) alone.
 
 The position of a run in its data is the number of records it has consumed: epoch = position // N,
 and position % N is an index into that epoch's order. A resume needs nothing else, and any number of
-GPUs or micro-batches can share the same stream. Masks drawn at reading depend on (seed, epoch,
-record). Records are read in a background thread, so that the next batch is ready when a step ends.
+GPUs or micro-batches can share the same stream of records. Masks drawn at reading depend on (seed,
+epoch, record). Records are read in a background thread, so that the next batch is ready when a step
+ends.
 
 Legend: N records, B rows of a batch, S row length, P predictions a row.
 """
@@ -22,15 +23,15 @@ from bert_gpu.data.masking import MaskingSpec, compile_masking
 from bert_gpu.data.random_bits import derive_key, permutation, row_keys
 from bert_gpu.data.records import RecordSet
 
-LENGTH_MULTIPLE = 32  # dynamic and uniform padding round row lengths up to a multiple of it
-WINDOW_BATCHES = 64  # uniform padding sorts by length inside windows of so many batches
-VALIDATION_EPOCH = -1  # validation is masked the same way every time
+LENGTH_MULTIPLE = 32  # dynamic and uniform padding round row lengths up to a multiple of 32
+WINDOW_BATCHES = 64  # uniform padding sorts by length within windows of this many batches
+VALIDATION_EPOCH = -1  # a fixed epoch, so that validation is masked the same way every time
 T = typing.TypeVar("T")
 
 
 class LengthAxis(typing.NamedTuple):
-    """The axis of a feature that is as long as the rows, counted from the end, and the value that
-    fills its padding.
+    """The axis of a feature along which rows are padded or cut. axis: counted from the end (-1 =
+    the last). fill: the value of padding.
     """
 
     axis: int = -1
@@ -45,7 +46,9 @@ LENGTH_AXES = dict.fromkeys(
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """How rows are masked at reading. starts_word: (V,) bool, True for pieces that begin a word."""
+    """The masking of rows when they are read. starts_word: (V,) bool, True for the pieces of the
+    vocabulary that begin a word.
+    """
 
     spec: MaskingSpec
     starts_word: np.ndarray
@@ -56,10 +59,10 @@ class Reader:
 
     Static records are returned as written; compact ones are padded and masked. A record is bad when
     its checksum is wrong, or a number in it is out of range (checks.py). With `skip_corrupt`, a
-    function that gets a message for each, bad records become rows whose "row_weights" (B,) float32
-    are 0; without it they raise UserError.
+    function that gets a message for each bad record, bad records become rows whose "row_weights"
+    (B,) float32 are 0; without it they raise UserError.
 
-    limits: {feature: exclusive upper bound} beside those that every model has.
+    limits: {feature: exclusive upper bound} in addition to the limits that hold for every model.
     needs_predictions: whether a static row without a prediction is bad.
     order: (N,) record indices in the order of unshuffled epochs; None = the order of the files.
     """
@@ -100,7 +103,9 @@ class Reader:
         return len(self.records)
 
     def read(self, indices: np.ndarray, epochs: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the batch of the records with these indices (B,), masked for their epochs (B,)."""
+        """Return the batch, {feature: array}, of the records with these indices (B,). Masks that
+        are drawn at reading depend on `epochs` (B,), the epoch of each record.
+        """
         serialized = self.records.read(indices)
         problems = {row: "corrupt" for row, record in enumerate(serialized) if record is None}
         batch = self._checked(serialized, problems)
@@ -123,8 +128,11 @@ class Reader:
     def _checked(
         self, serialized: Sequence[typing.Any], problems: dict[int, str]
     ) -> dict[str, np.ndarray]:
-        """Return the batch of serialized records (bytes; None for unreadable ones), int32, with a
-        blank row for each of `problems`, {row: text}. Add the bad rows found here to `problems`.
+        """Parse and check serialized records. Return the batch, {feature: array}, with a blank row
+        for each bad record.
+
+        serialized: bytes of each record, None for unreadable ones. problems: {row: text} of the bad
+        records known so far; those found here are added.
         """
         good = [row for row in range(len(serialized)) if row not in problems]
         whole = self._blank(len(serialized))
@@ -133,7 +141,7 @@ class Reader:
         try:
             batch = self._parse([serialized[row] for row in good])
         except tf.errors.InvalidArgumentError:
-            # the error does not name the record
+            # the error does not name the record, so each record is tried alone
             misfits = [row for row in good if not self._fits(serialized[row])]
             problems |= dict.fromkeys(misfits, "does not fit the schema of the other records")
             assert misfits
@@ -150,7 +158,9 @@ class Reader:
         return whole
 
     def _blank(self, num_rows: int) -> dict[str, np.ndarray]:
-        """Return a batch of rows of one token, which stand for records that are skipped."""
+        """Return a batch of rows that stand for skipped records: one token with id 0, the rest
+        padding.
+        """
         batch = {
             name: np.zeros((num_rows, *shape), np.float32 if "weights" in name else np.int32)
             for name, shape in self.schema.shapes(self.max_seq_length).items()
@@ -194,7 +204,9 @@ class Reader:
         return self._mask(batch["input_ids"], lengths, starts, keys)
 
     def _trim(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Cut the batch to its longest row, rounded up to a multiple of LENGTH_MULTIPLE."""
+        """Return the batch cut to the length of its longest row, rounded up to a multiple of
+        LENGTH_MULTIPLE.
+        """
         longest = int(batch["input_mask"].sum(1).max())
         length = min(self.max_seq_length, -(-longest // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
         return {
@@ -213,8 +225,11 @@ class Reader:
 def bucketed(
     order: np.ndarray, sizes: np.ndarray, seed: int, epoch: int, batch_size: int
 ) -> np.ndarray:
-    """Return an epoch's order (N,) with each window of it sorted by the records' sizes (N,), and
-    then the batches in the window shuffled.
+    """Return an epoch's order (N,) for uniform padding: within each window of WINDOW_BATCHES
+    batches, records are sorted by size, so that a batch has records of similar length, and then the
+    batches are shuffled.
+
+    order: (N,) record indices. sizes: (N,) size of each record.
     """
     generator = np.random.Generator(np.random.Philox(key=derive_key(seed, "buckets", epoch)))
     order = order.copy()
@@ -230,15 +245,16 @@ def bucketed(
 
 
 def epoch_order(num_records: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the permutation (N,) of one epoch."""
+    """Return the record indices (N,) in the shuffled order of one epoch."""
     return permutation(derive_key(seed, "order", epoch), num_records)
 
 
 def consume(
     num_records: int, batch_size: int, position: int, order_of: Callable[[int], np.ndarray]
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield (indices, epochs), both (B,), without end, from `position` (records consumed) on.
-    order_of(epoch) returns the order (N,) of an epoch.
+    """Yield (record indices, their epochs), both (B,), of one batch after another, without end. The
+    first batch begins after `position` consumed records. order_of(epoch) returns the record indices
+    (N,) in that epoch's order.
 
     An epoch may end inside a batch.
     """
@@ -261,7 +277,9 @@ def consume(
 def training_batches(
     reader: Reader, *, batch_size: int, position: int, shuffle: bool
 ) -> Generator[dict[str, np.ndarray], None, None]:
-    """Yield batches of `batch_size` records without end, from `position` (records consumed) on."""
+    """Yield batches of `batch_size` records without end; the first begins after `position` consumed
+    records.
+    """
     for indices, epochs in consume(
         len(reader),
         batch_size,
@@ -274,8 +292,8 @@ def training_batches(
 def evaluation_batches(
     reader: Reader, *, batch_size: int, max_batches: int | None = None
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yield all records once, in order. The last batch is filled up with rows whose "row_weights"
-    (B,) float32 are 0.
+    """Yield batches of all records, each once, in the order of the files, but at most max_batches.
+    The last batch is filled up with rows whose "row_weights" (B,) float32 are 0.
     """
     num_batches = -(-len(reader) // batch_size)
     for batch in range(num_batches if max_batches is None else min(num_batches, max_batches)):
@@ -286,8 +304,8 @@ def evaluation_batches(
 
 
 def prefetch(batches: Iterable[T], depth: int = 2) -> Generator[T, None, None]:
-    """Run an iterator in a background thread, `depth` items ahead. Errors reach the consumer;
-    closing ends the thread.
+    """Yield the items of an iterable, which a background thread reads `depth` items ahead. Errors
+    in the thread are raised to the consumer; closing the generator ends the thread.
     """
     items = iter(batches)
     end: typing.Any = object()

@@ -20,7 +20,7 @@ from bert_gpu.data.shards import DROPPED, PAIRS, TRAIN, VALIDATION, Shard
 from bert_gpu.text import corpus
 from bert_gpu.text.config import TextFormat
 
-SHARD_BYTES = 128 << 20  # target
+SHARD_BYTES = 128 << 20  # target size of a training shard
 # Averages of English text, used by predictions only.
 TEXT_BYTES_PER_TOKEN = 5.0
 STATIC_BYTES_PER_POSITION = 6.0
@@ -30,12 +30,12 @@ REAL_SHARE = 0.86  # share of positions that are not padding
 
 @dataclasses.dataclass(frozen=True)
 class CorpusPlan:
-    """The plan of a job for a text of D documents.
+    """The plan of a data job for a text of D documents.
 
     Attributes:
-      windows: the whole text.
+      windows: the windows that the whole text is cut into.
       share: share of the documents that is held out for validation.
-      split: (D,) int8, TRAIN, VALIDATION or DROPPED.
+      split: (D,) int8, TRAIN, VALIDATION or DROPPED for each document.
       num_shards: number of training shards.
     """
 
@@ -80,8 +80,9 @@ class CorpusPlan:
             )
 
     def without(self, is_dropped: np.ndarray) -> "CorpusPlan":
-        """Return the plan without some documents, (D,) bool, in as many shards. If too few to train
-        on or for validation are left, choose the validation documents again, among the others.
+        """Return the plan without the documents where is_dropped (D,) is True, with the same number
+        of shards. If too few documents are left to train on or for validation, choose the
+        validation documents again, among those left.
         """
         split = self.split.copy()
         split[is_dropped] = DROPPED
@@ -93,7 +94,7 @@ class CorpusPlan:
         return dataclasses.replace(self, split=split)
 
     def shards(self) -> list[Shard]:
-        """Return the shards of the job, training first."""
+        """Return the job's shards: the training shards, then the validation shard, if any."""
         prefix = os.path.join(self.config.folder, self.config.name)
         groups = np.array_split(np.arange(len(self.windows)), self.num_shards)
         lenders = nearest_windows(self.windows, self.split)
@@ -120,7 +121,7 @@ def plan_corpus(
     names: list[str],
     read: Callable[[str, str], Iterable[bytes]],
 ) -> CorpusPlan:
-    """Return the plan of plain files.
+    """Return the CorpusPlan of unpacked text files.
 
     paths, formats, names, read: see `corpus.plan_windows`.
 
@@ -146,7 +147,7 @@ def plan_corpus(
 def nearest_windows(
     windows: Sequence[corpus.Window], split: np.ndarray
 ) -> list[corpus.Window | None]:
-    """Return for each window the nearest other one with documents to train on, or None."""
+    """Return for each window the nearest other window that holds documents to train on, or None."""
     used = [i for i, window in enumerate(windows) if (split[window.documents] == TRAIN).any()]
     nearest: list[corpus.Window | None] = []
     for index, place in enumerate(np.searchsorted(used, np.arange(len(windows))).tolist()):
@@ -161,7 +162,9 @@ def choose_documents(
     share: float,
     is_dropped: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Return (D,) bool, the documents for validation; see `validation.choose_validation`."""
+    """Return (D,) bool: whether each document is for validation; see
+    `validation.choose_validation`.
+    """
     blocks = [block for window in windows for block in window.blocks]
     is_large = None
     if share:
@@ -177,7 +180,9 @@ def choose_documents(
 
 
 def predict_bytes(config: DataConfig, num_text_bytes: int) -> float:
-    """Return the estimated size of the shards on disk, which decides their number."""
+    """Return the estimated size of all shards on disk in bytes, which decides the number of
+    shards.
+    """
     num_tokens = num_text_bytes / TEXT_BYTES_PER_TOKEN * config.num_passes
     if config.masking == "static":
         return num_tokens / REAL_SHARE * STATIC_BYTES_PER_POSITION
@@ -203,7 +208,7 @@ def count_shards(
 
     Args:
       split: (D,) TRAIN or VALIDATION.
-      cut: function of a number of windows that cuts the text into as many or more.
+      cut: function that gets a number and returns the text cut into at least that many windows.
 
     Raise UserError when --num_shards is too large.
     """

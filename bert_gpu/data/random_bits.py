@@ -20,7 +20,7 @@ MASK64 = (1 << 64) - 1
 
 
 def derive_key(*parts: int | str) -> int:
-    """Return one 64-bit key of integers and strings, for example derive_key(seed, "masks",
+    """Return one 64-bit key, a hash of integers and strings, for example derive_key(seed, "masks",
     epoch).
     """
     key = 0
@@ -38,8 +38,8 @@ def mix_int(x: int) -> int:
 
 
 def row_keys(key: int, rows: npt.ArrayLike) -> np.ndarray:
-    """Return the keys (N,) uint64 of the row indices `rows` (N,) under one key. A row's key does
-    not depend on its batch.
+    """Return (N,) uint64: for each row index in `rows` (N,) a key that depends on `key` and the
+    index alone, not on the other rows.
     """
     rows = np.asarray(rows).astype(np.uint64)
     with np.errstate(over="ignore"):
@@ -50,13 +50,13 @@ def row_keys(key: int, rows: npt.ArrayLike) -> np.ndarray:
 
 
 def permutation(key: int, num_rows: int) -> np.ndarray:
-    """Return the indices 0 ... num_rows - 1 in a random order."""
+    """Return the indices 0 ... num_rows - 1 in a random order that `key` decides."""
     return np.random.Generator(np.random.Philox(key=key)).permutation(num_rows)
 
 
 def column_bits(keys: tf.Tensor, columns: tf.Tensor, stream: int) -> tf.Tensor:
-    """Return (N, K) int32 in [0, 2**31): a hash of row key (N,) uint64, column (N, K) or (1, K)
-    int32, and `stream` (a small number for each use).
+    """Return (N, K) int32 random bits in [0, 2**31): hashes of the row keys (N,) uint64, the
+    columns (N, K) or (1, K) int32, and `stream`, a small number for each kind of draw.
     """
     counters = tf.cast(columns, tf.uint64) + tf.constant(1 + (stream << 32), tf.uint64)
     x = keys[:, None] + counters * tf.constant(GOLDEN, tf.uint64)

@@ -39,7 +39,7 @@ NO_RECORDS = "not a TFRecord file, or damaged at its beginning"
 # An index: these bytes, offsets (N + 1) int64, checksums (N) uint32, and the checksum of all that.
 # Older indices are offsets alone.
 INDEX_MAGIC = b"bertgpu1"
-SPARE_FILES = 128  # descriptors that a process needs besides those of its shards
+SPARE_FILES = 128  # file descriptors that a process needs besides those of its shards
 GZIP_LEVEL = 6  # as in TensorFlow's writers
 
 
@@ -50,7 +50,9 @@ def masked_crc(data: bytes) -> int:
 
 @functools.lru_cache(1 << 14)
 def header(length: int) -> bytes:
-    """Return the bytes before a record of `length` bytes."""
+    """Return the header before a record of `length` bytes: the length and the checksum of the
+    length.
+    """
     packed = struct.pack("<Q", length)
     return packed + struct.pack("<I", masked_crc(packed))
 
@@ -145,8 +147,9 @@ class ShardWriter:
 
 
 def open_unpacked(path: str, skip: Callable[[str], None] | None = None) -> BinaryIO:
-    """Return an open binary file with a descriptor; a gzip-compressed file is unpacked first. With
-    `skip`, a function that gets a message, a damaged archive is unpacked up to the damage.
+    """Return the file opened for reading bytes; a gzip-compressed file is first unpacked to a
+    temporary file, which is returned. With `skip`, a function that gets a message, a damaged
+    archive is unpacked up to the damage; without it the error is raised.
     """
     file = open(path, "rb")
     if file.read(2) != b"\x1f\x8b":
@@ -171,15 +174,16 @@ def open_unpacked(path: str, skip: Callable[[str], None] | None = None) -> Binar
 
 
 def pack_index(offsets: np.ndarray, crcs: np.ndarray) -> bytes:
-    """Return the bytes of an index. offsets: (N + 1) of the records and the end. crcs: (N),
-    masked.
+    """Return the bytes of an index file. offsets: (N + 1,), of each record and of the end of the
+    file. crcs: (N,), masked checksums of the records.
     """
     content = INDEX_MAGIC + offsets.astype("<i8").tobytes() + crcs.astype("<u4").tobytes()
     return content + struct.pack("<I", masked_crc(content))
 
 
 def read_index(path: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return (offsets (N + 1), crcs (N)) of an index; None for a file in another format.
+    """Return (offsets (N + 1,), crcs (N,)) of an index file, as in `pack_index`; None for a file in
+    another format.
 
     Raise UserError when the checksum of the index is wrong.
     """
@@ -199,12 +203,12 @@ def read_index(path: str) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 class RecordFile:
-    """One TFRecord file, read at random. A gzip-compressed one is unpacked to a temporary file
-    first.
+    """One TFRecord file, whose records can be read in any order. A gzip-compressed one is unpacked
+    to a temporary file first.
 
-    offsets: (N + 1) of the records and the end.
-    crcs: (N), the masked checksums that the records must have, from the index or, without an index,
-    as they were when the file was opened.
+    offsets: (N + 1,), of each record and of the end of the file.
+    crcs: (N,), the masked checksums that the records must have, from the index or, without an
+    index, as they were when the file was opened.
     skip: a function that gets a message. With it, a truncated file keeps the records before the
     cut, and a corrupt record reads as None; without it both raise UserError.
     """
@@ -240,7 +244,7 @@ class RecordFile:
         )
 
     def _bytes(self, start: int, size: int) -> bytes:
-        """Return `size` bytes of the file, fewer at its end."""
+        """Return `size` bytes of the file from `start` on; fewer if the file ends before."""
         try:
             return os.pread(self.descriptor, size, start)
         except OSError as error:
@@ -261,8 +265,8 @@ class RecordFile:
         return index
 
     def _scan(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return (offsets, crcs) of all records of a file without an index, from the length of
-        each.
+        """Return (offsets, crcs) of all records of a file without an index, from the length before
+        each record.
         """
         offsets = [0]
         crcs: list[bytes] = []
@@ -324,7 +328,7 @@ class RecordFile:
 
 
 def allow_files(num_files: int) -> None:
-    """Raise this process's limit of open files, as far as allowed, so that it can open that many
+    """Increase this process's limit of open files, as far as allowed, so that it can open num_files
     shards.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -30,14 +30,17 @@ from bert_gpu.text import clean, corpus
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
-TRAIN, VALIDATION, DROPPED = 0, 1, 2  # how a document is used
-ROWS_PER_BATCH = 2048  # each array of such a batch has about a megabyte
-NUM_SAMPLES, SAMPLE_BYTES = 4, 1 << 18  # samples of text, to predict the output's size
+TRAIN, VALIDATION, DROPPED = 0, 1, 2  # the uses of a document, as in CorpusPlan.split
+ROWS_PER_BATCH = 2048  # each array of a batch of 2048 rows has about a megabyte
+# number and bytes of the text samples that predict the output's size
+NUM_SAMPLES, SAMPLE_BYTES = 4, 1 << 18
 SCORED_ORDERS = ("length", "common")
 PAIRS = ("nsp", "sop")  # objectives whose rows are two segments
-LEAST_RANDOM, MOST_RANDOM = 0.48, 0.70  # usual shares of random pairs; prose has .5 to .6
-LENT_BYTES = 1_000_000  # the most text that one window takes from another
-# a share of a window's text: if all documents but the largest have no more, another window lends
+# range of the usual share of pairs with a random second segment; prose has .5 to .6
+LEAST_RANDOM, MOST_RANDOM = 0.48, 0.70
+LENT_BYTES = 1_000_000  # the most text that a window takes from another for random second segments
+# If all documents of a window but the largest have at most this share of its text, random second
+# segments also come from another window.
 LEAST_OTHERS = 1 / 8
 
 
@@ -46,8 +49,8 @@ class Shard:
     """One unit of work: the documents of `windows` that belong to the split, "train" or
     "validation".
 
-    lenders: for each window the nearest one with documents of the split, or None; () for
-    validation.
+    lenders: for each window, the nearest other window with training documents, from which random
+    second segments may come, or None; () for validation.
     """
 
     path: str
@@ -58,7 +61,7 @@ class Shard:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the text of its windows."""
+        """Bytes of text in the shard's windows."""
         return sum(window.num_bytes for window in self.windows)
 
 
@@ -83,7 +86,7 @@ class Counts:
         return Counts(*map(operator.add, dataclasses.astuple(self), dataclasses.astuple(other)))
 
     def pair_shares(self) -> dict[str, float]:
-        """Return the shares of pairs in dataset.json by name (manifest.SHARES)."""
+        """Return {name: share} of the entries of dataset.json on pairs (manifest.SHARES)."""
         num_rows = max(1, self.num_instances)
         used_share = self.num_used_tokens / max(1, self.num_pass_tokens)
         shares = self.num_random_next / num_rows, self.num_single / num_rows, used_share
@@ -95,7 +98,7 @@ class Tokenized(typing.NamedTuple):
 
     Attributes:
       documents: the documents that are not dropped.
-      ids: (T,) int, the tokens of all their sentences.
+      ids: (T,) int, the token ids of all sentences of these documents.
       splits: (sentences + 1,) offsets of the sentences in ids.
       num_dropped: number of dropped documents.
     """
@@ -111,7 +114,7 @@ NOTHING = Tokenized([], np.zeros(0, np.int32), np.zeros(1, np.int64), 0)
 
 @dataclasses.dataclass(eq=False)
 class ShardBuilder:
-    """Turns windows into a shard. Picklable: each process opens its own tokenizer.
+    """Writes shards from windows of text. Can be pickled: each process opens its own tokenizer.
 
     split: (D,) int8, TRAIN, VALIDATION or DROPPED for each document of the corpus.
     """
@@ -158,8 +161,8 @@ class ShardBuilder:
         write_json(stats_path(shard), dataclasses.asdict(counts))
 
     def bytes_per_text_byte(self, windows: Sequence[corpus.Window]) -> float:
-        """Return the size of the output relative to the text, measured on a few samples of the
-        corpus; write no file.
+        """Return the bytes of output per byte of text, measured on a few samples of the corpus;
+        write no file.
         """
         num_read = 0
         parts: list[bytes] = []
@@ -188,12 +191,12 @@ class ShardBuilder:
 
     def _groups(self, shard: Shard) -> Iterator[tuple[list[list[bytes]], list[list[bytes]], int]]:
         """Yield (documents, pool, num_bytes) of a shard, about a window at a time. pool: documents
-        of another window to draw random second segments from. num_bytes: bytes of text for the
-        progress.
+        of another window, from which random second segments may also be drawn. num_bytes: bytes of
+        text for the progress.
 
         Validation documents are few, so those of several windows form a group. The last group is
-        joined to the one before it when it has too few documents for pairs. The validation shard
-        reads the text again; progress counts each byte once.
+        joined to the one before it when it has too few documents for pairs. For the validation
+        shard num_bytes is 0, because training shards have counted the same text.
         """
         if shard.split == "train":
             for window, lender in zip(shard.windows, shard.lenders, strict=True):
@@ -221,8 +224,8 @@ class ShardBuilder:
         yield from ((group, [], 0) for group in (previous, pending) if group)
 
     def _lacks_others(self, documents: list[list[bytes]]) -> bool:
-        """Return whether next-sentence pairs need more documents than these: all but the largest
-        have no more than LEAST_OTHERS of their text.
+        """Return whether the objective is nsp and these documents need others for random second
+        segments: all but the largest together have at most the share LEAST_OTHERS of their text.
         """
         sizes = [text_bytes([document]) for document in documents]
         is_short = sum(sizes) - max(sizes, default=0) <= LEAST_OTHERS * sum(sizes)
@@ -252,8 +255,9 @@ class ShardBuilder:
         key: int,
         num_passes: int,
     ) -> Counts:
-        """Tokenize documents, make rows in `num_passes` passes, mask and write them; return their
-        Counts. Append the rows' scores to `scores` when the order needs them.
+        """Tokenize documents, make rows in `num_passes` passes, mask and write them; return the
+        Counts of documents and rows. If --order sorts rows by a score, append the scores to
+        `scores`.
         """
         if not texts:
             return Counts()
@@ -278,8 +282,8 @@ class ShardBuilder:
         return counts
 
     def _static_features(self, tokens: instances.Tokens, keys: np.ndarray) -> dict[str, np.ndarray]:
-        """Return Google's seven features of a batch of rows; six without labels, and also
-        sequence_ids for packed rows.
+        """Return {name: array} of Google's seven features for a batch of rows; without labels there
+        are six, and packed rows also have sequence_ids.
         """
         starts = self.tokenizer.word_starts(tokens.input_ids)
         features = self._mask(tokens.input_ids, tokens.lengths, starts, keys)
@@ -335,7 +339,7 @@ def drop_dense(
 
 
 def count_pairs(config: DataConfig, tokenizer: Tokenizer, own: Tokenized) -> Counts:
-    """Return the Counts of the rows that one pass over documents makes."""
+    """Return the Counts of the rows that one pass over the documents `own` makes."""
     return make_rows(config, tokenizer, own, NOTHING, 0, 1)[2]
 
 
@@ -347,7 +351,8 @@ def make_rows(
     key: int,
     num_passes: int,
 ) -> tuple[instances.Documents, instances.PairRows | packing.PieceRows, Counts]:
-    """Return the documents as token ids, their rows, and the Counts of both.
+    """Return (all documents as token ids, the rows of num_passes passes, the Counts of own
+    documents and rows).
 
     Args:
       own: documents to make rows of; if they have no token, there are no rows.
@@ -376,7 +381,8 @@ def make_rows(
         rows_of_pass(config, documents, num_own, derive_key(key, "instances", index))
         for index in range(num_passes)
     ]
-    rows = type(passes[0]).concatenate(passes)  # type: ignore[arg-type]  # all are of one type
+    # all passes are of one type
+    rows = type(passes[0]).concatenate(passes)  # type: ignore[arg-type]
     if config.order != "as_is":
         rows = rows.take(permutation(derive_key(key, "shuffle"), len(rows)))
     counts.num_instances = len(rows)
@@ -412,8 +418,8 @@ def rows_of_pass(
 
 
 def is_usual(random: float, num_rows: int) -> bool:
-    """Return whether a share of random second segments is usual. `random` may be outside the usual
-    range by two standard errors of a share of num_rows rows.
+    """Return whether `random`, the share of random second segments in num_rows rows, is usual:
+    between LEAST_RANDOM and MOST_RANDOM, or outside by at most two standard errors.
     """
     noise = max(1, num_rows) ** -0.5
     return LEAST_RANDOM - noise <= random <= MOST_RANDOM + noise
@@ -427,8 +433,8 @@ def text_bytes(documents: Sequence[Sequence[bytes]]) -> int:
 def compact_features(
     tokens: instances.Tokens,
 ) -> dict[str, np.ndarray | tuple[np.ndarray, np.ndarray]]:
-    """Return the features of rows without padding: input_ids, `starts` of segments or sequences,
-    and the labels of pairs.
+    """Return {name: feature} of compact records, for encode_examples: input_ids without padding,
+    `starts`, the positions where segments or sequences begin, and the labels of pairs.
     """
     is_real = tokens.sequence_ids > 0
     begins = is_real & (np.diff(tokens.sequence_ids, axis=1, prepend=0) != 0)
@@ -445,8 +451,9 @@ def compact_features(
 
 
 def rarity(tokens: instances.Tokens, frequencies: np.ndarray) -> np.ndarray:
-    """Return (N,), minus the mean log frequency of each row's tokens in the window, without special
-    tokens: large for rare words. frequencies: (V,), the share of each piece in the window's tokens.
+    """Return a score (N,) for each row, large for rare words: minus the mean log frequency of the
+    row's tokens, without special tokens. frequencies: (V,), the share of each piece in the window's
+    tokens.
     """
     shares = frequencies[tokens.input_ids]
     is_counted = (tokens.sequence_ids > 0) & (shares > 0)
@@ -455,8 +462,8 @@ def rarity(tokens: instances.Tokens, frequencies: np.ndarray) -> np.ndarray:
 
 
 def read_scores(shard: Shard) -> np.ndarray:
-    """Return the values (rows,) that the rows of a shard are sorted by. Raise UserError when the
-    file is damaged.
+    """Return the scores (rows,) by which the rows of a shard are sorted. Raise UserError when the
+    file of scores is damaged.
     """
     try:
         return load_file(scores_path(shard))["scores"]

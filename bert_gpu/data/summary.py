@@ -13,7 +13,7 @@ from bert_gpu.data.shards import PAIRS, Counts
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
-# objective: the name of a row's label, and the words for its values 0 and 1
+# {objective: (name of a row's label, (words for label 0, words for label 1))}
 LABELS = dict(
     nsp=("next sentence", ("the real one", "random")), sop=("order", ("as in the text", "swapped"))
 )
@@ -23,7 +23,7 @@ def summary(
     manifest: Manifest, counts: Counts, num_duplicates: int, config: DataConfig, duration: str
 ) -> str:
     """Return the counts of a data job as lines of text. manifest, counts, num_duplicates: from
-    build.run_job.
+    build.run_job. duration: of the job, as text.
     """
     num_shards = len(manifest.train_shards) + len(manifest.validation_shards)
     padding = 1 - counts.num_row_tokens / max(1, counts.num_instances * config.max_seq_length)
@@ -64,7 +64,9 @@ def summary(
 
 
 def pair_rows(counts: Counts, objective: str) -> list[tuple[str, str]]:
-    """Return the rows of the summary on pairs; none for an objective without them."""
+    """Return (heading, text) of each line of the summary on pairs; [] for an objective without
+    pairs.
+    """
     if objective not in PAIRS:
         return []
     random, single, used = counts.pair_shares().values()

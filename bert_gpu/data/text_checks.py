@@ -1,5 +1,5 @@
-"""Checks of a data job that need its tokenizer and filters, beside those of text/quality.py: the
-vocabulary must fit the text, and cleaning must leave something.
+"""Checks of a data job that need its tokenizer and filters, unlike those in text/quality.py: the
+vocabulary must fit the text, and cleaning must leave enough documents.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary import learning
 
 MOST_DROPPED = 0.5  # a warning is printed when a filter drops a larger share of the documents
-MOST_SINGLE = 0.3  # the largest usual share of pairs from chunks of one sentence
-LARGEST = 0.9  # the largest usual share of the text in one document
+MOST_SINGLE = 0.3  # a larger share of pairs that are made from a single sentence gives a warning
+LARGEST = 0.9  # a larger share of the text in one document gives a warning
 
 
 def drop_warnings(config: DataConfig, num_dropped: int, num_documents: int) -> list[str]:
-    """Warn when --max_tokens_per_character drops most documents."""
+    """Return a list with a warning if --max_tokens_per_character drops most documents, else []."""
     if num_dropped <= MOST_DROPPED * num_documents:
         return []
     return [
@@ -39,13 +39,13 @@ def drop_warnings(config: DataConfig, num_dropped: int, num_documents: int) -> l
 
 
 def describe_copies(num_dropped: int, num_documents: int) -> str:
-    """Return a line on the documents that --drop_duplicates drops."""
+    """Return one line on how many documents --drop_duplicates drops."""
     number, verb = (f"{num_dropped:,}", "equal") if num_dropped else ("none", "equals")
     return f"duplicates: {number} of {num_documents:,} documents {verb} an earlier one"
 
 
 def copy_warnings(num_dropped: int, num_documents: int) -> list[str]:
-    """Warn when --drop_duplicates drops most documents."""
+    """Return a list with a warning if --drop_duplicates drops most documents, else []."""
     if num_dropped <= MOST_DROPPED * num_documents:
         return []
     return [
@@ -65,8 +65,8 @@ def describe_pairs(config: DataConfig, counts: Counts) -> str:
 
 
 def pair_warnings(config: DataConfig, counts: Counts) -> list[str]:
-    """Warn of pairs whose labels teach little: too many or too few random second segments (nsp), or
-    too many pairs from one sentence.
+    """Return a list with a warning if the labels of the pairs teach little, because too many pairs
+    are made from one sentence or the share of random second segments (nsp) is unusual; else [].
     """
     if config.objective not in PAIRS or not counts.num_instances:
         return []
@@ -89,8 +89,8 @@ def pair_warnings(config: DataConfig, counts: Counts) -> list[str]:
 
 
 def size_warnings(blocks: Sequence[corpus.Block]) -> list[str]:
-    """Warn when one document has nearly all text, so that all random second segments of its pairs
-    come from the little that is left.
+    """Return a list with a warning if one document has nearly all of the text, so that the random
+    second segments of its pairs come from the small rest; else [].
     """
     num_bytes = sum(block.num_bytes for block in blocks)
     if not validation.find_large(blocks, LARGEST * num_bytes).any():
@@ -102,7 +102,7 @@ def size_warnings(blocks: Sequence[corpus.Block]) -> list[str]:
 
 
 def check_words(config: DataConfig, blocks: Sequence[corpus.Block], tokenizer: Tokenizer) -> None:
-    """Raise UserError when the vocabulary that the user named has no word of any block."""
+    """Raise UserError when no word of the text is in the vocabulary that the user named."""
     for block in blocks:
         lines = [line for document in corpus.read_block(block) for line in document]
         if any(

@@ -1,9 +1,9 @@
-"""Sets documents aside for validation, enough that their loss means something.
+"""Chooses the documents that are held out for validation, enough for a steady validation loss.
 
-Unless the user sets a share, it is the one that makes about NUM_ROWS rows in one pass, but no more
-than a tenth of a small text, and of a large one a hundredth, up to MOST_ROWS. The share is one of
-documents, not of bytes; but a document that alone has far more of the text than the share is left
-to training.
+By default, their share of all documents is the one that makes about NUM_ROWS validation rows, but
+at least LEAST_SHARE (in a large text less, for MOST_ROWS rows) and at most LARGEST_SHARE. It is a
+share of the number of documents, not of bytes; but a document that alone has far more of the text
+than this share is left to training.
 """
 
 import math
@@ -15,10 +15,11 @@ from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.text import corpus
 
 NUM_ROWS = 500  # 10,000 predictions in rows of 128 tokens; their mean loss is known within 2 %
-MARGIN = 1.3  # the number of rows is estimated, and documents differ in length
+MARGIN = 1.3  # factor for safety: the number of rows is estimated, and documents differ in length
 LEAST_SHARE, LARGEST_SHARE = 0.01, 0.1
-MOST_ROWS = 10_000  # a run validates at every checkpoint
-FAR_MORE = 2.0  # times the share is far more than the share
+MOST_ROWS = 10_000  # a limit of the time to validate, which a run does at every checkpoint
+# a document has far more than its share if it has more than this many times the share
+FAR_MORE = 2.0
 
 
 def default_share(num_rows: int) -> float:
@@ -29,8 +30,8 @@ def default_share(num_rows: int) -> float:
 
 
 def most_bytes(blocks: Sequence[corpus.Block], share: float) -> float:
-    """Return the bytes of text above which a document has far more than the share of the text, or
-    than an equal part of it.
+    """Return the size in bytes above which a document is large: FAR_MORE times the share of the
+    text or, if that is more, FAR_MORE times the mean size of a document.
     """
     num_documents = blocks[-1].first_document + blocks[-1].num_documents
     num_bytes = sum(block.num_bytes for block in blocks)
@@ -38,8 +39,8 @@ def most_bytes(blocks: Sequence[corpus.Block], share: float) -> float:
 
 
 def document_sizes(block: corpus.Block, most: float = math.inf) -> np.ndarray:
-    """Return (D,) bytes of text of the documents of a block. A block of no more than `most` bytes
-    is not read; then each document has the mean size.
+    """Return the size in bytes of each document of a block, (D,). A block of at most `most` bytes
+    is not read; each of its documents then gets their mean size.
     """
     if block.num_documents == 1 or block.num_bytes <= most:
         return np.full(block.num_documents, block.num_bytes / block.num_documents)
@@ -47,14 +48,16 @@ def document_sizes(block: corpus.Block, most: float = math.inf) -> np.ndarray:
 
 
 def find_large(blocks: Sequence[corpus.Block], most: float) -> np.ndarray:
-    """Return (D,) bool: the documents of more than `most` bytes of text."""
+    """Return (D,) bool: whether each document has more than `most` bytes of text."""
     return np.concatenate([document_sizes(block, most) > most for block in blocks])
 
 
 def bytes_of(
     blocks: Sequence[corpus.Block], is_counted: np.ndarray, most: float = math.inf
 ) -> float:
-    """Return the bytes of text of some documents, (D,) bool. most: as for `document_sizes`."""
+    """Return the total size in bytes of the documents for which is_counted, (D,) bool, is True.
+    most: as for `document_sizes`.
+    """
     parts = [is_counted[corpus.Window((block,)).documents] for block in blocks]
     return sum(
         document_sizes(block, most)[part].sum()
@@ -64,8 +67,8 @@ def bytes_of(
 
 
 def least_documents(objective: str) -> int:
-    """Return how many documents a split needs: two for nsp, which draws second segments from other
-    documents of the split.
+    """Return how many documents training and validation each need: two for nsp, which draws random
+    second segments from other documents, otherwise one.
     """
     return 2 if objective == "nsp" else 1
 
@@ -83,10 +86,10 @@ def choose_validation(
     Args:
       num_documents: D.
       share: the share of the documents to choose; if it is above 0, at least `least` are chosen.
-      is_large: (D,) bool, documents that are passed over, unless there are too few others.
-      is_dropped: (D,) bool, documents that do not count.
-      least: documents that each split needs; where there are fewer than twice as many, none is
-        chosen.
+      is_large: (D,) bool, documents that are not chosen, unless there are too few others.
+      is_dropped: (D,) bool, documents that are in neither training nor validation.
+      least: documents that training and validation each need; with fewer than 2 x least documents,
+        none is chosen.
     """
     is_validation = np.zeros(num_documents, bool)
     candidates = np.arange(num_documents)
@@ -106,10 +109,11 @@ def choose_validation(
 def describe(
     is_validation: np.ndarray, text_share: float, num_rows: float, share: float | None
 ) -> str:
-    """Return one line on the documents set aside.
+    """Return one line on the documents that are held out for validation.
 
     Args:
-      is_validation: (D,) bool. text_share: their share of the bytes of the text.
+      is_validation: (D,) bool. text_share: the share of the text in bytes that these documents
+        have.
       num_rows: estimated number of rows of the whole text. share: --validation_share.
     """
     num_documents = len(is_validation)
@@ -137,11 +141,13 @@ def describe(
 
 
 def validation_warnings(is_validation: np.ndarray, text_share: float, share: float) -> list[str]:
-    """Warn of a validation that takes far more of the text than its share of the documents.
+    """Return a list with a warning if the validation documents have far more of the text than their
+    intended share; otherwise [].
 
     Args:
-      is_validation: (D,) bool. text_share: its share of the bytes.
-      share: its intended share of the documents.
+      is_validation: (D,) bool. text_share: the share of the text in bytes that these documents
+        have.
+      share: the intended share of the documents.
     """
     if text_share <= FAR_MORE * max(share, 1 / len(is_validation), is_validation.mean()):
         return []

@@ -12,7 +12,8 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.data.shards import Shard, ShardBuilder
 from bert_gpu.text import parallel
 
-# bytes of text times passes; for less, threads finish sooner, because processes start slowly
+# bytes of text times passes; a smaller job finishes sooner with threads, because processes start
+# slowly
 THREADS_BYTES = 1000 << 20
 # the longest wait for a file that another node has written: network file systems keep listings of
 # folders for up to a minute
@@ -32,13 +33,13 @@ def write_shards(
       work_bytes: bytes of text times passes.
       report: called with (bytes of text, tokens) done since the last call.
     """
-    assert builder.tokenizer  # created once, before threads start
-    # the validation shard is little work
+    assert builder.tokenizer  # opens the tokenizer once, before threads share it
+    # the validation shard does not count as a task, because it is little work
     num_tasks = sum(shard.split == "train" for shard in shards)
     pool = workers.make_pool(num_tasks, work_bytes < THREADS_BYTES, parallel.Threads)
-    # closed, and so without a running worker, before the folder's lock is free, also after an error
+    # `closing` ends all workers before the folder's lock is released, also after an error
     with contextlib.closing(pool.run(builder.write_shard, shards, report)) as results:
-        collections.deque(results, 0)  # returns when all are written
+        collections.deque(results, 0)  # returns when all shards are written
     for shard in shards:
         wait_for_file(shard.path)
 

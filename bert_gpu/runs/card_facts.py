@@ -1,5 +1,5 @@
-"""The facts about a model in its run's files, as text for a model card: its data, its training, and
-its results.
+"""Collects facts about a model from the files of its run, as text for a model card: its data, its
+training, and its results.
 
 Everything is read from run.json, metrics.jsonl, results and the dataset.json that the run was
 trained on (if its hash is still the one in run.json). The text contains no time, host or folder:
@@ -21,8 +21,8 @@ from bert_gpu.runs.provenance import file_hash
 
 
 def facts_beside(model_path: str) -> dict[str, dict[str, str]] | None:
-    """Return the facts of a model whose folder lies in a run's folder, as model/ or marks/SHARE;
-    None for any other model.
+    """Return the facts, as from `facts_of`, about a model whose folder lies in a run's folder, as
+    model/ or marks/SHARE; None for any other model.
     """
     parent, name = os.path.split(os.path.abspath(model_path))
     if os.path.basename(parent) == MARKS:
@@ -40,8 +40,9 @@ def facts_beside(model_path: str) -> dict[str, dict[str, str]] | None:
 def facts_while_training(
     path: str, step: int, warn: Callable[[str], None]
 ) -> dict[str, dict[str, str]] | None:
-    """Return the facts of the run in a folder whose model is about to be written. When its files
-    cannot be read, warn and return None, so that the model is written without them.
+    """Return the facts of the run in the folder `path`, whose model of step `step` is about to be
+    written. When the run's files cannot be read, warn and return None, so that the model is written
+    without facts.
     """
     try:
         return facts_of(path, step)
@@ -57,12 +58,12 @@ def has_run(path: str) -> bool:
 def facts_of(
     path: str, step: int | None, model_path: str | None = None, share: str | None = None
 ) -> dict[str, dict[str, str]]:
-    """Return {title: {name: text}} of the run in a folder.
+    """Return {title: {name: text}}, the facts of the run in the folder `path`.
 
     Args:
       step: the step of the model, None when it is not known.
-      model_path: the folder of the model; with it, the results of its evaluation are read.
-      share: the model's place in the run, when its step is not known.
+      model_path: the folder of the model; with it, the results of the model's evaluation are read.
+      share: words for the model's place in the run, when its step is not known.
     """
     run = read_run(path, {})
     lines = []
@@ -81,7 +82,9 @@ def facts_of(
 
 
 def number(value: object) -> str:
-    """Format a count with separators, or a measurement with four digits."""
+    """Return a number as text: a count with separators, a measurement with four significant
+    digits.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
@@ -120,8 +123,8 @@ def num_records(data: Mapping[str, Any]) -> int:
 
 
 def manifest_of(free: Mapping[str, Any], hashes: Mapping[str, Any]) -> Manifest | None:
-    """Return the Manifest of the data set that a run read; None when it has been moved or
-    changed.
+    """Return the Manifest of the data set that a run read; None when its dataset.json has been
+    moved or changed. free, hashes: these entries of run.json.
     """
     for pattern in str(free.get("input_file") or "").split(","):
         folder = os.path.dirname(pattern)
@@ -168,7 +171,9 @@ def training_facts(
 
 
 def result_facts(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the last training loss and the last validation."""
+    """Return {title: text} of the last training loss and of the last validation. lines: {name:
+    value} of each line of metrics.jsonl.
+    """
     facts = {}
     kinds: dict[str, Callable[[str], bool]] = dict(
         training=lambda name: name == "loss", validation=lambda name: name.startswith("eval_")
@@ -182,8 +187,8 @@ def result_facts(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def evaluation_facts(path: str, step: int | None, model_path: str | None) -> dict[str, str]:
-    """Return the results of an evaluation, if it was of this model: of the same step, and not older
-    than the model.
+    """Return {"evaluation": text}, the results of the evaluation in the run's folder, if it was of
+    this model (of the same step, and not older than the model); else {}.
     """
     results = os.path.join(path, EVAL_RESULTS)
     if model_path is None or not os.path.exists(results):

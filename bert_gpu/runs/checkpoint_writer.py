@@ -1,4 +1,4 @@
-"""Writes checkpoints beside the training, in a thread; a failed one is always reported."""
+"""Writes checkpoints in a thread while training continues; a failed save is always reported."""
 
 import concurrent.futures
 import dataclasses
@@ -14,15 +14,15 @@ from bert_gpu.runs.progress import Progress
 
 
 class SaveFailed(TrainingStopped):
-    """A checkpoint could not be written. The message names it, the reason, and the newest good
-    one.
+    """Error for a checkpoint that could not be written. The message names the checkpoint, the
+    reason, and the newest good checkpoint.
     """
 
-    is_reported = True  # the writer prints the message
+    is_reported = True  # the writer has already printed the message
 
 
 class CheckpointWriter:
-    """Writes checkpoints beside the training, one at a time, in a thread.
+    """Writes checkpoints, one at a time, in a thread while training continues.
 
     A failed save (full disk, permission, limit) is reported once and leaves earlier checkpoints
     unchanged; training continues, and the next save tries again. `close` raises SaveFailed when the
@@ -45,21 +45,23 @@ class CheckpointWriter:
 
     @property
     def own(self) -> "CheckpointWriter":
-        """The writer of this worker alone, as in shared_folder.SharedWriter."""
+        """This writer itself; a shared_folder.SharedWriter's `own` is the CheckpointWriter of one
+        worker.
+        """
         return self
 
     def save(self, progress: Progress, values: Mapping[str, np.ndarray]) -> None:
         """Wait for the previous checkpoint, then begin to write this one.
 
-        progress is copied; values, {name: array}, are not: they must not change until they are
-        written.
+        progress is copied. values, {name: array}, are not copied, so they must not change until
+        they are written.
         """
         self.wait()
         self.pending = self.thread.submit(self._write, dataclasses.replace(progress), values)
 
     def wait(self) -> None:
-        """Return when everything is written. Call it before fetching the next values, so that
-        memory holds one copy, not two.
+        """Return when the checkpoint begun last is written. Call it before fetching the values of
+        the next checkpoint, so that memory holds one copy of the values, not two.
         """
         pending = self.pending
         self.pending = None
@@ -67,7 +69,9 @@ class CheckpointWriter:
             self.failure = pending.result()
 
     def close(self) -> None:
-        """Wait, then end the thread. Raise SaveFailed when the last save failed."""
+        """Wait for the checkpoint begun last, then end the thread. Raise SaveFailed when the last
+        save failed.
+        """
         try:
             self.wait()
         finally:
@@ -92,8 +96,8 @@ class CheckpointWriter:
                 raise
 
     def _write(self, progress: Progress, values: Mapping[str, np.ndarray]) -> SaveFailed | None:
-        """Return None, or a SaveFailed. It is not raised here, because a traceback would keep the
-        values alive.
+        """Write a checkpoint. Return None, or a SaveFailed if it cannot be written; the error is
+        returned, not raised, because its traceback would keep the values in memory.
         """
         try:
             self.folder.save(progress, values, self.keep)

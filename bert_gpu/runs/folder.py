@@ -1,12 +1,12 @@
-"""A run's folder, with run.json, metrics.jsonl and checkpoints/. It is created, resumed, and never
-left half written.
+"""A run's folder, with run.json, metrics.jsonl and checkpoints/: creates it, reads it for a resume,
+and never leaves a file half written.
 
 A checkpoint is one folder, checkpoints/step-00001000, with all variables (variables.safetensors)
 and the progress (progress.json), each with a checksum. It is written under a temporary name and
 then renamed, so a folder with the final name is complete; for the same reason it is renamed before
-it is removed. It holds no random state: order, masks and dropout are functions of the seed, the
-records consumed and the step. run.json holds the resolved settings and decides whether a run may be
-resumed.
+it is removed. It holds no random state: the order of the records, masks and dropout are functions
+of the seed, the records consumed and the step. run.json holds the resolved settings and decides
+whether a run may be resumed.
 """
 
 import contextlib
@@ -49,23 +49,23 @@ from bert_gpu.base.tensor_files import load_file, save_file
 from bert_gpu.runs.progress import PROGRESS_FIELDS, Progress, RunRecord
 from bert_gpu.runs.provenance import differences
 
-UNFINISHED_RUN = f".{RUN}.*.partial"  # temporary files of files.write_text
+UNFINISHED_RUN = f".{RUN}.*.partial"  # pattern of temporary files of files.write_text
 # a run that resumes from an earlier checkpoint renames a damaged one to step-00001000.damaged
 DAMAGED = ".damaged"
-# settings that only earlier revisions had, with the values that now hold always
+# {setting of earlier versions that no longer exists: the value that is now always used}
 RETIRED = dict(
     muon_rest="adamw",
     muon_momentum=0.95,
     quantization_block_size=2048,
     layer_adaptation_exclude=None,
 )
-MANY_CHARACTERS = 110  # a message shortens a longer list of changed settings
+MANY_CHARACTERS = 110  # a longer list of changed settings is shortened in a message
 
 
 class RunFolder:
     """The OUTPUT_DIR of one run. The constructor writes nothing; `create` does.
 
-    is_reserved: whether this process is inside `reserved`.
+    is_reserved: whether this process holds the lock of the folder, by `reserved`.
     """
 
     def __init__(self, path: str) -> None:
@@ -79,8 +79,8 @@ class RunFolder:
 
     def read_run(self, fields: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """Return the content of run.json, None when there is no run. Raise UserError when the
-        folder holds other files, or run.json an impossible value. fields: {setting: field} of the
-        run's kind.
+        folder holds other files, or when run.json has an impossible value. fields: {setting:
+        field}, the settings of the script that wrote the run.
         """
         check_writable(self.path, "output_dir", self.path)
         path = os.path.join(self.path, RUN)
@@ -88,7 +88,7 @@ class RunFolder:
             self._check_kind(path, fields or {})
             return read_run(self.path, fields or {}, "a run's settings (--overwrite starts over)")
         names = os.listdir(self.path) if os.path.exists(self.path) else []
-        # a run that ended before its run.json was written leaves these two at most
+        # a run that ended before its run.json was written leaves at most the lock and partial files
         if any(name != LOCK and not fnmatch.fnmatchcase(name, UNFINISHED_RUN) for name in names):
             raise UserError(
                 "exists, is not empty and holds no run",
@@ -99,8 +99,8 @@ class RunFolder:
         return None
 
     def _check_kind(self, path: str, fields: Mapping[str, Any]) -> None:
-        """Raise UserError for a run of another script; --input_file and --data_dir distinguish
-        them. Other problems of the file are checked later.
+        """Raise UserError when another script wrote the run: one whose settings include input_file
+        or data_dir, unlike `fields`. Other problems of run.json are checked later.
         """
         try:
             free = read_json(path, "").get("free")
@@ -131,7 +131,9 @@ class RunFolder:
                 self.is_reserved = False
 
     def is_known(self) -> bool:
-        """Return whether a run has begun here, or was killed before it began."""
+        """Return whether the folder holds run.json or a lock, that is, a run that has begun or was
+        killed just before.
+        """
         return any(os.path.exists(os.path.join(self.path, name)) for name in (RUN, LOCK))
 
     def exists(self) -> bool:
@@ -142,20 +144,20 @@ class RunFolder:
         return os.path.exists(os.path.join(self.path, RUN)) or self.read_run() is not None
 
     def create(self, content: Mapping[str, Any]) -> None:
-        """Write run.json, which makes the folder that of a run, and create the folder of
+        """Write run.json, which marks the folder as a run's, and create the folder of
         checkpoints.
         """
         os.makedirs(self.path, exist_ok=True)
         for leftover in glob.glob(os.path.join(glob.escape(self.path), UNFINISHED_RUN)):
-            os.remove(leftover)  # its process was killed
+            os.remove(leftover)  # left by a killed process
         write_json(os.path.join(self.path, RUN), content)
         os.makedirs(self.checkpoints, exist_ok=True)
 
     def clear(self, find_results: Callable[[str], Iterable[str]] = lambda folder: ()) -> None:
         """Remove the files of a run and nothing else.
 
-        find_results: returns the paths of further files of the run in a folder, and of folders,
-        which are removed if they are empty, in the order of removal.
+        find_results: function that gets the run's folder and returns the paths of further files and
+        folders of the run, in the order of removal; a folder is removed only if it is empty.
         """
         for name in (CHECKPOINTS, TENSORBOARD, MODEL, MARKS, WANDB):
             shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
@@ -163,7 +165,8 @@ class RunFolder:
         own[-1:-1] = find_results(self.path)  # run.json last: it marks the folder as a run's
         for path in own:
             if os.path.isdir(path):
-                with contextlib.suppress(OSError):  # it has other files, or is a link
+                # raised if the folder has other files or is a link
+                with contextlib.suppress(OSError):
                     os.rmdir(path)
             elif os.path.exists(path):
                 os.remove(path)
@@ -181,12 +184,14 @@ class RunFolder:
         """Write a checkpoint of values {name: array}, then remove old checkpoints as `remove_old`
         does.
 
-        Nothing is removed before the new checkpoint is complete and on the disk. When it cannot be
-        written (OSError), it leaves no trace and the others stay.
+        Nothing is removed before the new checkpoint is complete and on the disk. When the new
+        checkpoint cannot be written (OSError), no part of it remains, and the other checkpoints
+        stay.
         """
         partial = self._hidden(progress.step)
         for leftover in glob.glob(os.path.join(glob.escape(self.checkpoints), ".step-*.partial")):
-            shutil.rmtree(leftover)  # its process was killed while it saved or removed
+            # left by a process that was killed while it saved or removed a checkpoint
+            shutil.rmtree(leftover)
         try:
             os.makedirs(partial)
             save_file(values, os.path.join(partial, VARIABLES))
@@ -196,14 +201,15 @@ class RunFolder:
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
-        self._discard(progress.step)  # after a rollback there may be one of the same step
+        self._discard(progress.step)  # after a rollback there may be a checkpoint of the same step
         os.rename(partial, self._checkpoint(progress.step))
         sync(self.checkpoints)
         self.remove_old(keep, progress.last_good_step)
 
     def remove_old(self, keep: int, last_good: int | None = None) -> None:
-        """Remove checkpoints. These stay: the newest `keep`, the best, the pinned, and, when the
-        latest steps were bad, the one to return to, which is the newest up to the step `last_good`.
+        """Remove all checkpoints except the newest `keep`, the best one, pinned ones and, when the
+        latest steps were bad, the one for a rollback: the newest checkpoint of a step of at most
+        `last_good`.
         """
         steps = self.steps()
         good = [step for step in steps if last_good is not None and step <= last_good]
@@ -220,11 +226,11 @@ class RunFolder:
     def newest_whole(
         self, warn: Callable[[str], None], last: int | None = None
     ) -> tuple[Progress, dict[str, np.ndarray]]:
-        """Return progress and values {name: array} of the newest checkpoint that is whole, of at
-        least one. Raise UserError when none is whole.
+        """Return (Progress, values {name: array}) of the newest undamaged checkpoint; there must be
+        at least one checkpoint. Raise UserError when all are damaged.
 
-        warn: called with a text for each newer one that is damaged. last: the last step that is
-        considered; None = all.
+        warn: called with a text for each newer checkpoint that is damaged. last: the last step that
+        is considered; None = all.
         """
         return self._newest(lambda step: (self.progress_of(step), self.restore(step)), warn, last)
 
@@ -234,7 +240,10 @@ class RunFolder:
         warn: Callable[[str], None] = lambda text: None,
         last: int | None = None,
     ) -> Any:
-        """Return read(step) of the newest checkpoint for which it raises no UserError."""
+        """Return read(step) of the newest checkpoint for which it raises no UserError, None without
+        checkpoints. Raise UserError when there is no readable one. warn, last: as in
+        `newest_whole`.
+        """
         problems = []
         steps = [step for step in self.steps() if last is None or step <= last]
         for step in reversed(steps):
@@ -251,8 +260,8 @@ class RunFolder:
         return None
 
     def set_aside_after(self, step: int) -> None:
-        """Rename the damaged checkpoints of later steps: they are ignored from then on, and stay
-        for inspection.
+        """Rename the damaged checkpoints of later steps than `step`: they are ignored from then on,
+        and stay for inspection.
         """
         for later in self.steps():
             if later > step:
@@ -268,8 +277,8 @@ class RunFolder:
             PROGRESS_FIELDS,
             ("step", "records", "seconds"),
         )
-        # fields that an older file lacks get their defaults; unknown ones of a later file are
-        # ignored
+        # fields that a file of an older version lacks get their defaults; unknown fields of a newer
+        # version are ignored
         return Progress(
             **{name: value for name, value in content.items() if name in PROGRESS_FIELDS}
         )
@@ -296,7 +305,7 @@ class RunFolder:
         return os.path.exists(os.path.join(self._checkpoint(step), KEEP))
 
     def remove_after(self, step: int) -> None:
-        """Remove the checkpoints of later steps, newest first, for a rollback."""
+        """Remove the checkpoints of later steps than `step`, newest first, for a rollback."""
         for later in reversed(self.steps()):
             if later > step:
                 self._discard(later)
@@ -323,9 +332,11 @@ class RunFolder:
 def read_run(
     path: str, fields: Mapping[str, Any], what: str = "a run's settings"
 ) -> dict[str, Any]:
-    """Return the content of the run.json in a folder. Raise UserError, which describes the expected
-    content by `what`, when it cannot be read or has an impossible value. fields: {setting: field}
-    of the run's kind.
+    """Return the content of the run.json in the folder `path`. Raise UserError when it cannot be
+    read or has an impossible value.
+
+    fields: {setting: field}, the settings of the script that wrote the run. what: words for the
+    content of the file, for the error.
     """
     known = fields_of(RunRecord) | dict(settings=fields, free=fields, versions={}, hashes={})
     needed = ("settings", "global_batch_size", "learning_rate")
@@ -339,14 +350,14 @@ def check_resumable(
     fields: Mapping[str, dataclasses.Field] | None = None,
     recipe: str | None = None,
 ) -> None:
-    """Raise UserError when the fixed settings of a command differ from those of the run in the
-    folder; the message lists the differences.
+    """Raise UserError when the fixed settings of a command, which a resume may not change, differ
+    from those of the run in the folder; the message lists the differences.
 
     Args:
-      content: of run.json.
+      content: the content of run.json.
       settings: the fixed settings of the command; all others may change.
-      fields: {setting: field}; an older run that lacks a setting had its default.
-      recipe: the command's recipe; to a command without one, the message suggests the run's.
+      fields: {setting: field}; for a setting that an older run lacks, the default is compared.
+      recipe: the recipe that the command names; if None, the message suggests the run's recipe.
     """
     missing = {
         name: fields[name].default

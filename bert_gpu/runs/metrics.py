@@ -12,8 +12,8 @@ from bert_gpu.base.settings import Settings, fields_of, setting, stored_complain
 
 
 def cut_lines(path: str, step: int | None) -> None:
-    """Drop from a metrics.jsonl, if there is one, the lines after `step` (all for None) and an
-    unfinished last line. Raise UserError as `read_lines` does.
+    """Drop from the metrics.jsonl at `path`, if there is one, the lines of later steps than `step`
+    (None = all lines) and an unfinished last line. Raise UserError as `read_lines` does.
     """
     if os.path.exists(path):
         lines = read_lines(path, "correct or remove it, or --overwrite")
@@ -22,8 +22,8 @@ def cut_lines(path: str, step: int | None) -> None:
 
 
 def read_lines(path: str, remedy: str = "correct or remove it") -> list[tuple[dict[str, Any], str]]:
-    """Return (values, text) of each line of a metrics.jsonl, [] without a file; an unfinished last
-    line is left out.
+    """Return (values, text) of each line of a metrics.jsonl; [] without a file. An unfinished last
+    line is left out. values: {name: value}.
 
     Raise UserError when the file cannot be read; for a line that `JsonLines` does not write, the
     error names line and key and ends with the remedy.
@@ -39,8 +39,8 @@ def read_lines(path: str, remedy: str = "correct or remove it") -> list[tuple[di
 
 
 def parse_line(line: str, where: str, remedy: str = "correct or remove it") -> dict[str, Any]:
-    """Return the object of a line of a metrics.jsonl. Raise UserError for a line that `JsonLines`
-    does not write. where: the place of the line, for the error.
+    """Return {name: value} of a line of a metrics.jsonl. Raise UserError for a line that
+    `JsonLines` does not write. where: the place of the line, for the error.
     """
     try:
         values = parse_json(line)
@@ -52,7 +52,9 @@ def parse_line(line: str, where: str, remedy: str = "correct or remove it") -> d
 
 
 def metrics_complaint(values: object) -> UserError | None:
-    """Return the error of the JSON value of a line, None when it is right."""
+    """Return the error for a JSON value that is no valid line of a metrics.jsonl; None for a valid
+    one.
+    """
     if not isinstance(values, dict):
         return UserError("not a JSON object")
     if "step" not in values:
@@ -72,6 +74,9 @@ def metrics_complaint(values: object) -> UserError | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MetricsLine(Settings):
-    """The fields of a line of metrics.jsonl besides metrics, which are numbers or null."""
+    """The fixed entries of a line of metrics.jsonl; all other entries are metrics, each a number or
+    null.
+    """
 
-    step: int = setting(0, "Finished steps.", low=0, high=1 << 53)  # floats skip larger ones
+    # a float cannot hold every larger integer
+    step: int = setting(0, "Finished steps.", low=0, high=1 << 53)

@@ -9,8 +9,8 @@ from bert_gpu.runs.progress import Progress
 
 
 class RunLength(typing.NamedTuple):
-    """The length of a run, or of its schedule. num_steps, budget_seconds: None = no limit; the
-    seconds are those of all sessions together.
+    """The length of a run, or of its schedule, in steps and in seconds of training of all sessions
+    together. None = no limit.
     """
 
     num_steps: int | None
@@ -18,8 +18,8 @@ class RunLength(typing.NamedTuple):
 
     @classmethod
     def of_schedule(cls, clock: str, num_steps: int | None, hours: float | None) -> "RunLength":
-        """Return the length that a schedule is stretched over. clock: --lr_schedule, "step" or
-        "time"; the other length has no effect.
+        """Return the length that a schedule is stretched over. clock: --lr_schedule, "step"
+        (num_steps counts, hours are ignored) or "time" (the reverse).
         """
         return cls(num_steps, None) if clock == "step" else cls(None, hours and 3600 * hours)
 
@@ -28,7 +28,9 @@ class RunLength(typing.NamedTuple):
         return self.num_steps is None and self.budget_seconds is None
 
     def share(self, step: int, seconds: float) -> float:
-        """Return the share that is done, by steps or by time, whichever is larger; at most 1."""
+        """Return the share of the run that is done after `step` steps and `seconds` of training: by
+        steps or by time, whichever is larger; at most 1.
+        """
         by_steps = 0.0 if self.num_steps is None else step / self.num_steps
         by_time = 0.0 if self.budget_seconds is None else seconds / self.budget_seconds
         return min(1.0, max(by_steps, by_time))
@@ -42,12 +44,13 @@ class RunLength(typing.NamedTuple):
 
 
 class Pace:
-    """Measures the pace of a session. Its first call of steps, which compiles, does not count.
+    """Measures how fast a session trains. The session's first call of training steps, which
+    includes compilation, does not count.
 
     Args of the constructor:
       plan: batching.BatchPlan.
-      progress: kept up to date by the loop.
-      watch: log_interval.Stopwatch, whose `seconds` are those of all sessions.
+      progress: the run's Progress, which the training loop updates.
+      watch: log_interval.Stopwatch, whose `seconds` are the training time of all sessions.
     """
 
     def __init__(self, plan: Any, progress: Progress, watch: Any) -> None:
@@ -55,13 +58,15 @@ class Pace:
         self.progress = progress
         self.watch = watch
         self.origin: tuple[float, float] | None = None
-        # with a batch ramp later steps are larger, so that records are counted, not steps
+        # with a batch ramp later steps have larger batches, so that records are counted, not steps
         self.total = plan.num_steps
         if plan.is_ramped and plan.num_steps is not None:
             self.total = plan.num_steps * plan.records_of_step
 
     def begin(self) -> None:
-        """Set the origin of the measurement; to be called when the first call of steps is done."""
+        """Begin the measurement; call this when the session's first call of training steps is
+        done.
+        """
         self.origin = (self._done(), self.watch.seconds)
 
     def share(self) -> float:
@@ -69,8 +74,9 @@ class Pace:
         return self.plan.length.share(self.progress.step, self.watch.seconds)
 
     def remaining_seconds(self) -> float | None:
-        """Return the time until the steps, or the time budget, are over, whichever is nearer, at
-        the mean pace of this session, validation and saving included. None = not known yet.
+        """Return the estimated seconds until the run ends, by its steps or its time budget,
+        whichever is sooner, at the mean pace of this session, validation and saving included. None
+        = not known yet.
         """
         if self.total is not None and self.origin is None:
             return None  # the steps may end the run long before the budget does

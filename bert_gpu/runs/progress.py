@@ -1,5 +1,5 @@
-"""The state of a run in progress.json of a checkpoint, and the plan of a run in run.json: fields
-with the ranges that are checked when they are read back.
+"""The state of a run, in progress.json of a checkpoint, and the plan of a run, in run.json: their
+entries, and the ranges of values that are checked when the files are read back.
 """
 
 import dataclasses
@@ -11,8 +11,8 @@ from bert_gpu.base.settings import Settings, fields_of, setting
 
 @dataclasses.dataclass(kw_only=True)
 class HealthState:
-    """The state of divergence.Health: the latest bad steps in a row, and the mean that defines
-    them.
+    """The state of divergence.Health: the bad steps in a row up to now, and the mean loss that a
+    step is compared with.
     """
 
     mean: float = setting(0.0, "Running mean of the good steps' losses.")
@@ -41,10 +41,10 @@ class RunRecord(Settings):
 
 @dataclasses.dataclass(kw_only=True)
 class Progress:
-    """The state of a run. A rollback sets the step back, never the records.
+    """The state of a run. A rollback to an earlier checkpoint sets `step` back, but not `records`.
 
-    best_step and best_metric are None before the first validation. health: the state of
-    divergence.Health, None at the start of a run.
+    best_step and best_metric are None before the first validation. health: the entries of
+    HealthState, None at the start of a run.
     """
 
     step: int = setting(0, "Optimizer steps taken, skipped ones included.", low=0)
@@ -70,8 +70,8 @@ class Progress:
     num_skipped_records: int = setting(0, "Bad records among the consumed ones.", low=0)
 
     def improve(self, metric: float | None, name: str = "loss") -> bool:
-        """Record the criterion of a validation of the current step if it is finite and the lowest
-        so far; return whether it was. name: of the criterion, as in --best_metric.
+        """Record `metric`, from a validation at the current step, as the best if it is finite and
+        the lowest so far; return whether it is. name: the metric's name, as in --best_metric.
         """
         self.compare_by(name)
         is_best = (
@@ -86,8 +86,8 @@ class Progress:
         return is_best
 
     def compare_by(self, name: str) -> bool:
-        """Reset the best validation if it was the best by another criterion; return whether it
-        was.
+        """Set `name` as the metric that decides which validation is the best. If another metric
+        decided so far, forget the best validation and return True; else return False.
         """
         is_other = self.best_by not in (None, name)
         if is_other:
@@ -98,7 +98,9 @@ class Progress:
 
     @property
     def last_good_step(self) -> int | None:
-        """The step before the latest bad ones, None when the last step was good."""
+        """The last step before the bad steps in a row up to now; None when the last step was
+        good.
+        """
         health = HealthState(**self.health or {})
         return health.bad_since if health.num_bad else None
 

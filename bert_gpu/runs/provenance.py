@@ -19,8 +19,8 @@ LIST_CHARACTERS = 40  # the longest list that a message contains in full
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages that a run's results depend on. Only this function needs TensorFlow,
-    so that reading a run's folder does not.
+    """Return {name: version} of Python and the packages that a run's results depend on. Only this
+    function imports TensorFlow, so that reading a run's folder does not need it.
     """
     import tensorflow as tf
 
@@ -33,12 +33,12 @@ def versions() -> dict[str, str]:
 
 
 def git_commit(folder: str | None = None) -> str | None:
-    """Return the commit of the checkout that a package is part of: 40 hexadecimal digits, with
+    """Return the commit of the git checkout that a package is part of: 40 hexadecimal digits, with
     "-dirty" when tracked files have changed.
 
-    folder: the package's, by default that of bert_gpu. None is returned when the package is not
-    part of a checkout (also when it is installed inside a repository that does not track it) or git
-    is missing.
+    folder: the package's folder, by default that of bert_gpu. None is returned when the package is
+    not part of a checkout (also when it is installed inside a repository that does not track it) or
+    git is missing.
     """
     folder = folder or os.path.dirname(bert_gpu.__file__)
     try:
@@ -77,11 +77,13 @@ def weights_hash(weights: Mapping[str, np.ndarray]) -> str:
 
 
 def differences(old: Any, new: Any, prefix: str = "") -> dict[str, str]:
-    """Return {"name.part": "OLD -> NEW"} for each value in which the settings of a run and of a
-    command differ. Both are dicts, or lists inside them.
+    """Return {"name.part": "OLD -> NEW"} for each value in which the settings of a run, `old`, and
+    of a command, `new`, differ. Both are dicts; lists and dicts inside them are compared by
+    recursion, with their name as `prefix`.
     """
     if not prefix:
-        old, new = json.loads(json.dumps([old, new]))  # defaults may be tuples
+        # turns tuples into lists, because defaults may be tuples and JSON has none
+        old, new = json.loads(json.dumps([old, new]))
     if isinstance(old, list):
         pairs = [
             (f"{prefix}[{index}]", *values)
@@ -105,8 +107,8 @@ def differences(old: Any, new: Any, prefix: str = "") -> dict[str, str]:
 
 
 def list_change(old: list[Any], new: list[Any]) -> str:
-    """Return how two lists differ: their entries, as in a flag, if they are few texts, otherwise
-    their lengths.
+    """Return the change of a list as "OLD -> NEW": with the entries, joined by commas as in a flag,
+    if both lists are short and of strings, otherwise with the lengths.
     """
     texts = [
         ",".join(each) or "none"

@@ -1,5 +1,5 @@
-"""Describes how a resumed run differs from before: the learning rate and the batch that a new
-length brings, another division of the global batch over GPUs and micro-batches.
+"""Describes what changes when a run is resumed: the learning rate and the batch, because the run
+has another length, and the division of the global batch over GPUs and micro-batches.
 
 `old` is the content of run.json, with the old plan; entries that an older version did not write
 there are not compared. `plan` is the new batching.BatchPlan.
@@ -20,8 +20,8 @@ CLOSE = (
 
 
 def describe_changes(old: Mapping[str, Any], plan: Any, kind: str, progress: Progress) -> list[str]:
-    """Return a line of text for each change. kind: "GPU" or "CPU". progress: the state that the run
-    resumes from.
+    """Return a line of text for each change. kind: "GPU" or "CPU", the devices of the resumed run.
+    progress: the state that the run resumes from.
     """
     return [
         *schedule_changes(old, plan, progress),
@@ -67,7 +67,9 @@ def schedule_changes(old: Mapping[str, Any], plan: Any, progress: Progress) -> l
 
 
 def describe_length(clock: str, num_steps: int | None, hours: float | None) -> str:
-    """Return the length that a schedule is stretched over, in words."""
+    """Return the length that a schedule is stretched over as text, such as "1,000 steps" or "2.5
+    hours".
+    """
     number, unit = (f"{hours:g}", "hour") if clock == "time" else (f"{num_steps:,}", "step")
     return f"{number} {unit}{'' if number == '1' else 's'}"
 
@@ -95,7 +97,7 @@ def division_changes(old: Mapping[str, Any], plan: Any, kind: str) -> list[str]:
 
 
 def replicas(num_replicas: int, kind: str) -> str:
-    """Return a number of replicas, in words."""
+    """Return a number of replicas as text, such as "2 GPUs" or "the CPU"."""
     if kind == "GPU":
         return f"{num_replicas} GPU{'s' if num_replicas > 1 else ''}"
     return "the CPU" if num_replicas == 1 else f"{num_replicas} replicas on the CPU"

@@ -1,4 +1,4 @@
-"""A run's folder as several workers see it: worker 0 alone reads and writes it, and all of them get
+"""A run's folder that several workers use: worker 0 alone reads and writes it, and all workers get
 the result, or the error.
 
 So the folder may be on a local disk of worker 0, and workers never decide differently because they
@@ -20,7 +20,7 @@ from bert_gpu.runs.progress import Progress
 
 
 def open_folder(path: str, workers: Alone | Workers = ALONE) -> "RunFolder | SharedFolder":
-    """Return the folder of a path; with several workers, all of them share it."""
+    """Return the run's folder at `path`: a RunFolder for one worker, a SharedFolder for several."""
     folder = RunFolder(path)
     return folder if workers is ALONE else SharedFolder(folder, workers)
 
@@ -31,16 +31,19 @@ def open_writer(
     warn: Callable[[str], None],
     workers: Alone | Workers = ALONE,
 ) -> "CheckpointWriter | SharedWriter":
-    """Return the writer of a folder from `open_folder`; keep, warn: as for CheckpointWriter."""
+    """Return the checkpoint writer of a folder that `open_folder` returned; keep, warn: as for
+    CheckpointWriter.
+    """
     if isinstance(folder, SharedFolder):
         return SharedWriter(CheckpointWriter(folder.own, keep, warn), workers)
     return CheckpointWriter(folder, keep, warn)
 
 
 class SharedFolder:
-    """Has the methods of a RunFolder; all workers call the same methods in the same order.
+    """A run's folder for several workers, with the methods of RunFolder. Worker 0 carries out each
+    call and all workers get its result; all must call the same methods in the same order.
 
-    own: the RunFolder, for worker 0 alone.
+    own: the RunFolder, which only worker 0 may use.
     """
 
     def __init__(self, folder: RunFolder, workers: Alone | Workers) -> None:
@@ -67,9 +70,11 @@ class SharedFolder:
 
 
 class SharedWriter:
-    """Has the methods of a CheckpointWriter; an error on worker 0 is raised on all workers.
+    """A checkpoint writer for several workers, with the methods of CheckpointWriter; an error on
+    worker 0 is raised on all workers.
 
-    own: the CheckpointWriter, for worker 0 alone; the workers may call it at different times.
+    own: the CheckpointWriter, for worker 0 alone; unlike the SharedWriter, it need not be called on
+    all workers at the same time.
     """
 
     def __init__(self, writer: CheckpointWriter, workers: Alone | Workers) -> None:
