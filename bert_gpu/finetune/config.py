@@ -262,7 +262,9 @@ class SweepConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneSettings(RunSettings):
-    """All settings of a fine-tuning. Learning rate and epochs are Google's for classification."""
+    """All settings of a fine-tuning. The default learning rate and number of epochs are Google's
+    for classification.
+    """
 
     run: FinetuneConfig = FinetuneConfig()
     start: StartConfig = StartConfig()
@@ -272,8 +274,8 @@ class FinetuneSettings(RunSettings):
 
 
 def resolve_phases(config: FinetuneConfig) -> list[str]:
-    """Return the phases of a run, in order: those that a flag switches on, else all that are not
-    switched off and have a file.
+    """Return the phases of a run ("train", "eval", "predict"), in order: those that flags switch on
+    or, without one, all that are not switched off, "predict" only where there is a file to predict.
     """
     switches = {phase: getattr(config, f"do_{phase}") for phase in FILES}
     phases = [phase for phase in FILES if switches[phase]]
@@ -301,8 +303,8 @@ def has_test_file(config: FinetuneConfig) -> bool:
 
 
 def resolve_defaults(settings: FinetuneSettings, phases: Sequence[str]) -> FinetuneSettings:
-    """Return settings with the defaults that are known before any file is read, for --show_config.
-    phases: of `resolve_phases`.
+    """Return the settings with each default filled in that is known before any file is read, for
+    --show_config. phases: the result of `resolve_phases`.
     """
     run = dataclasses.replace(
         settings.run,
@@ -333,8 +335,9 @@ def resolve_defaults(settings: FinetuneSettings, phases: Sequence[str]) -> Finet
 def resolve_task(config: FinetuneConfig, notes: "TaskNotes | None" = None) -> table.TaskSpec:
     """Return the task with the columns and the kind that the config sets.
 
-    notes: those of the model that is evaluated, for what the config does not set. From the notes of
-    another task, only the kind is taken, where the task may have it.
+    notes: task.json of a model to evaluate, for settings that the config leaves open; None for a
+    training. From the notes on another task than the config's only the kind is taken, and only
+    where both tasks are on texts.
     """
     name = config.task_name
     if notes and (name is None or table.bare(name) == table.bare(notes.task_name or name)):
@@ -350,16 +353,17 @@ def resolve_task(config: FinetuneConfig, notes: "TaskNotes | None" = None) -> ta
 
 
 def first_set(name: str, *holders: object, default: object = None) -> Any:
-    """Return the attribute of the first object in which it is not None; `default` where there is
-    none.
+    """Return the attribute `name` of the first of `holders` that has it with a value other than
+    None; `default` where none of them has.
     """
     values = (getattr(holder, name, None) for holder in holders)
     return next((value for value in values if value is not None), default)
 
 
 def with_columns(task: table.TaskSpec, *holders: object) -> table.TaskSpec:
-    """Return the task with the columns and the kind that objects set; the first object that sets
-    one counts. Raises UserError unless both kinds are among TEXT_KINDS.
+    """Return the task with the columns and the kind that `holders`, such as settings and notes,
+    set; where several set one, the first of them counts. Raises UserError for another kind than the
+    task's unless both kinds are among TEXT_KINDS.
     """
     named = {name: first_set(name, *holders) or getattr(task, name) for name in ("text_a", "label")}
     if (text_b := first_set("text_b", *holders)) is not None:

@@ -1,4 +1,4 @@
-"""The loss of a training on a task: that of its problem type, from the scores of its head."""
+"""The loss of a fine-tuning, which the task's problem type computes from the scores of its head."""
 
 from collections.abc import Mapping
 
@@ -10,8 +10,8 @@ from bert_gpu.train.step import Objective
 
 
 def task_objective(encoder: Encoder, problem_type: ProblemType) -> Objective:
-    """Return the objective of a problem type on an encoder: its losses, weighted by row_weights and
-    by the problem type's own weights.
+    """Return the objective that trains an encoder and a problem type's head: sums of losses, and
+    the counts to divide them by, both weighted by row_weights and by the problem type.
     """
 
     def losses(

@@ -1,4 +1,4 @@
-"""Encoded examples -> the outputs of a model for each, in their order.
+"""Computes the outputs of a model for encoded examples, in the order of the examples.
 
 Legend: N examples, B batch, C classes.
 """
@@ -22,11 +22,12 @@ from bert_gpu.train.state import TrainState
 
 
 class Predictor:
-    """Callable (examples, batch_size) -> the outputs of a problem type, such as float64 (N, C), in
-    the same order.
+    """Callable (examples, batch_size) -> the outputs that a problem type makes of the model's
+    scores, such as probabilities, float64 (N, C), in the order of the examples.
 
-    batch_size: of all replicas together. until_stopped: function that loop.Loop passes to a
-    validation; by default nothing stops it.
+    batch_size: number of rows in a batch, of all replicas together. until_stopped: function that
+    passes the batches on and raises when a signal stops the run, as loop.Loop gives it to a
+    validation; by default nothing stops the batches.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Predictor:
             raise ValueError(
                 f"a batch of {batch_size} rows does not divide among {self.num_replicas} replicas"
             )
-        # a larger batch would only add padding
+        # a batch of more rows than there are examples would only add padding
         everything = -(-len(examples) // self.num_replicas) * self.num_replicas
         rows: list[Any] = []
         for batch in until_stopped(

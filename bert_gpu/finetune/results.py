@@ -36,14 +36,16 @@ TAGGED = "predictions.conll"
 ANSWERS = "predictions.json"
 N_BEST = "nbest_predictions.json"
 NULL_ODDS = "null_odds.json"
-PARTIAL = re.compile(r"\.(.+)\.\d+\.partial")  # an unfinished file of files.atomic_file
+PARTIAL = re.compile(r"\.(.+)\.\d+\.partial")  # name of files.atomic_file's unfinished file
 SUBMITTED = sorted({name for task in TASKS.values() for name in task.submission.values()})
 BREAKS = re.compile(r"[\t\r\n]+")  # separators of the cells and lines of a table
 FOLDERS = (SUBMISSION, pictures.FOLDER)
-# the beginning of a file whose last column is the prediction, and of a file of answers
+# regular expressions for the beginning of a table whose last column is the prediction, and of a
+# JSON file of answers
 PREDICTED = rb"([^\n]*[\t,])?prediction_*\n"
 ANSWERED = rb'\{\s*("(\\.|[^"\\])*":\s*"|\}\s*$)'
-# {names of results: the beginning of their files}; `is_tagged` recognises predictions.conll
+# {regular expression for the name of a result file: one for the beginning of its content};
+# `is_tagged` recognises the content of predictions.conll
 BEGINNINGS = {
     r"eval_results\.json": rb'(?s)\{(?=.*"num_examples":).*"checkpoint":',
     r"eval_results\.txt": rb"[^\n]* = ",
@@ -52,17 +54,17 @@ BEGINNINGS = {
     r"predictions\.conll": rb"",
     r"(predictions|nbest_predictions|null_odds)(_dev)?\.json": rb"\{",
     rf"{SUBMISSION}/({'|'.join(map(re.escape, SUBMITTED))})": rb"index\tprediction\n",
-    # empty if a process was killed before it drew
+    # a picture is empty if its process was killed before drawing it
     rf"{pictures.FOLDER}/{pictures.NAME}": rb"(?s)$|\x89PNG.{1,200}Software\0Matplotlib",
 }
 BEGINNING_BYTES = 1 << 20
 
 
 def find_results(folder: str) -> list[str]:
-    """Return the paths of the files in a run's folder that fine-tunings have written, whatever
-    their tasks, then of the folders that held them.
+    """Return the paths of the result files in a run's folder that fine-tunings of any task have
+    written, then the paths of the subfolders that hold result files.
 
-    Files of predictions come before the files by which `is_result` recognises them.
+    predictions.conll comes before test_results.tsv, by which `is_result` recognises it.
     """
     paths, folders = [], []
     for name in sorted(os.listdir(folder)):
@@ -71,14 +73,15 @@ def find_results(folder: str) -> list[str]:
             parts = [f"{name}/{part}" for part in sorted(os.listdir(path))]
             paths += [os.path.join(folder, part) for part in parts if is_result(folder, part)]
             folders.append(path)
-        elif name == EVAL_RESULTS or is_result(folder, name):  # every run has its own EVAL_RESULTS
+        elif name == EVAL_RESULTS or is_result(folder, name):
+            # an EVAL_RESULTS in a run's folder is always the run's own
             paths.append(path)
     return paths + folders
 
 
 def open_results(folder: RunFolder, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the content of run.json of a folder for results without training, None when it holds
-    no run. Writes nothing.
+    """Check the folder into which an evaluation without training writes its results; return the
+    content of the folder's run.json, None when the folder holds no run. Writes nothing.
 
     Args:
       fields: as for RunFolder.read_run.
@@ -111,9 +114,9 @@ def open_results(folder: RunFolder, fields: Mapping[str, Any]) -> dict[str, Any]
 
 
 def is_result(folder: str, name: str) -> bool:
-    """Return whether this module wrote a file of a folder, judged by its content, or left it when
-    killed; for a folder in there, whether it wrote all files of it. name: such as
-    submission/RTE.tsv.
+    """Return whether the file `name` in a folder, such as submission/RTE.tsv, is a result of a
+    fine-tuning, judged by its name and beginning, or an unfinished one that a killed process left;
+    for a subfolder, whether all files in it are results.
     """
     path = os.path.join(folder, name)
     if name in FOLDERS and os.path.isdir(path):
@@ -138,8 +141,9 @@ def begins_as(path: str, form: bytes) -> bool:
 
 
 def is_tagged(path: str, table: str) -> bool:
-    """Return whether a predictions.conll was written with the test_results.tsv beside it, `table`:
-    its first word is the same, with one of the tags in there.
+    """Return whether the predictions.conll at `path` was written together with the test_results.tsv
+    at `table`: both begin with the same word, and predictions.conll gives it one of the table's
+    tags.
     """
     try:
         with open(table, encoding="utf-8") as file:
@@ -166,10 +170,12 @@ def write_results(
     """Write eval_results.json and, as lines "name = value", eval_results.txt.
 
     Args:
-      metrics: {stem of a file: {name: value}}: those of the first dev file stand at the top level;
-        where there are several files with labels, each also has its own under its stem.
-      examples: {phase: examples of each file}. checkpoint: path of the model. step: of its
-        training, None without one. positive_label: the class of F1, of two.
+      metrics: {stem of a file: {name of a metric: value}}. eval_results.json has the metrics of the
+        first dev file at its top level and, where several files have labels, the metrics of each
+        file under its stem.
+      examples: {phase: list with the examples of each file}. checkpoint: path of the model. step:
+        training step of the model, None where it is not known. positive_label: of two classes the
+        one whose F1 is reported.
     """
     dev = [part.source.stem for part in examples["eval"]]
     sizes = {part.source.stem: len(part) for parts in examples.values() for part in parts}
@@ -195,7 +201,9 @@ def write_results(
 
 
 def describe_data(examples: Mapping[str, Sequence[Loaded]]) -> dict[str, str]:
-    """Return {stem: which rows of which content} of the files that results depend on."""
+    """Return {stem: description} of the files that are evaluated or predicted; the description has
+    the file's name, its digest and the range of rows that are read.
+    """
     return {
         part.source.stem: part.describe()
         for phase in ("eval", "predict")
@@ -210,8 +218,8 @@ def read_results(
     step: int | None,
     positive_label: str | None = None,
 ) -> dict[str, dict[str, float | None]] | None:
-    """Return the metrics, as for `write_results`, that were written for the same model, the same
-    files and the same class of F1; None without such.
+    """Return the metrics in eval_results.json, in the form that `write_results` takes, if they are
+    of the same model, step, files and positive_label as the arguments; else None.
     """
     try:
         with open(os.path.join(output_dir, EVAL_RESULTS), encoding="utf-8") as file:
@@ -244,13 +252,16 @@ def write_predictions(
     outputs: np.ndarray,
     predictions_file: str | None = None,
 ) -> str:
-    """Write the predictions for examples: test_results.tsv, with the outputs; predictions.tsv, with
-    the unchanged columns of the file and the prediction. Return the path of predictions.tsv.
+    """Write two files of predictions for examples: test_results.tsv, with the model's outputs, and
+    predictions.tsv, with the unchanged columns of the examples' file and the prediction. Return the
+    path of predictions.tsv.
 
-    Those of another file than test.* have its name, such as predictions_matched.tsv.
+    Files of predictions for another file than test.* have its name in theirs:
+    predictions_matched.tsv for test_matched.tsv.
 
     Args:
-      labels: names of the classes. outputs: those of the problem type, float64 (N, C).
+      labels: names of the classes. outputs: the problem type's outputs for N examples and C
+        classes, such as probabilities, float64 (N, C).
       predictions_file: takes the place of predictions.tsv; "-" is standard output.
     """
     suffix = suffix_of(examples.source)
@@ -290,8 +301,8 @@ def write_predictions(
 
 
 def is_submitted(run: FinetuneConfig, examples: Loaded) -> bool:
-    """Return whether examples to predict are a test file of which GLUE's server takes the
-    predictions: the task's own, not another one or a share of the training file.
+    """Return whether examples to predict are a test file whose predictions GLUE's server takes: the
+    task's own test file, not a --predict_file or a share of the training file.
     """
     is_own = run.predict_file is None and not run.test_share
     return is_own and examples.source.stem in examples.task.submission
@@ -311,8 +322,8 @@ def write_submission(
     problem_type: TextProblem,
     outputs: np.ndarray,
 ) -> None:
-    """Write the file in submission/ that GLUE's server takes. Arguments as for
-    `write_predictions`.
+    """Write the predictions as a file in submission/, in the form that GLUE's server takes.
+    Arguments as for `write_predictions`.
     """
     task = examples.task
     submitted = submission_of(task, outputs, problem_type.predicted_labels(outputs, labels))
@@ -328,8 +339,8 @@ def write_submission(
 def predictions_path(
     output_dir: str, suffix: str, predictions_file: str | None, default: str = PREDICTIONS
 ) -> tuple[str, str]:
-    """Return (folder, name) of predictions.tsv or, with the same suffix, of the file in its
-    place.
+    """Return (folder, name) of a file of predictions: `default` or the file that --predictions_file
+    names in its place, with `suffix` added to the name; "-" stands for standard output.
     """
     if predictions_file in (None, STANDARD_OUTPUT):
         return output_dir, predictions_file or with_suffix(default, suffix)
@@ -338,11 +349,12 @@ def predictions_path(
 
 
 def check_predictions_file(run: FinetuneConfig, parts: Sequence[Loaded], own: str) -> None:
-    """Raise UserError where --predictions_file cannot be written, or would replace another file
-    than earlier predictions.
+    """Raise UserError where --predictions_file cannot be written, or would replace a file that
+    holds anything but earlier predictions.
 
     Args:
-      parts: examples of each file to predict. own: name of the file in whose place it stands.
+      parts: examples of each file to predict. own: name of the file that --predictions_file
+        replaces, such as predictions.tsv.
     """
     named = run.predictions_file
     if named in (None, STANDARD_OUTPUT):
@@ -365,8 +377,8 @@ def check_predictions_file(run: FinetuneConfig, parts: Sequence[Loaded], own: st
 
 
 def is_earlier(path: str, own: str, output_dir: str) -> bool:
-    """Return whether a file of any name looks like earlier predictions that were written in the
-    place of `own`.
+    """Return whether a file, whatever its name, looks like earlier predictions in the form of the
+    file `own`, such as predictions.tsv.
     """
     if own == TAGGED:
         return is_tagged(path, os.path.join(output_dir, PROBABILITIES))
@@ -374,8 +386,8 @@ def is_earlier(path: str, own: str, output_dir: str) -> bool:
 
 
 def submission_of(task: TaskSpec, outputs: np.ndarray, answers: list[str]) -> list[str]:
-    """Return the N predictions of a task of GLUE in the form that its server takes. Scores of STS-B
-    lie between 0 and 5.
+    """Return the prediction for each example of a GLUE task as the text that GLUE's server takes.
+    Scores of STS-B are clipped to the range from 0 to 5.
     """
     if task.submitted == "number":
         return [f"{value:.3f}" for value in np.clip(outputs[:, 0], 0, 5)]
@@ -385,8 +397,8 @@ def submission_of(task: TaskSpec, outputs: np.ndarray, answers: list[str]) -> li
 
 
 def suffix_of(source: Source) -> str:
-    """Return the end of the names of a file's predictions: "_matched" for test_matched, "" for
-    test.
+    """Return the suffix of the names of the result files for a source: "_matched" for test_matched,
+    "_extra" for extra, "" for test.
     """
     stem = source.stem
     return stem.removeprefix("test") if stem.startswith("test") else f"_{stem}"
@@ -400,8 +412,8 @@ def with_suffix(name: str, suffix: str) -> str:
 def write_table(
     output_dir: str, name: str, heading: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> None:
-    """Write lines of cells: with commas between them and quoted where the name ends in .csv, else
-    with tabs, where tabs and line breaks inside become spaces.
+    """Write a heading and rows of cells to a file: as CSV where its name ends in .csv, else with
+    tabs between the cells, inside which a space replaces tabs and line breaks.
     """
     line_of = comma_separated if name.lower().endswith(".csv") else tab_separated
     write(output_dir, name, map(line_of, itertools.chain([heading], rows)))
@@ -442,7 +454,9 @@ def write(output_dir: str, name: str, lines: Iterable[str]) -> None:
 
 
 def table(lines: Sequence[Sequence[str | float | None]]) -> str:
-    """Return lines of (file, number of examples, metrics...), aligned; the first is the heading."""
+    """Return lines of (file, number of examples, metrics...) as the text of a table with aligned
+    columns; the first line is the heading.
+    """
     rows = [
         [text if isinstance(text, str) else show_number(text) for text in line] for line in lines
     ]

@@ -1,4 +1,6 @@
-"""Fine-tuning: passes task, model and head to the engine, then evaluates and predicts."""
+"""Fine-tuning: passes the task, the model and its head to the training engine, then evaluates and
+predicts.
+"""
 
 import contextlib
 import dataclasses
@@ -73,10 +75,11 @@ class Resolved(Settings):
 
 
 class Result(typing.NamedTuple):
-    """The end of a fine-tuning.
+    """The result of a fine-tuning.
 
-    path: of the model that was evaluated. metrics: {stem of a file, such as "dev": {name: value}},
-    {} for a test file without labels. outcome: result of the training, None without one.
+    path: folder of the model that was evaluated. metrics: {stem of a file, such as "dev": {name of
+    a metric: value}}, with {} for a test file without labels. outcome: the engine's result of the
+    training, None without a training.
     """
 
     path: str
@@ -101,8 +104,8 @@ def finetune(
     """Fine-tune, evaluate and predict as the settings say. console, clock and errors: as for
     pretrain.run.pretrain.
 
-    reuses_results: whether a finished training returns the results that it has left for the same
-    data, instead of evaluating and predicting again.
+    reuses_results: whether a training that was already finished returns the metrics stored in its
+    folder, if they are of the same data, instead of evaluating and predicting again.
     """
     check_monitoring(settings.monitor)
     phases = resolve_phases(settings.run)
@@ -131,7 +134,7 @@ def finetune(
     with workers.barrier_at_exit(), standard_input_spooled(settings.run) as run:
         settings = dataclasses.replace(settings, run=run)
         examples = read_splits(task, run, phases, trained and trained.labels)
-        task = examples[phases[0]][0].task  # with the separator of its labels
+        task = examples[phases[0]][0].task  # reading the file sets task.separator
         workers.check_alike(data_facts(examples))
         results.check_predictions_file(run, examples.get("predict", ()), task_type.PREDICTED)
         open_run: Callable[..., contextlib.AbstractContextManager[engine.Run]] = (
@@ -144,8 +147,8 @@ def finetune(
 
 
 def check_use(trained: Trained, notes: TaskNotes, task: table.TaskSpec, console: Console) -> None:
-    """Raise UserError for a task of another kind or head than that of a fine-tuned model; warn of
-    classes without names.
+    """Raise UserError when a fine-tuned model has another head or another kind of task than the
+    task to evaluate; warn when its classes have no names.
     """
     head = open_task_type(task).HEAD
     if trained.head is not head:
@@ -170,7 +173,7 @@ def check_use(trained: Trained, notes: TaskNotes, task: table.TaskSpec, console:
 
 
 def run_prepared(prepared: "Prepared", reuses_results: bool) -> Result:
-    """Train, evaluate and predict."""
+    """Train, evaluate and predict a prepared run; return its result."""
     state = first_state(prepared)
     outcome = None
     predict = Predictor(prepared.devices, state, prepared.start.encoder, prepared.problem_type)
@@ -180,7 +183,8 @@ def run_prepared(prepared: "Prepared", reuses_results: bool) -> Result:
             return Result(prepared.path, {}, outcome)
         if reuses_results and (earlier := earlier_results(prepared, outcome)):
             return Result(prepared.path, earlier, outcome)
-        # evaluates the exported weights, not those in memory: a finished run is not trained again
+        # the exported weights are evaluated: a run that was finished earlier is not trained again,
+        # so that its weights are not in memory
         state.assign_weights(
             prepared.run.workers.arrays_from_chief(lambda: models.read_model(prepared.path).weights)
         )
@@ -193,11 +197,12 @@ class Prepared:
     """Settings, data and model of a run, read, checked and encoded.
 
     Attributes:
-      run: its settings have the values of all defaults. length: maximum tokens of a row.
-      tokens: {field of TokenConfig: value} that the model must be used with.
-      examples, encoded: {phase: list of one entry for each file}.
-      metric_names: the most important first. fixed: {name: value} that a resumed run may not
-        change, {} without a training.
+      run: the engine's run, whose settings have all defaults filled in. length: maximum tokens of a
+        row.
+      tokens: {field of TokenConfig: value} with which the model is trained and must be used.
+      examples, encoded: {phase: list with one entry for each file of the phase}.
+      metric_names: names of the metrics, the most important first. fixed: {name: value} of the
+        settings that a resumed run may not change; {} without a training.
     """
 
     run: engine.Run
@@ -234,16 +239,16 @@ def prepare(
     trained: Trained | None,
     notes: TaskNotes | None,
 ) -> Prepared:
-    """Read the model, encode the examples and check that all fits.
+    """Read the model, encode the examples and check that settings, model and examples fit together.
 
     Args:
-      examples: {phase: those of each file}. trained, notes: of the model to evaluate (start.py),
-        None for a training.
+      examples: {phase: list with the examples of each file}. trained, notes: the model to evaluate
+        and its task.json (start.py); both None for a training.
     """
     task_type = open_task_type(task)
     devices = engine.open_devices(run)
     settings = typing.cast(FinetuneSettings, run.settings)
-    # the training file, where there is a training
+    # the examples of the training file, where there is a training
     first = next(parts[0] for parts in examples.values())
     training_examples = first if trained is None else None
     start = (
@@ -281,7 +286,7 @@ def prepare(
         fixed = fixed_settings(settings, task, devices, start, first, length) | tokens
         if (
             run.run_json is None or "positive_label" in run.run_json["settings"]
-        ):  # older runs lack it
+        ):  # run.json of older versions lacks positive_label
             fixed |= dict(positive_label=problem_type.positive_label)
     facts = dict(vocabulary=start.tokenizer.identity, labels=start.labels, max_seq_length=length)
     devices.workers.check_alike(fixed or facts)
@@ -305,8 +310,8 @@ def prepare(
 
 
 def with_best_metric(settings: FinetuneSettings, names: Sequence[str]) -> FinetuneSettings:
-    """Return settings whose --best_metric is the first of the metrics' names where it is "loss",
-    the default, and the task has no loss, as squad.
+    """Return the settings; where --best_metric is "loss", its default, and the task has no loss, as
+    squad, it becomes the first of `names`, the names of the task's metrics.
     """
     if settings.ending.best_metric != "loss" or "loss" in names:
         return settings
@@ -317,14 +322,18 @@ def with_best_metric(settings: FinetuneSettings, names: Sequence[str]) -> Finetu
 def check_best_metric(
     settings: FinetuneSettings, names: Sequence[str], examples: Sequence[Loaded]
 ) -> None:
-    """Raise UserError for a --best_metric that the dev files' examples do not have."""
+    """Raise UserError when --best_metric is none of the metrics that the dev files have. names: of
+    the task's metrics. examples: of each dev file.
+    """
     if examples:
         reported = {part.source.stem: dict.fromkeys(names, 0.0) for part in examples}
         settings.ending.criterion(merge_dev_metrics(reported))
 
 
 def print_start(prepared: Prepared, console: Console) -> None:
-    """Warn of what a user may not expect; without a training, also print what is evaluated."""
+    """Print warnings of the examples, the labels and fresh weights; without a training, also print
+    which model and data are evaluated.
+    """
     settings = prepared.settings
     start = prepared.start
     warn_of_examples(prepared.examples, console)
@@ -353,8 +362,8 @@ def first_state(prepared: Prepared) -> TrainState:
 
 
 def train_task(prepared: Prepared, state: TrainState, predict: Predictor) -> engine.TrainingResult:
-    """Train, or resume a training; return the engine's result. predict: works on the state, for the
-    validations.
+    """Train, or resume a training; return the engine's result. predict: computes the outputs for
+    validations from the weights in `state`.
     """
     run = prepared.run
     start = prepared.start
@@ -399,7 +408,9 @@ def train_task(prepared: Prepared, state: TrainState, predict: Predictor) -> eng
 def validation(
     prepared: Prepared, predict: Predictor, until_stopped: Callable[[Iterable[Any]], Iterator[Any]]
 ) -> dict[str, float | None]:
-    """Return the metrics of the dev files by name. Serves as Loop's `validate`."""
+    """Return {name of a metric: value} of the dev files, for a validation during the training:
+    Loop's `validate`.
+    """
     evaluated = evaluations(prepared, predict, "eval", until_stopped)
     return merge_dev_metrics({one.stem: judge(prepared, one) for one in evaluated})
 
@@ -407,8 +418,8 @@ def validation(
 def earlier_results(
     prepared: Prepared, outcome: engine.TrainingResult | None
 ) -> dict[str, dict[str, float | None]] | None:
-    """Return the metrics that were written for the same model and data after a training, or
-    None.
+    """Return the metrics that an earlier call has written for the same trained model and the same
+    data, or None.
     """
     return prepared.run.workers.from_chief(
         results.read_results,
@@ -426,8 +437,8 @@ def evaluations(
     phase: str,
     until_stopped: Callable[[Iterable[Any]], Iterator[Any]] = iter,
 ) -> Iterator[Evaluated]:
-    """Yield the outputs for each file of a phase, "eval" or "predict"; until_stopped: as for
-    Predictor.
+    """Yield the model's outputs for each file of a phase, "eval" or "predict", as an Evaluated;
+    until_stopped: as for Predictor.
     """
     settings = prepared.settings
     parts = prepared.examples.get(phase, ())
@@ -458,10 +469,10 @@ def evaluate_and_predict(
     """Evaluate and predict all files, write the results and print a summary.
 
     Args:
-      outcome: of the training, None without one.
+      outcome: result of the training, None without a training.
 
     Returns:
-      {stem of a file: {name: value}}, {} for a test file without labels.
+      {stem of a file: {name of a metric: value}}, with {} for a test file without labels.
     """
     workers, console = prepared.run.workers, prepared.run.console
     task_type, path = prepared.task_type, prepared.run.folder.path
@@ -488,7 +499,7 @@ def evaluate_and_predict(
 
 
 def step_of(prepared: Prepared, outcome: engine.TrainingResult | None) -> int | None:
-    """Return the step of the training whose weights the evaluated model has; None where it is not
+    """Return the training step whose weights the evaluated model has; None where that step is not
     known.
     """
     stored = prepared.run.run_json or {}
@@ -502,8 +513,8 @@ def step_of(prepared: Prepared, outcome: engine.TrainingResult | None) -> int | 
 
 
 def data_facts(examples: Mapping[str, Sequence[Loaded]]) -> dict[str, str]:
-    """Return {name of a part of the data: its files, by name and content}, which workers compare.
-    examples: {phase: those of each file}.
+    """Return {"the data to PHASE": the phase's files by name and content}, which workers compare to
+    see that all of them read the same data. examples: {phase: list with the examples of each file}.
     """
     return {
         f"the data to {phase}": " ".join(part.describe() for part in examples.get(phase, ()))
@@ -512,8 +523,9 @@ def data_facts(examples: Mapping[str, Sequence[Loaded]]) -> dict[str, str]:
 
 
 def merge_dev_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:
-    """Return the metrics of several dev files as one: those of the first, and those of the others
-    with the ending of their file's name before theirs (dev_mismatched: mismatched_accuracy).
+    """Return the metrics of several dev files as one dict. Metrics of the first file keep their
+    names; before a name of another file's metric stands the end of the file's name, as in
+    mismatched_accuracy of dev_mismatched.
     """
     first, *others = metrics
     more = {
@@ -524,7 +536,7 @@ def merge_dev_metrics(metrics: Mapping[str, Mapping[str, float | None]]) -> dict
     return {**metrics[first], **more}
 
 
-# {setting: field} of a run.json
+# {name: field} of the settings that a run.json may have
 RUN_FIELDS = fields_of(Resolved, *FinetuneSettings.kinds().values(), ModelConfig)
 
 
@@ -563,7 +575,9 @@ def open_results(
 def choose_start(
     run: engine.Run, task: table.TaskSpec, task_type: TaskType, examples: Loaded, devices: Devices
 ) -> Start:
-    """Return the start of a training on examples."""
+    """Return the model that a training on the examples starts from, with the dropout that the
+    settings name. Checks that its weights fit into memory before they are made.
+    """
     settings = typing.cast(FinetuneSettings, run.settings)
     labels = task_type.find_labels(task, examples)
     check = functools.partial(
@@ -586,12 +600,12 @@ def choose_start(
 def choose_length(
     settings: FinetuneSettings, task: table.TaskSpec, start: Start, notes: TaskNotes | None
 ) -> int:
-    """Return the maximum tokens of a row: as set by the user, else the length that a model to
-    evaluate was trained with, else a recipe's, else for a trained model of texts its positions,
-    else the task's, or the model's positions where it has fewer.
+    """Return the maximum tokens of a row: the user's value, else the length in the notes of a model
+    to evaluate, else an encoder's fixed length, else a recipe's value, else the positions of a
+    trained model of texts or, without such a model, the task's length. From the recipe's value on,
+    the model's positions are the limit.
 
-    notes: of the model to evaluate, None for a training. The model's own length wins over a
-    recipe's.
+    notes: task.json of a model to evaluate, None for a training.
     """
     length = settings.run.max_seq_length
     if length is not None and "max_seq_length" not in settings.flexible:
@@ -604,7 +618,7 @@ def choose_length(
 
 
 def describe(prepared: Prepared) -> tuple[tuple[str, str], ...]:
-    """Return rows on the model and the data, for the log."""
+    """Return rows (title, text) that describe the model and the data in the log."""
     start = prepared.start
     has_labels = start.labels and prepared.task.kind != "regression"
     labels = f"; labels: {', '.join(start.labels)}" if has_labels else ""
@@ -628,7 +642,9 @@ def describe(prepared: Prepared) -> tuple[tuple[str, str], ...]:
 
 
 def warn_of_fresh(start: Start, expressions: Sequence[str], console: Console) -> None:
-    """Warn of fresh weights that --freeze, with these expressions, keeps as initialised."""
+    """Warn of randomly initialised weights that --freeze keeps from being trained. expressions: the
+    values of --freeze.
+    """
     fresh = sorted(set(start.fresh) & frozen_names(start.weights, expressions))
     if fresh:
         console.warn(
@@ -639,8 +655,8 @@ def warn_of_fresh(start: Start, expressions: Sequence[str], console: Console) ->
 
 
 def warn_of_examples(examples: Mapping[str, Sequence[Loaded]], console: Console) -> None:
-    """Warn of rows of the files that are no examples, and print the warnings of the examples; a
-    warning of several files is printed once.
+    """Warn of rows of the files that are left out of the examples, and print the warnings from
+    reading the files; a warning that several files share is printed once.
     """
     printed: set[str] = set()
     for part in [part for parts in examples.values() for part in parts]:
@@ -659,7 +675,9 @@ def warn_of_labels(
     parts: Sequence[Loaded],
     console: Console,
 ) -> None:
-    """Warn of predictions that GLUE's server would not take. parts: examples to predict."""
+    """Warn when GLUE's server would not take the predictions, because the model has other labels.
+    parts: examples of each file to predict.
+    """
     if not results.has_labels_of(task, start.labels) and any(
         results.is_submitted(run, part) for part in parts
     ):
@@ -677,8 +695,8 @@ def fixed_settings(
     examples: Loaded,
     max_seq_length: int,
 ) -> dict[str, Any]:
-    """Return {name: value} of the settings that may not change in a resumed run. examples: those of
-    the training.
+    """Return {name: value} of the settings that may not change in a resumed run. examples: the
+    training examples.
     """
     return (
         start.model.to_dict()
@@ -694,7 +712,7 @@ def fixed_settings(
             class_weights=settings.run.class_weights,
             padding=settings.run.padding,
             training_data=examples.describe(),
-            init_checkpoint=weights_hash(start.weights),  # its content, wherever it is
+            init_checkpoint=weights_hash(start.weights),  # the content counts, not the path
             vocabulary=start.tokenizer.identity[:12],
             max_seq_length=max_seq_length,
             seed=settings.run.seed,
@@ -703,7 +721,7 @@ def fixed_settings(
 
 
 def write_model(prepared: Prepared, path: str, state: TrainState, step: int) -> None:
-    """Write the model of a training after a step to a folder."""
+    """Write the model that a training has reached after `step` steps to the folder `path`."""
     start = prepared.start
     problem_type = prepared.problem_type
     has_pairs = prepared.examples["train"][0].has_pairs

@@ -1,8 +1,9 @@
-"""The scores of a sweep's trials: median, mean and spread of each cell, the best cell of each task
-by its dev file, GLUE's table with its mean, the curve over marks of a pretraining.
+"""The scores of a sweep's trials: median, mean and spread of each cell (a combination of settings
+in the grid), the best cell of each task by its dev file, GLUE's table with its mean, and the scores
+at marks of a pretraining.
 
-The score of a trial is that of GLUE: the mean of the metrics that it reports for the task, and over
-MNLI's two files. A GLUE mean over some of the tasks is marked with their number.
+The score of a trial is GLUE's: the mean of the metrics that GLUE reports for the task, for MNLI
+over both dev files. A GLUE mean over some of the tasks is marked with their number.
 """
 
 import json
@@ -23,7 +24,8 @@ def score(task: str, metrics: Mapping[str, Mapping[str, float | None]]) -> float
     """Return the score of a trial, in [-1, 1]; None when a metric is not defined.
 
     Args:
-      task: its name. metrics: {stem of a file: {name: value}}; test files do not count.
+      task: name of the task. metrics: {stem of a file: {name of a metric: value}}; only dev files
+        count.
     """
     names = table.find_task(task).reported
     dev = [values for stem, values in metrics.items() if stem.startswith("dev") and values]
@@ -37,7 +39,9 @@ def score(task: str, metrics: Mapping[str, Mapping[str, float | None]]) -> float
 
 
 def cells_of(rows: Sequence[Row]) -> dict[tuple[str, float | None, str], list[Row]]:
-    """Return {(task, mark, cell): rows of its trials}, in order."""
+    """Return {(task, mark, cell): rows of the cell's trials}, in the order of the rows; mark is
+    None for a trial without one.
+    """
     cells: dict[tuple[str, float | None, str], list[Row]] = {}
     for row in rows:
         cells.setdefault((row["task"], row.get("mark"), row["cell"]), []).append(row)
@@ -45,9 +49,9 @@ def cells_of(rows: Sequence[Row]) -> dict[tuple[str, float | None, str], list[Ro
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return {"trials", "diverged", "median", "mean", "deviation", "lowest", "highest"} of the
-    trials of a cell; the numbers are None without a score. deviation: of the sample, None for one
-    trial.
+    """Return {"trials": number of trials of a cell, "diverged": number that diverged, and "median",
+    "mean", "deviation", "lowest", "highest" of their scores}. All five are None where no trial has
+    a score; deviation, that of a sample, also for a single score.
     """
     values = [row["score"] for row in rows if row.get("score") is not None]
     counts: dict[str, Any] = dict(trials=len(rows), diverged=sum("error" in row for row in rows))
@@ -63,8 +67,8 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def best_cells(rows: Sequence[Row]) -> dict[tuple[str, float | None], tuple[str, dict[str, Any]]]:
-    """Return {(task, mark): (cell, summary)}: the cell of the highest median, the first one of
-    equals.
+    """Return {(task, mark): (cell, its `summary`)} of the cell with the highest median score of
+    each task and mark; of equal cells the first.
     """
     best: dict[tuple[str, float | None], tuple[str, dict[str, Any]]] = {}
     for (task, mark, cell), trials in cells_of(rows).items():
@@ -94,8 +98,8 @@ def content(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def glue_row(rows: Sequence[Row]) -> dict[str, float]:
-    """Return {folder of a task of GLUE: median of its best cell, "mean": ...} of the trials without
-    marks.
+    """Return {name of a GLUE task's folder: median of its best cell, "mean": mean of these medians}
+    of the trials without marks; {} where there are none.
     """
     medians = {
         folder: values["median"]
@@ -106,7 +110,7 @@ def glue_row(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def write(output_dir: str, rows: Sequence[Row]) -> str:
-    """Write scores.json and scores.md; return the path of the first."""
+    """Write scores.json and scores.md; return the path of scores.json."""
     path = os.path.join(output_dir, JSON)
     write_text(path, json.dumps(content(rows), indent=1) + "\n")
     write_text(os.path.join(output_dir, MARKDOWN), describe(rows) + "\n")
@@ -114,7 +118,9 @@ def write(output_dir: str, rows: Sequence[Row]) -> str:
 
 
 def describe(rows: Sequence[Row]) -> str:
-    """Return the tables, in Markdown with aligned columns, which is readable on a console, too."""
+    """Return the text of scores.md: its tables in Markdown, with aligned columns that a console
+    shows readably, too.
+    """
     parts = [cells_table(rows)]
     if any("mark" in row for row in rows):
         parts.append(marks_table(rows))
@@ -128,7 +134,9 @@ def describe(rows: Sequence[Row]) -> str:
 
 
 def cells_table(rows: Sequence[Row]) -> str:
-    """Return a table with a line for each cell and every trial's score; scores times 100."""
+    """Return a Markdown table with a line for each cell, in which the last column has every trial's
+    score; scores are in percent.
+    """
     lines = [["task", "settings", "trials", "median", "mean", "deviation", "each"]]
     for (task, mark, cell), trials in cells_of(rows).items():
         values = summary(trials)
@@ -147,7 +155,9 @@ def cells_table(rows: Sequence[Row]) -> str:
 
 
 def marks_table(rows: Sequence[Row]) -> str:
-    """Return a table with a line for each mark and a column for each task."""
+    """Return a Markdown table of the best cells' medians, with a line for each mark of the
+    pretraining and a column for each task.
+    """
     best = best_cells(rows)
     names = list(dict.fromkeys(row["task"] for row in rows))
     hours = {row["mark"]: row.get("hours") for row in rows}

@@ -48,8 +48,9 @@ class Start:
 
     path: the model's folder, or "none". labels: names of the classes, in the order of the logits.
     weights: {name: float32 array}, all of the encoder and its head. fresh: names of the randomly
-    initialised ones. unused: description, for the log, of the weights in the model's files that no
-    model here has. extensions: descriptions of tables of positions that have become larger.
+    initialised weights. unused: description, for the log, of weights in the model's files that
+    bert-gpu's model does not have. extensions: descriptions of the tables of positions that have
+    been enlarged.
     """
 
     path: str
@@ -76,14 +77,15 @@ def start_training(
     head: Head = CLASSIFIER,
     max_seq_length: int | None = None,
 ) -> Start:
-    """Return the start of a training with a head: --init_checkpoint, with fresh weights for what it
-    lacks, and with positions for rows of max_seq_length.
+    """Return the model from which a training with `head` starts: the model of --init_checkpoint,
+    with random weights in place of missing ones, and with positions for rows of max_seq_length.
 
-    check_size: called before weights are made, with the model's config and a function of such a
-    config -> {name: WeightSpec}.
+    check_size: function that raises when the model is too large; called, before weights are made,
+    with the model's config and a function that returns {name: WeightSpec} for a config.
 
-    Drops a head of other classes, and a classifier that pools differently from --pooling and
-    --pooler_size; a head of the same classes has them in the order of the labels.
+    A stored head of other classes is replaced by random weights, and so is a classifier that pools
+    otherwise than --pooling and --pooler_size say. A head of the same classes is kept, with the
+    classes in the order of `labels`.
     """
     init_checkpoint = DEFAULT_START if config.init_checkpoint is None else config.init_checkpoint
     file_weights: dict[str, np.ndarray] = {}
@@ -128,8 +130,9 @@ def start_training(
 
 
 def reinitialised(model: ModelConfig, num_layers: int, head: Head) -> tuple[str, ...]:
-    """Return the prefixes of the weights that --reinit_layers starts anew (Zhang et al. 2021, arXiv
-    2006.05987, section 5): those of the top layers, of the pooler and of the head.
+    """Return the prefixes of the names of the weights that --reinit_layers initialises anew (Zhang
+    et al. 2021, arXiv 2006.05987, section 5): of the top layers, the pooler and the head. () for 0
+    layers.
     """
     if num_layers > model.num_groups or (num_layers and model.encoder):
         raise UserError(
@@ -145,8 +148,8 @@ def reinitialised(model: ModelConfig, num_layers: int, head: Head) -> tuple[str,
 def with_rows_of(
     labels: tuple[str, ...], source: models.Model, head: Head
 ) -> dict[str, np.ndarray]:
-    """Return the weights of a model; of its head of classes only the rows of the labels, in their
-    order, and none of it where its classes are others.
+    """Return {name: array} of a model's weights, with the classes of its head in the order of
+    `labels`; without the head where its classes are not the labels.
     """
     names = class_names(source, head.name)
     own = f"{head.name}/"
@@ -173,10 +176,10 @@ class Trained(typing.NamedTuple):
 
 
 def find_trained(config: StartConfig, output_dir: str) -> Trained:
-    """Return the model of an evaluation: --init_checkpoint if it has a task's head, else the model
-    in --output_dir. The latter goes first where its run started from --init_checkpoint, so that a
-    training's own flags evaluate the model that it has trained. Raises UserError if neither is
-    fine-tuned.
+    """Return the model to evaluate: --init_checkpoint if it has a task's head, else the model in
+    --output_dir. The model in --output_dir comes first where its run started from
+    --init_checkpoint, so that the flags of a training, given again to evaluate, find the model that
+    was trained. Raises UserError if neither model is fine-tuned.
     """
     trained = os.path.join(output_dir, MODEL)
     has_own = models.has_model(trained)
@@ -200,8 +203,8 @@ def find_trained(config: StartConfig, output_dir: str) -> Trained:
 
 
 def read_trained(path: str) -> Trained | None:
-    """Return the fine-tuned model of a folder, None when it has no task's head. Raises UserError
-    for a head that bert-gpu does not have.
+    """Return the fine-tuned model in a folder, None when the model has no head of a task. Raises
+    UserError for a head that bert-gpu does not have.
     """
     model = models.read_model(path)
     config, weights, notes, *_ = model
@@ -226,8 +229,8 @@ def read_trained(path: str) -> Trained | None:
 
 
 def has_started_from(config: StartConfig, output_dir: str) -> bool:
-    """Return whether the run in a folder is a fine-tuning that began with the weights of
-    --init_checkpoint and a head of its own, if any.
+    """Return whether the run in `output_dir` is a fine-tuning that started from --init_checkpoint:
+    whether run.json has the hash of the weights from which it would start with that model.
     """
     if not os.path.exists(os.path.join(output_dir, RUN)):
         return False
@@ -244,21 +247,23 @@ def has_started_from(config: StartConfig, output_dir: str) -> bool:
             head=head,
             max_seq_length=settings.get("max_seq_length"),
         )
-    except UserError:  # a damaged run, or other flags than its own
+    except UserError:  # the run is damaged, or the flags are those of another run
         return False
     return weights_hash(start.weights) == settings["init_checkpoint"]
 
 
 def start_trained(config: StartConfig, trained: Trained) -> Start:
-    """Return the start of an evaluation of a fine-tuned model."""
+    """Return the Start of an evaluation: a fine-tuned model, and the tokenizer that belongs to
+    it.
+    """
     path, model, weights, labels, *_ = trained
     return Start(path, model, checked_tokenizer(config, path, model), labels, weights, [])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskNotes(Settings):
-    """The content of task.json in a model's folder: the task that it was trained for. The labels
-    are in its config.json.
+    """The content of task.json in a model's folder: the task that the model was trained for. The
+    labels are in the model's config.json.
     """
 
     task_name: str | None = like(FinetuneConfig, "task_name")
@@ -281,8 +286,8 @@ class TaskNotes(Settings):
 def write_notes(
     task: table.TaskSpec, has_pairs: bool, max_seq_length: int, tokens: Mapping[str, Any]
 ) -> dict[str, bytes]:
-    """Return {name: bytes} of the file that `read_notes` reads. tokens: {field: value} of the
-    others.
+    """Return {"task.json": its bytes}, the file that `read_notes` reads. tokens: {field: value} of
+    the further fields of TaskNotes, such as doc_stride.
     """
     values = dict(
         task_name=task.name,
@@ -299,8 +304,9 @@ def write_notes(
 
 
 def read_notes(path: str, head: Head = CLASSIFIER, file_notes: Notes | None = None) -> TaskNotes:
-    """Return the notes of a model's folder. For one without task.json they follow from the head and
-    from `file_notes`, its formats.Notes, which a classifier needs.
+    """Return the task that the model in a folder was trained for: its task.json or, without that
+    file, notes derived from the model's head and, for a classifier, from `file_notes`, the
+    formats.Notes that were read with the model.
     """
     file = os.path.join(path, TASK)
     if os.path.exists(file):
@@ -322,7 +328,7 @@ def read_notes(path: str, head: Head = CLASSIFIER, file_notes: Notes | None = No
 
 
 def with_pooling(model: ModelConfig, config: StartConfig, head: Head) -> ModelConfig:
-    """Return the model's config with --pooling and --pooler_size, if it is a classifier of
+    """Return the model's config, with --pooling and --pooler_size where the head is a classifier of
     texts.
     """
     if head is not CLASSIFIER:
@@ -336,8 +342,8 @@ def with_pooling(model: ModelConfig, config: StartConfig, head: Head) -> ModelCo
 
 
 def with_positions(model: ModelConfig, max_seq_length: int | None) -> ModelConfig:
-    """Return the model's config with positions for rows of max_seq_length. An encoder of Model
-    Garden keeps its own.
+    """Return the model's config with at least max_seq_length positions; an encoder of Model Garden
+    keeps its number of positions.
     """
     num_positions = model.num_positions
     if model.has_own_encoder:
@@ -347,7 +353,9 @@ def with_positions(model: ModelConfig, max_seq_length: int | None) -> ModelConfi
 
 
 def with_dropout(model: ModelConfig, config: StartConfig) -> ModelConfig:
-    """Return the model's config with the dropout of --bert_config_file, where that is named."""
+    """Return the model's config, with the dropout of --bert_config_file where that flag is
+    given.
+    """
     if config.bert_config_file is None:
         return model
     other = read_config(config.bert_config_file)
@@ -355,7 +363,9 @@ def with_dropout(model: ModelConfig, config: StartConfig) -> ModelConfig:
 
 
 def fresh_model(config: StartConfig) -> tuple[ModelConfig, Tokenizer]:
-    """Return the config and the tokenizer of --init_checkpoint=none."""
+    """Return the config and the tokenizer of a model that starts from random weights,
+    --init_checkpoint=none.
+    """
     if (config.model is None) == (config.bert_config_file is None):
         raise UserError(
             "needs the model's shape, either --model or --bert_config_file",
@@ -375,8 +385,8 @@ def fresh_model(config: StartConfig) -> tuple[ModelConfig, Tokenizer]:
 
 
 def checked_tokenizer(config: StartConfig, path: str, model: ModelConfig) -> Tokenizer:
-    """Return the tokenizer of the model in `path`. Raises UserError when --model or
-    --bert_config_file contradict it.
+    """Return the tokenizer of the model in the folder `path`. Raises UserError when --model is
+    given, or when --bert_config_file or the vocabulary does not agree with the model's config.
     """
     if config.model is not None:
         raise UserError(
@@ -393,7 +403,7 @@ def checked_tokenizer(config: StartConfig, path: str, model: ModelConfig) -> Tok
             for name in in_model
             if name not in (*DROPOUT, "initializer_range")
             and in_file.get(name) != in_model[name]
-            # the size in the file may be the number of pieces, without those added as padding
+            # vocab_size in the file may lack the rows that pad the model's vocabulary
             and not (name == "vocab_size" and in_file[name] < in_model[name])
         ]
         if changed:
@@ -419,8 +429,8 @@ def check_fits(
     """Raise UserError when the model does not support `max_seq_length` tokens, the pairs among the
     examples, or the precision.
 
-    A model without segment embeddings (type_vocab_size=0, Cramming), or of a family that has one
-    for all tokens, separates the texts of a pair by [SEP].
+    A model without segment embeddings (type_vocab_size=0, as Cramming's), or of a family with one
+    segment for all tokens, takes pairs, too: [SEP] alone separates their texts.
     """
     model = start.model
     encoder = start.encoder

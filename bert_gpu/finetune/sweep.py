@@ -1,9 +1,9 @@
-"""Several fine-tunings as one job: tasks, cells of a grid, models at marks of a pretraining, trials
-with other seeds.
+"""Several fine-tunings as one job: of several tasks, combinations of settings (cells of a grid),
+models exported during a pretraining (at marks), and seeds (trials).
 
-Each is a run of its own in a folder below OUTPUT_DIR, which resumes as any run does; finished ones
-are not run again. scores.json has every trial's metrics and their summary, scores.md the same as
-tables; a sweep that evaluates nothing leaves both unchanged.
+Each fine-tuning is a run of its own in a folder below OUTPUT_DIR, which resumes as any run does;
+finished runs are not run again. scores.json has every trial's metrics and their summary, scores.md
+the same as tables; a sweep that evaluates nothing leaves both files unchanged.
 """
 
 import contextlib
@@ -41,8 +41,10 @@ LONGEST_NAME = 200  # bytes of the name of a cell's folder; file systems allow 2
 class Trial(typing.NamedTuple):
     """One fine-tuning of a sweep: its place in the sweep, and its settings.
 
-    task: name of the task. cell: its cell of the grid, such as "learning_rate=2e-05", "" without a
-    grid. mark: share of the pretraining at which its model was exported, None without marks.
+    task: name of the task. cell: settings that the grid gives the trial, such as
+    "learning_rate=2e-05", "" without a grid. mark: share of the pretraining at which the initial
+    model was exported, None without marks. number: from 1, of the trials with the same settings but
+    for the seed.
     """
 
     task: str
@@ -54,7 +56,9 @@ class Trial(typing.NamedTuple):
 
 
 class SweepResult(typing.NamedTuple):
-    """The end of a sweep. path: of scores.json. signal: the one that stopped it, or None."""
+    """The result of a sweep. path: path of scores.json. signal: number of the signal that stopped
+    the sweep, or None.
+    """
 
     path: str
     signal: int | None
@@ -71,8 +75,8 @@ def is_sweep(settings: FinetuneSettings, sweep: SweepConfig) -> bool:
 
 
 def find_marks(path: str | None) -> dict[float, str]:
-    """Return {share of the pretraining: the model's folder} of a folder marks/, in rising order; {}
-    for another path.
+    """Return {share of the pretraining: folder of the model exported there} of a folder marks/, in
+    rising order of the shares; {} where `path` is no folder marks/.
     """
     path = path or ""
     is_marks = os.path.basename(os.path.normpath(path)) == MARKS and os.path.isdir(path)
@@ -85,8 +89,9 @@ def find_marks(path: str | None) -> dict[float, str]:
 
 
 def hours_at(path: str | None) -> dict[float, float]:
-    """Return {share: hours} of training until each mark of a folder marks/, from the metrics of the
-    pretraining that it belongs to; {} where these are missing, and for another path.
+    """Return {share of the pretraining: hours of training until then} for each model in a folder
+    marks/, from the metrics of that pretraining; {} where the metrics are missing, or `path` is no
+    folder marks/.
     """
     shares = find_marks(path)
     if path is None or not shares:
@@ -105,10 +110,11 @@ def plan_trials(variants: Mapping[str, FinetuneSettings], sweep: SweepConfig) ->
     """Return the trials of a sweep, in the order in which they run.
 
     Args:
-      variants: {cell of the grid, or "": settings}.
+      variants: {settings that the grid gives, such as "learning_rate=2e-05", "" without a grid: all
+        settings}.
 
     Raises:
-      UserError: no task is there, or the trials would read or write one file in turn.
+      UserError: --data_dir holds no task, or all trials would read or write the same file.
     """
     settings = next(iter(variants.values()))
     for one in variants.values():
@@ -137,8 +143,9 @@ def plan_trials(variants: Mapping[str, FinetuneSettings], sweep: SweepConfig) ->
 
 
 def folder_name(cell: str) -> str:
-    """Return the name of a cell's folder: the cell, or where that has slashes or is long, the
-    characters of it that a name may have, and a digest.
+    """Return the name of a cell's folder: the cell's text or, where that has slashes or is too
+    long, its beginning, with "-" for characters that are unsafe in a name, and a digest of the
+    text.
     """
     name = cell.replace(" ", ",")
     if os.sep not in name and len(os.fsencode(name)) <= LONGEST_NAME:
@@ -196,15 +203,15 @@ def find_tasks(run: FinetuneConfig) -> list[str]:
 def run_sweep(
     variants: Mapping[str, FinetuneSettings], sweep: SweepConfig, console: Console | None = None
 ) -> SweepResult:
-    """Run the trials of a sweep that are not finished, and write its scores.
+    """Run the trials of a sweep that are not finished, and write the scores of all trials.
 
     Args:
       variants, sweep: as for `plan_trials`. console: by default messages go to Python's logger
         "bert_gpu".
 
     Raises:
-      UserError: as for a fine-tuning, after the scores of the trials before it are written;
-        OUTPUT_DIR holds other files.
+      UserError: as for a fine-tuning, after the scores of the earlier trials are written; or
+        OUTPUT_DIR holds files that are no sweep's.
     """
     settings = next(iter(variants.values()))
     workers = join_workers(settings.devices)
@@ -248,8 +255,8 @@ def run_sweep(
 
 
 def write_scores(output_dir: str, rows: Sequence[scores.Row], has_scores: bool) -> str:
-    """Write scores.json and scores.md; return the path of the first. Without has_scores, that is
-    when no trial was evaluated, earlier ones stay.
+    """Write scores.json and scores.md; return the path of scores.json. Without has_scores, that is
+    when no trial was evaluated, existing files stay as they are.
     """
     path = os.path.join(output_dir, scores.JSON)
     return path if not has_scores and os.path.exists(path) else scores.write(output_dir, rows)
@@ -261,7 +268,9 @@ def row_of(
     metrics: Mapping[str, Mapping[str, float | None]] | None = None,
     error: str | None = None,
 ) -> scores.Row:
-    """Return a finished trial as an entry of scores.json."""
+    """Return a finished trial as an entry of scores.json, with its metrics and score, or with the
+    error that ended it.
+    """
     row: scores.Row = dict(
         task=trial.task, cell=trial.cell, trial=trial.number, seed=trial.settings.run.seed
     )
@@ -273,8 +282,8 @@ def row_of(
 
 
 def check_folder(output_dir: str, names: Collection[str]) -> None:
-    """Raise UserError unless a folder is new, empty or a sweep's. names: of the trials' folders in
-    it.
+    """Raise UserError unless `output_dir` is new, empty or the folder of a sweep. names: of the
+    trials' folders in it.
     """
     check_writable(output_dir, "output_dir", output_dir)
     ours = {name.split(os.sep)[0] for name in names} | {scores.JSON, scores.MARKDOWN}

@@ -2,11 +2,11 @@
 
 CoNLL's files have a word a line, in columns between white space (in a line with a tab: between
 tabs), and a blank line after each sentence; the first column is the word, the last one its tag,
-unless --columns names them. Comment lines are recognised by their form and left out. Tables,
-.jsonl, .json, .csv and .parquet, have a sentence a row: a list of words and one of tags, which may
-be numbers that the schema of a .parquet names. A table with a header that has one of SENTENCES has
-a word a row; a sentence continues while that column is empty or the same. A file is read again for
-what is written of it, so only its tags stay in memory.
+unless --columns names them. Comment lines are recognised by their form and left out. Tables
+(.jsonl, .json, .csv and .parquet) have a sentence a row: a list of words and a list of tags, which
+may be numbers that the schema of a .parquet names. A table whose header has one of the titles in
+SENTENCES has a word a row; a sentence continues while the cell in that column is empty or the same.
+A file is read again whenever its sentences are needed, so that its words need not stay in memory.
 """
 
 import collections
@@ -36,12 +36,12 @@ from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
 from bert_gpu.text.formats.containers import decoded_lines
 
 DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
-# matches such a line and the comments of CoNLL-U ("# sent_id = 1", "# newdoc") and CoNLL-2012
-# ("#begin document")
+# matches a line between documents, and the comments of CoNLL-U ("# sent_id = 1", "# newdoc") and
+# CoNLL-2012 ("#begin document")
 COMMENT = re.compile(
     rf"\s*{DOCUMENT}(\s|$)|# *[^\s=]+ += |# *new(doc|par)\b|#(begin|end) document\b"
 )
-# other names of the columns of tables than those of the task
+# {name of a task's column: other names that tables give it}
 ALIASES = dict(
     words=("tokens", "word", "Word", "token", "Token"),
     tags=("ner_tags", "labels", "ner", "tag", "Tag"),
@@ -60,9 +60,9 @@ NUMBERED = (
 class Sentence:
     """A sentence of a file.
 
-    line: on which it begins. id: from the table, or its number from 0. tags: None where the file
-    has none. rows: the cells of each word's line. before: lines of documents that stand before it,
-    unchanged.
+    line: number of the line on which the sentence begins. id: the sentence's id in the table, else
+    its number from 0. tags: None where the file has no tags. rows: the cells of each word's line.
+    before: the lines between documents that precede the sentence, unchanged.
     """
 
     line: int
@@ -78,14 +78,17 @@ class TaggedExamples(Loaded):
 
     Attributes, beside those of Loaded:
       has_labels: whether the words have tags. label_names: the distinct tags, in the order of their
-        first word; label_lines: the line of that word. tag_counts: {tag: its words}.
-      num_words: of all sentences. num_comments: lines of comments and documents. separator: between
-        the columns of a line. width: (line of the first word, number of columns). names: names of
-        the tags 0, 1 and so on, () where tags are not numbers of a schema.
+        first words; label_lines: the lines of these words. tag_counts: {tag: number of words that
+        have it}.
+      num_words: number of words of all sentences. num_comments: number of lines that are comments
+        or stand between documents. separator: text between the columns of a line. width: (line of
+        the first word, number of columns). names: names of the tags 0, 1 and so on in a .parquet's
+        schema, () without them.
 
     Raises:
-      UserError: a missing file or column, lines with other numbers of columns, words without tags
-        or another number of tags than words, a number without a name, no UTF-8, no sentence.
+      UserError: a file or column is missing, lines have different numbers of columns, a word has no
+        tag, a sentence has more or fewer tags than words, a number has no name in the schema, the
+        file is not UTF-8, or it has no sentence.
     """
 
     def __init__(self, task: TaskSpec, source: Source, needs_label: bool = True) -> None:
@@ -127,8 +130,8 @@ class TaggedExamples(Loaded):
             self.warnings = (NUMBERED,)
 
     def _find_columns(self, header: Sequence[str], needs_label: bool) -> None:
-        """Set `word`, `label`, `id` and `sentence`, the places of the columns of a table; None for
-        a column that is missing.
+        """Set `word`, `label`, `id` and `sentence`, the indices of a table's columns; None for a
+        column that is missing.
         """
         default = TASKS[self.task.name]
         names = {}
@@ -145,7 +148,9 @@ class TaggedExamples(Loaded):
         self.sentence = next((titles.index(name) for name in SENTENCES if name in titles), None)
 
     def _find_places(self, first: Sequence[str]) -> None:
-        """Set the same places for a file of columns. first: the cells of its first word's line."""
+        """Set `word`, `label` and `id`, the indices of the columns, for a file with a word a line.
+        first: the cells of the line with the first word.
+        """
         if self.columns is not None:
             self._find_columns(list(self.columns), self.needs_label)
         else:
@@ -161,7 +166,7 @@ class TaggedExamples(Loaded):
 
     def _first_line(self) -> list[str]:
         """Set `separator` and `width`; return the cells of the first line with a word. A line that
-        begins with # may be a comment, so it is only taken where there is no other.
+        begins with # may be a comment, so it is taken only where no word is on another line.
         """
 
         def words() -> Iterator[tuple[int, str]]:
@@ -189,7 +194,7 @@ class TaggedExamples(Loaded):
         return self._lines() if self.table is None else self._rows(self.table)
 
     def chunks(self) -> Iterator[list[Sentence]]:
-        """Yield the `sentences` as lists of up to CHUNK_ROWS."""
+        """Yield the `sentences` as lists of up to CHUNK_ROWS sentences."""
         return batched(self.sentences(), CHUNK_ROWS)
 
     def _lines(self) -> Iterator[Sentence]:
@@ -229,8 +234,8 @@ class TaggedExamples(Loaded):
         self.digest = settled_digest(self.path, digest, self.digest)
 
     def _is_comment(self, text: str) -> bool:
-        """Return whether a line has the form of a comment, or is a lone # followed by words that
-        are not as many as the columns of the file.
+        """Return whether a line is blank or a comment: whether it has the form of a comment, or is
+        a # followed by words that do not fill the columns of the file.
         """
         has_tabs = self.separator == "\t"
         cells = text.split("\t") if has_tabs else cells_of(text.replace("\t", " "))
@@ -270,8 +275,8 @@ class TaggedExamples(Loaded):
         self.digest = table.digest
 
     def _joined(self, table: Table, sentence: int) -> Iterator[tuple[int, list[str]]]:
-        """Yield the sentences of a table with a word a row: the line of the first row, and for each
-        column a JSON list of its cells.
+        """Yield (line of its first row, cells) of each sentence of a table with a word a row; a
+        cell is a JSON list of the sentence's cells in one column.
         """
         rows, others = itertools.tee(table.rows())
         names: Iterator[str] = itertools.accumulate(
@@ -282,7 +287,9 @@ class TaggedExamples(Loaded):
             yield lines[0], [json.dumps(column) for column in zip(*cells, strict=True)]
 
     def _named(self, line: int, tag: str) -> str:
-        """Return the name of a tag where the schema names the numbers, else the tag."""
+        """Return the name that the schema gives to a tag that is a number; without names, the tag
+        itself. Raises UserError for a number without a name.
+        """
         if not self.names or not re.fullmatch(r"-?\d+", tag):
             return tag
         if not 0 <= int(tag) < len(self.names):
@@ -295,7 +302,7 @@ class TaggedExamples(Loaded):
         return self.names[int(tag)]
 
     def _list(self, table: Table, line: int, cells: Sequence[str], place: int) -> list[str]:
-        """Return the list in a cell, its entries as text."""
+        """Return the entries of the JSON list in the cell at index `place`, as texts."""
         try:
             values = json.loads(cells[place])
         except (ValueError, RecursionError):

@@ -10,7 +10,7 @@ IN_MEMORY_BYTES = 256 << 20
 
 
 class DiskArray:
-    """Collects int32 arrays (n,) and returns them as one (T,).
+    """Collects int32 arrays of one axis, and returns them joined to one array (T,).
 
     Args of the constructor:
       folder: decides the disk of the file that holds the array when it has more than
@@ -30,7 +30,7 @@ class DiskArray:
     def finish(self) -> np.ndarray:
         """Return the array: in memory, or a read-only map of the file."""
         with self.file:
-            if self.file.name is not None:  # it outgrew memory
+            if self.file.name is not None:  # the array is on the disk
                 self.file.flush()
                 return np.memmap(self.file, np.int32, "r")
             self.file.seek(0)

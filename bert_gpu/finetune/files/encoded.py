@@ -1,11 +1,12 @@
-"""Texts or pairs of them -> rows of encoded examples -> batches of a training or an evaluation.
+"""Encodes texts, or pairs of texts, as rows of tokens, and makes batches of the rows for a training
+or an evaluation.
 
-All text is tokenized once, in advance, into flat arrays; those of large files are on the disk. A
-batch is padded only to its longest row, unless the encoder has a fixed length. As in pretraining,
+All text is tokenized once, in advance, into flat arrays; the arrays of large files lie on the disk.
+A batch is padded only to its longest row, unless the encoder has a fixed length. As in pretraining,
 the order of the examples is a function of (seed, epoch) alone, and the position of a run is the
 number of examples consumed.
 
-Legend: N examples, R rows of an example, T tokens of all of them, B batch, S sequence, C classes.
+Legend: N examples, R rows of an example, T tokens of all rows, B batch, S sequence, C classes.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ from bert_gpu.text.framing import frame, padded
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 NO_LABEL = -1  # the label of a token without a prediction
-# the axes of tokens of the features of shape (B, S) or (B, R, S)
+# {feature of shape (B, S) or (B, R, S): its axis of tokens, S}
 LENGTH_AXES = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), LengthAxis())
 LENGTH_AXES["token_labels"] = LengthAxis(fill=NO_LABEL)
 LENGTH_MULTIPLE = 8  # matrix units like multiples of 8, and fewer lengths mean fewer compilations
@@ -34,14 +35,16 @@ class EncodedExamples:
     text.
 
     Attributes:
-      ids: int32 (T,), all rows concatenated. splits: int64 (N R + 1,), where each begins.
+      ids: int32 (T,), all rows concatenated. splits: int64 (N R + 1,), where each row begins in
+        `ids`, and the end of the last.
       first_lengths: int64 (N R,), tokens of [CLS] A [SEP], which is segment 0.
       labels: targets of a ProblemType, (N,) or (N, C), or None. max_seq_length: maximum tokens of a
-        row. num_truncated: rows that were cut to it.
+        row. num_truncated: number of rows that were cut to that length.
       padding: as --padding, "fixed" for an encoder with a fixed length.
-      token_labels: int32 (T,), targets of tokens, NO_LABEL where there is none, or None.
-      origin: what a task type needs to trace rows back to its examples.
-      rows_per_example: R; those of an example follow each other.
+      token_labels: int32 (T,), the target of each token, NO_LABEL for a token without one; None for
+        tasks without targets of tokens.
+      origin: data with which a task type traces rows back to its examples.
+      rows_per_example: R; the rows of an example follow each other.
     """
 
     ids: np.ndarray
@@ -73,11 +76,12 @@ def encode_examples(
     folder: str = ".",
     rows_per_example: int = 1,
 ) -> EncodedExamples:
-    """Tokenize and truncate texts, and join them to rows.
+    """Tokenize and truncate texts or pairs of texts; return them as encoded rows.
 
     Args:
-      chunks: pairs (texts_a, texts_b), the second None for single texts; one text or pair a row.
-      labels: targets of a ProblemType for all of them, or None. max_seq_length: S, at least 5, so
+      chunks: (texts_a, texts_b) of consecutive examples, with None as texts_b for single texts;
+        each text or pair becomes one row.
+      labels: targets of a ProblemType for all examples, or None. max_seq_length: S, at least 5, so
         that each text of a pair keeps a token. padding: as in EncodedExamples.
       folder: as for DiskArray. rows_per_example: as in EncodedExamples.
     """
@@ -104,7 +108,9 @@ def encode_examples(
 
 
 def splits_of(lengths: list[np.ndarray]) -> np.ndarray:
-    """Return where rows begin, int64 (N + 1,), from their lengths, which come in parts."""
+    """Return the offset at which each row begins when rows are concatenated, and the end of the
+    last, int64 (number of rows + 1,). lengths: arrays of the rows' lengths, in order.
+    """
     return np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths]))
 
 
@@ -116,12 +122,12 @@ def padding_of(settings: FinetuneSettings, encoder: Encoder) -> str:
 def make_batch(
     examples: EncodedExamples, indices: np.ndarray, row_weights: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """Return the examples `indices` (B,) as a batch, padded to the longest of their rows, rounded
-    up.
+    """Return the examples with the given indices, (B,), as a batch, padded to its longest row,
+    rounded up to a multiple of LENGTH_MULTIPLE; with fixed padding, to the maximum length.
 
     Returns:
-      dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,) and, if the
-        examples have labels, labels (B,) or (B, C), and if their tokens have some, token_labels (B,
+      dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,); if the
+        examples have labels, labels (B,) or (B, C); if their tokens have labels, token_labels (B,
         S). With several rows an example, (B, S) is (B, R, S).
     """
     rows = indices
@@ -148,8 +154,9 @@ def make_batch(
 def training_batches(
     examples: EncodedExamples, *, batch_size: int, position: int, seed: int
 ) -> Generator[dict[str, np.ndarray], None, None]:
-    """Yield batches of `batch_size` examples without end from `position` (examples consumed) on, in
-    a new order each epoch; with uniform padding, those of similar length together.
+    """Yield batches of `batch_size` examples without end, after the first `position` examples of
+    the training, in a new order each epoch; with uniform padding, examples of similar length share
+    a batch.
     """
 
     def order_of(epoch: int) -> np.ndarray:
@@ -164,7 +171,7 @@ def training_batches(
 
 def evaluation_order(examples: EncodedExamples) -> np.ndarray:
     """Return the order (N,) in which examples are evaluated: the longest first, which needs little
-    padding and shows at once whether they fit in memory; with fixed padding their own order.
+    padding and shows at once whether they fit in memory; with fixed padding, the order of the file.
     """
     if examples.padding == "fixed":
         return np.arange(len(examples))

@@ -23,7 +23,7 @@ from bert_gpu.finetune.tasks.problem_types import (
 from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
 
 CHUNK_ROWS = 8192
-FEW_ROWS = 100  # rows of which the cells are compared with FLAGS
+FEW_ROWS = 100  # number of rows whose cells are compared with FLAGS
 FLAGS = {"0", "1", "0.0", "1.0", "false", "true", "False", "True"}  # cells of one-hot columns
 IDS = ("id", "index")  # columns that number the examples
 
@@ -32,7 +32,8 @@ IDS = ("id", "index")  # columns that number the examples
 class Source:
     """The place of a split's examples: the rows of a file that belong to a Part.
 
-    stem: the split's name, or that of one of its files (dev_matched); it names results.
+    stem: the split's name, or the name of one of its files without ending (dev_matched), which
+    results are named after.
     """
 
     stem: str
@@ -42,8 +43,8 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """Consecutive examples. All lists have one entry for each example; cells: all cells of their
-    rows.
+    """Consecutive examples. All lists have one entry for each example; an entry of `cells` is the
+    list of all cells of the example's row.
     """
 
     lines: list[int]
@@ -58,13 +59,14 @@ class Loaded:
     """The examples of a Source, with the attributes that all tasks have.
 
     Attributes:
-      path: of the file. digest: SHA-256 of the file, "" before it is read. num_examples: N.
+      path: path of the file. digest: SHA-256 of the file, "" before it is read. num_examples: N.
       rows_per_example: rows of tokens that an example is encoded as.
-      has_pairs: whether they are pairs of texts. num_skipped: number of examples that were left
-        out; why_skipped: which ones. labels: the distinct ones of texts. warnings: messages on what
-        the user may not expect.
-      text_hashes: uint64 (N,), equal where the texts of examples are equal, in any order, whatever
-        their white space. label_hashes: the same for their labels, 0 without one.
+      has_pairs: whether the examples are pairs of texts. num_skipped: number of rows that were left
+        out; why_skipped: description of these rows. labels: the distinct labels of texts. warnings:
+        messages to the user about unusual data.
+      text_hashes: uint64 (N,), equal for examples with the same texts, in any order and with any
+        white space. label_hashes: uint64 (N,), equal for examples with the same labels; 0 for an
+        example without a label.
     """
 
     digest = ""
@@ -90,11 +92,15 @@ class Loaded:
         return self.num_examples
 
     def describe(self) -> str:
-        """Return which rows of which content they are, wherever the file lies."""
+        """Return a text that identifies the examples wherever their file lies: the file's name, its
+        digest and the range of rows.
+        """
         return f"{os.path.basename(self.path)} {self.digest[:12]}{self.source.part.describe()}"
 
     def fit_part(self, shares: Iterable[float]) -> None:
-        """Fit the Part of the source (tables.py) to the `share_of` of all rows."""
+        """Move the bounds of the source's Part (tables.py) so that no split is empty. shares: the
+        `share_of` of all rows.
+        """
         self.source = dataclasses.replace(self.source, part=self.source.part.fitted(shares))
 
     def check_some(self, count: int) -> None:
@@ -114,21 +120,21 @@ class Examples(Loaded):
     needed.
 
     Args of the constructor:
-      needs_label: False for a file to predict. classes: those of the training or the model, None
-        for a training file.
+      needs_label: False for a file to predict. classes: names of the classes of the training or of
+        the model, None for a training file.
 
     Attributes, beside those of Loaded:
-      header: names of the file's columns. names: of its classes in its schema. has_labels: whether
-        it has labels, some of which are among the classes.
-      label_names: the distinct cells with labels, in the order of their first row; label_lines: the
-        line of that row; label_sets: the labels in each of them.
-      label_codes: int32 (N,), indices into these, -1 without a label; None where the file has no
-        labels. left_out: the label cells of the rows that are left out.
+      header: names of the file's columns. names: names of the classes in the file's schema.
+        has_labels: whether the file has labels, at least one of which is among the classes.
+      label_names: the distinct cells that hold labels, in the order of their first rows;
+        label_lines: the lines of these rows; label_sets: the labels in each of these cells.
+      label_codes: int32 (N,), index of each example's cell in label_names, -1 without a label; None
+        where the file has no labels. left_out: the label cells of the rows that are left out.
 
     Raises:
-      UserError: a missing file or column, a row with the wrong number of columns, no UTF-8, no
-        rows; where labels are needed, none, or none of the classes; in training one that is not
-        among those of task or schema.
+      UserError: a file or column is missing, a row has the wrong number of columns, the file is not
+        UTF-8 or has no rows; labels are needed and there are none, or none is a class; in a
+        training, a label is none of those that the task or the schema names.
     """
 
     def __init__(
@@ -168,10 +174,10 @@ class Examples(Loaded):
         self._scan()
 
     def _only_to_train(self, column: int) -> frozenset[float]:
-        """Return the `share_of` texts that stay in the training wherever they would belong: the
-        highest one for each class without an example there.
+        """Return the shares (`share_of`) of texts that are trained on although they belong to
+        another split: for each class without a training example, the highest share of its texts.
 
-        column: index of the labels.
+        column: index of the column of labels.
         """
         cells: dict[str, float] = {}
         highest: dict[str, float] = {}
@@ -227,7 +233,7 @@ class Examples(Loaded):
             np.array(codes, int)
         ]
         hashes = [hash_of(*(str(number_in(x) or x) for x in one)) for one in self.label_sets]
-        self.label_hashes = np.array([*hashes, 0], np.uint64)[label_codes]  # the 0 for code -1
+        self.label_hashes = np.array([*hashes, 0], np.uint64)[label_codes]  # code -1 reads the 0
         blank = [cell for cell in lines if cell not in labels]
         has_label = label_codes >= 0
         self.label_codes = label_codes
@@ -274,8 +280,8 @@ class Examples(Loaded):
         self.warnings += () if is_expected else (f"{problem}; there are no metrics",)
 
     def _check_classes(self, classes: Collection[str], is_training: bool) -> None:
-        """Warn of labels that are none of the classes. Raises UserError where the training has one,
-        or an evaluation no other.
+        """Warn of labels that are not among the classes. Raises UserError where a training file has
+        such a label, or where a file to evaluate has no other labels.
         """
         lacking = {label: 0 for label in self.labels if label not in classes}
         sizes = np.bincount(self.label_codes[self.label_codes >= 0]).tolist()
@@ -330,7 +336,7 @@ class Examples(Loaded):
 
     def column(self, name: str) -> list[Any] | None:
         """Return a whole column, read anew: the entries of the list `name` (lines, ids, texts_a,
-        texts_b, labels) of all chunks, None where these have None.
+        texts_b, labels) of all chunks, None where it is None in the chunks.
         """
         parts = [getattr(chunk, name) for chunk in self.chunks()]
         return None if parts[0] is None else [value for part in parts for value in part]
@@ -360,8 +366,9 @@ def check_alike(task: TaskSpec, examples: Sequence[Loaded]) -> None:
 
 
 def check_header(table: Table, task: TaskSpec, needs_label: bool) -> None:
-    """Raise UserError with a remedy for a table without the columns of a task, where its first line
-    shows the cause: it is a row, or the table has single texts and the task is pairs.
+    """Raise UserError with a remedy for a table that lacks a task's columns, where its first rows
+    show the cause: the first line is a row and no header, the labels are columns of 0 and 1, or the
+    table has single texts and the task is pairs.
     """
     header = table.header
     if {task.text_a, task.label if needs_label else task.text_a} <= set(header):

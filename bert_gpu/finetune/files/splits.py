@@ -23,7 +23,7 @@ from bert_gpu.finetune.tasks.table import TaskSpec, find_folder, find_tables
 
 tf = LazyModule("tensorflow")
 
-# errors where other files are named, but neither this one nor a folder that may hold it
+# {split: error} where other splits have a file, but this one has neither a file nor --data_dir
 MISSING = dict(
     train="--train_file: there is no file to train on; name one, or its folder with --data_dir",
     dev="--dev_file: there is no file to evaluate on; name --dev_file or --dev_share, or the "
@@ -32,16 +32,16 @@ MISSING = dict(
 )
 
 NAMED = ("data_dir", "train_file", "dev_file", "test_file")  # settings that say where files are
-SPLIT = ("columns", "dev_share", "test_share")  # settings that say how they are read
+SPLIT = ("columns", "dev_share", "test_share")  # settings that say how files are read and split
 
 
 def with_data_of_run(config: FinetuneConfig, phases: Sequence[str], model: str) -> FinetuneConfig:
-    """Return a config that names no data with the data on which a model was trained; return it
-    unchanged where it names all that its phases read, or where the run of the model is not known.
+    """Return the config with the data files of the run that trained a model; return it unchanged
+    where it names data of its own, or where the model's run is not known.
 
     Args:
-      config: of an evaluation or a prediction. phases: its own (config.resolve_phases). model:
-        folder of the fine-tuned model; the run.json is read beside it.
+      config: settings of an evaluation or a prediction. phases: its phases, from
+        config.resolve_phases. model: folder of the fine-tuned model, beside which run.json lies.
 
     Raises:
       UserError: run.json cannot be read, or the data are not where the run read them.
@@ -76,15 +76,15 @@ def read_splits(
     phases: Sequence[str],
     labels: tuple[str, ...] | None = None,
 ) -> dict[str, list[Loaded]]:
-    """Return the examples of each phase (of the classes of the task type): one for each file of the
-    phase, such as MNLI's two dev files.
+    """Return {phase: list with the examples of each file of the phase}; MNLI has two dev files. The
+    task type decides on the class of the examples.
 
     Args:
-      phases: of config.resolve_phases. labels: names of the classes of a trained model; with a
-        training, the classes are those of its file.
+      phases: from config.resolve_phases. labels: names of the classes of a trained model; with a
+        training, the classes are read from the training file instead.
 
     Raises:
-      UserError: a file is missing, or as for the examples of the task type.
+      UserError: a file is missing, or the task type cannot read it as examples.
     """
     check_shares(config)
     examples: dict[str, list[Loaded]] = {}
@@ -95,7 +95,7 @@ def read_splits(
             task_type.open_examples(task, source, needs_label, labels)
             for source in find_sources(task, config, FILES[phase])
         ]
-        task = examples[phase][0].task  # with the separator of its labels
+        task = examples[phase][0].task  # reading the file sets task.separator
         if phase == "train":
             labels = task.labels or examples[phase][0].labels
     check_alike(task, [part for parts in examples.values() for part in parts])
@@ -106,8 +106,8 @@ def read_splits(
 
 
 def describe_overlap(train: Loaded, part: Loaded) -> tuple[str, ...]:
-    """Return a warning of the examples that have the same texts as examples of the training, if
-    any, and of those among them that have another label than each of these.
+    """Return a tuple of one warning: how many examples have the same texts as training examples,
+    and how many of these have another label there; () where no texts are the same.
     """
     is_same = np.isin(part.text_hashes, train.text_hashes)
     own, known = (3 * one.text_hashes + one.label_hashes for one in (part, train))
@@ -120,8 +120,8 @@ def describe_overlap(train: Loaded, part: Loaded) -> tuple[str, ...]:
 
 
 def find_sources(task: TaskSpec, config: FinetuneConfig, split: str) -> list[Source]:
-    """Return the sources of a split ("train", "dev" or "test"). Raises UserError when there are
-    none.
+    """Return the Source of each file of a split ("train", "dev" or "test"). Raises UserError when
+    there are none.
     """
     shares = dict(dev=config.dev_share, test=config.test_share)
     train_from = config.test_share + config.dev_share

@@ -1,10 +1,11 @@
 """Questions on contexts, in the JSON of SQuAD 1.1 and 2.0 as it is distributed, or in rows.
 
 Articles hold paragraphs, a paragraph a context and its questions; the answers of a question are
-parts of its context, with the place where each begins. In 2.0 a question may have none. A row is a
-question with its context, as in the `datasets` of Hugging Face; rows are "data", an array or lines.
-Places count the unit in which most of a file's answers are found, as not all tools count
-characters.
+parts of its context, with the place where each begins. In 2.0 a question may have none. The other
+form has rows, as the `datasets` of Hugging Face: a row is an object with a question and its
+context; the rows are the list "data", an array or the lines of the file. The place of an answer
+counts the unit (characters, UTF-16 units or bytes) in which most of a file's answers are found, as
+not all tools count characters.
 """
 
 import bisect
@@ -25,10 +26,10 @@ from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.text.formats.encodings import not_utf8
 
 EXAMPLE = '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": ""}]}]}]}'
-NEAR = 2  # characters that an answer may lie beside its answer_start
-MAX_LOST = 0.01  # share of a training file whose answers may not be in their contexts
-# units of the places of answers: a name, an encoding, the bytes of a unit in it, and the line
-# breaks that are counted in place of those of the context
+NEAR = 2  # number of characters by which an answer_start may be wrong
+MAX_LOST = 0.01  # share of a training file's questions whose answers may be lost
+# a unit in which the places of answers are counted: its name, an encoding, the bytes of a unit in
+# that encoding, and the line break that is counted for each line break of the context
 Unit = tuple[str, str, int, str]
 UNITS: list[Unit] = [
     (name + more, encoding, num_bytes, line_break)
@@ -43,17 +44,18 @@ UNITS: list[Unit] = [
         ("UTF-8 bytes", "utf-8", 1),
     )
 ]
-MAX_TELLING = 1000  # answers from which the unit is found
-LINES = re.compile(r"\s*\{.*\}\s*\n\s*\{")  # the beginning of a text with an object a line
+MAX_TELLING = 1000  # number of answers from which the unit is inferred
+LINES = re.compile(r"\s*\{.*\}\s*\n\s*\{")  # matches JSON with an object a line
 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
     """A question of a file.
 
-    context: index of its context. answers: their texts, () where the context has none; None where
-    the file has no "answers". start: character of the context at which the first answer begins,
-    None without one or where the file is not trained on.
+    context: index of the question's context. answers: the texts of its true answers, () for a
+    question without an answer; None where the file has no "answers". start: index of the character
+    of the context at which the first answer begins; None without an answer or where the file is not
+    trained on.
     """
 
     id: str
@@ -67,15 +69,15 @@ class Questions(Loaded):
     """The questions of one Source.
 
     Attributes, beside those of Loaded:
-      questions: those of a context together. has_labels: whether the file has the answers.
-        has_impossible: whether some question has no answer.
+      questions: the questions, with those on one context together. has_labels: whether the file
+        gives the answers to all questions. has_impossible: whether some question has no answer.
 
     In a training file, questions whose answer is empty or not at its place are left out, as in
-    Google's run_squad, and counted; more than MAX_LOST of them are an error.
+    Google's run_squad, and counted; a share of them above MAX_LOST is an error.
 
     Raises:
-      UserError: the file is missing, not JSON or not SQuAD's, two questions have the same id, no
-        question.
+      UserError: the file is missing, not JSON or not SQuAD's, two questions have the same id, or
+        there is no question.
     """
 
     has_pairs = True
@@ -122,7 +124,9 @@ class Questions(Loaded):
         )
 
     def _paragraphs(self, content: bytes) -> Iterator[tuple[str, list[Question]]]:
-        """Yield (context, questions) of each paragraph; their `start` is the number in the file."""
+        """Yield (context, questions) of each paragraph; the `start` of a question is still the
+        file's number, in the file's unit.
+        """
         try:
             text = content.decode("utf-8-sig")
             lines = ",\n".join(filter(str.strip, text.split("\n")))
@@ -141,8 +145,8 @@ class Questions(Loaded):
     def _inside(
         self, holder: Any, where: str, name: str, keys: Set[str]
     ) -> list[tuple[dict[str, Any], str]]:
-        """Return the `_entries` of a list in an object, or the object itself where it has one of
-        the keys of an entry and not the list.
+        """Return the `_entries` of the list `name` in `holder`; or `holder` as the only entry where
+        it lacks the list and has one of `keys`, the keys of an entry.
         """
         if isinstance(holder, dict) and name not in holder and keys & holder.keys():
             return [(holder, where)]
@@ -166,7 +170,7 @@ class Questions(Loaded):
         )
         if not answers and is_impossible is False:
             raise self._refused(where, "has no answers, and 'is_impossible' is false")
-        if self.is_training:  # an empty answer has no place
+        if self.is_training:  # training needs a place, and an empty answer has none
             answers = [
                 (answer, place)
                 for answer, place in answers
@@ -174,14 +178,16 @@ class Questions(Loaded):
             ] or answers
         texts = tuple(self._text(answer, place, "text") for answer, place in answers)
         start = None
-        if answers and self.is_training:  # only a training reads it
+        if answers and self.is_training:  # only a training reads answer_start
             start = answers[0][0].get("answer_start")
             if not isinstance(start, int) or start < 0:
                 raise self._refused(answers[0][1], "has no 'answer_start'")
         return dataclasses.replace(question, answers=texts, start=start)
 
     def _entries(self, holder: Any, where: str, name: str) -> list[tuple[dict[str, Any], str]]:
-        """Return each object of a list of objects with its place in the file."""
+        """Return (object, its place in the file, such as data[0]) for each entry of the list `name`
+        in `holder`.
+        """
         entries = holder.get(name) if isinstance(holder, dict) else None
         if not isinstance(entries, list):
             raise self._refused(where, f"has no list {name!r}")
@@ -201,8 +207,8 @@ class Questions(Loaded):
         return UserError(f"{where}{problem}", f"SQuAD's form is {EXAMPLE}", where=self.path)
 
     def _place(self) -> None:
-        """Set the `start` of each answer to its character; leave out questions whose answer is not
-        found.
+        """Convert the `start` of each question from the file's unit to a character of the context;
+        leave out questions whose answer is not found there.
         """
         answers = {
             one.id: (self.contexts[one.context], one.answers[0], one.start)
@@ -227,7 +233,7 @@ class Questions(Loaded):
     def _note_lost(self, lost: Sequence[Question], answer: str) -> None:
         """Record how many questions are left out. Raises UserError when they are too many.
 
-        answer: of the first one.
+        lost: the left-out questions. answer: the first question's answer.
         """
         first = lost[0]
         number = len(lost)
@@ -251,8 +257,8 @@ class Questions(Loaded):
 
 
 def as_rows(answers: Any) -> Any:
-    """Return the columns "text" and "answer_start", the form of the answers of a question in
-    Hugging Face's `datasets`, as a list of objects; anything else unchanged.
+    """Return the answers of a question as a list of objects where they are an object with the lists
+    "text" and "answer_start", as in Hugging Face's `datasets`; return anything else unchanged.
     """
     columns = isinstance(answers, dict) and list(answers.values())
     if columns and all(isinstance(column, list) for column in columns):
@@ -261,10 +267,10 @@ def as_rows(answers: Any) -> Any:
 
 
 def find_unit(answers: Sequence[tuple[str, str, int]]) -> Unit:
-    """Return the first of UNITS in which most answers begin where the file says.
+    """Return the unit in which most answers begin where the file says; on a tie the first of UNITS.
 
-    answers: (context, answer, its place in the file). The unit follows from contexts with other
-    characters than ASCII or with several lines.
+    answers: (context, answer, place of the answer in the file). Only contexts with several lines or
+    with characters beyond ASCII count, as the units agree in all others.
     """
     telling = [one for one in answers if not one[0].isascii() or "\n" in one[0]][:MAX_TELLING]
     return max(
@@ -277,7 +283,7 @@ def find_unit(answers: Sequence[tuple[str, str, int]]) -> Unit:
 
 
 def character_at(context: str, start: int, unit: Unit) -> int:
-    """Return the character of a context at a place in a unit."""
+    """Return the index of the character of a context that lies `start` units from its beginning."""
     _, encoding, num_bytes, line_break = unit
 
     def num_bytes_before(end: int) -> int:
@@ -291,8 +297,8 @@ def character_at(context: str, start: int, unit: Unit) -> int:
 
 
 def find_answer(context: str, answer: str, start: int) -> int | None:
-    """Return the character of a context at which an answer begins: `start`, or one at most NEAR
-    beside it; None when it is at none of them.
+    """Return the index of the character of a context at which an answer begins: `start`, or an
+    index at most NEAR away from it; None when the answer is at none of these places, or blank.
     """
     places = (start + shift for shift in sorted(range(-NEAR, NEAR + 1), key=abs))
     matches = (place for place in places if place >= 0 and context.startswith(answer, place))

@@ -1,10 +1,10 @@
 """Reads the tables of tasks (.tsv, .csv, .jsonl, .json and .parquet) row by row.
 
-A row is its cells as text. Columns of .tsv are separated by tabs, and quotes have no meaning unless
-the whole file shows that they enclose cells; .csv has commas and quotes (RFC 4180); a line of
-.jsonl, or an entry of the array of a .json, is an object, whose keys are the columns. A table is
-read in pieces, except for an array, so that its size does not matter, and again for what is written
-of it; a digest shows that it was the same each time.
+A row is read as the texts of its cells. Columns of .tsv are separated by tabs, and quotes have no
+meaning unless the whole file shows that they enclose cells; .csv has commas and quotes (RFC 4180);
+a line of .jsonl, or an entry of the array of a .json, is an object, whose keys are the columns. A
+table is read in pieces, except for a JSON array, so that its size does not matter. It is read again
+whenever its rows are needed; a digest shows that the file has not changed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ DIALECTS: dict[str, dict[str, Any]] = {
     "csv": dict(delimiter=",", strict=True),
     "quoted": dict(delimiter="\t", strict=True),  # a .tsv whose quotes enclose cells
 }
-# a cell in quotes, the characters that need quotes, a row of such cells and cells without quotes
+# regular expressions: a cell in quotes, the characters that need quotes, a cell with or without
+# quotes, a row of cells
 QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"')
 NEEDS_QUOTES = re.compile(r'["\t\r\n]')
 CELL = rf'(?:{QUOTED.pattern}|[^"\t\r\n]*)'
 QUOTED_ROW = re.compile(rf"{CELL}(?:\t{CELL})*[\r\n]*")
 QUOTES = "its quotes enclose cells, as in .csv, and are read so"
-SEPARATED = {"tsv": "tabs", "csv": "commas"}  # what separates their columns
-OTHER_DELIMITERS = {  # {delimiter that a header may have instead: remedy}
+SEPARATED = {"tsv": "tabs", "csv": "commas"}  # {ending: separator of the columns}
+OTHER_DELIMITERS = {  # {wrong delimiter in a header: remedy}
     ";": CONVERT,
     "|": CONVERT.replace(";", "|"),
     "\t": "name it .tsv",
@@ -63,16 +64,18 @@ class Table:
       path: of the file, whose format is that of `kind_of`.
       names: names of the columns of a .tsv or .csv without a header line; its first line is still a
         header if it has the names `expected`.
-      expected: names of columns. skips_broken: leaves out rows with another number of cells than
-        there are columns, instead of refusing them.
+      expected: names of columns by which a header line is recognised. skips_broken: whether rows
+        with more or fewer cells than there are columns are left out instead of refused.
 
     Attributes:
-      header: names of the columns. notes: (QUOTES,) for a .tsv whose quotes enclose cells, or ().
+      header: names of the columns. notes: remarks for the user: (QUOTES,) for a .tsv whose quotes
+        enclose cells, else ().
       digest: SHA-256 of the file, and num_skipped: broken rows, both known when `rows` has been
         read to its end; "" and 0 before.
 
     Raises:
-      UserError: no such file, not in its format, no row at all, other columns than `names`.
+      UserError: the file does not exist, is not in its format, has no row, or has another number of
+        columns than `names`.
     """
 
     def __init__(
@@ -158,7 +161,9 @@ class Table:
         return titles if self.is_headed else list(self.names)
 
     def _broken(self, line: int, num_cells: int) -> tuple[()]:
-        """Count a row with a wrong number of cells, or refuse it."""
+        """Count a row with a wrong number of cells as skipped, or raise UserError where rows may
+        not be skipped. num_cells: number of cells of the row.
+        """
         if not self.skips_broken:
             where = "the header" if self.is_headed else "its first line"
             raise UserError(
@@ -180,7 +185,8 @@ class Table:
             except (ValueError, RecursionError) as error:
                 raise self._refused(first, f"is not valid JSON ({str(error)[:60]})") from None
             for line, record in enumerate(value if self.kind == "json" else [value], first):
-                # an object of objects alone has columns, as pandas writes them
+                # a JSON object whose values are all objects is a table by columns, as pandas
+                # writes it
                 if not isinstance(record, dict) or all(
                     isinstance(x, dict) for x in record.values()
                 ):
@@ -224,8 +230,9 @@ class Table:
 
 
 def are_enclosing(path: str) -> bool:
-    """Return whether the quotes of a .tsv enclose cells: there are no others, all rows have the
-    same number of cells, and some of the cells need their quotes, or all of the header have them.
+    """Return whether the quotes of a .tsv enclose cells: no quote stands elsewhere, all rows have
+    the same number of cells, and either some cell needs its quotes or all cells of the header have
+    quotes.
     """
     row = ""
     widths: set[int] = set()
@@ -246,8 +253,8 @@ def are_enclosing(path: str) -> bool:
 
 
 def check_delimiter(path: str, line: str, kind: str) -> None:
-    """Raise UserError when a header of one column seems to have another delimiter than its
-    table.
+    """Raise UserError when a header of one column seems to have another delimiter than the file's
+    format.
     """
     delimiter = next((delimiter for delimiter in OTHER_DELIMITERS if delimiter in line), None)
     if delimiter is not None:
@@ -261,8 +268,8 @@ def check_delimiter(path: str, line: str, kind: str) -> None:
 
 
 def settled_digest(path: str, digest: hashlib._Hash, before: str) -> str:
-    """Return the hexadecimal digest of a whole file that has been read. before: the one of the last
-    time, or "". Raises UserError when they differ.
+    """Return the hexadecimal digest of a whole file that has been read. before: the digest from the
+    last reading, or "". Raises UserError when the two digests differ.
     """
     current = digest.hexdigest()
     if before not in ("", current):
@@ -271,8 +278,8 @@ def settled_digest(path: str, digest: hashlib._Hash, before: str) -> str:
 
 
 def kind_of(path: str) -> str:
-    """Return one of ENDINGS, or json (an array): the ending of a path or, where that is another,
-    the format that its first line has.
+    """Return the format of a table, one of ENDINGS or "json" (an array): by the ending of its path
+    or, where that does not tell, by the beginning of the file.
     """
     ending = str(path).rpartition(".")[2].lower()
     if ending in ENDINGS:
@@ -287,15 +294,16 @@ def kind_of(path: str) -> str:
 
 
 def class_names(path: str, column: str) -> tuple[str, ...]:
-    """Return the names of the classes that the numbers in a column of a .parquet, or in its lists,
-    stand for, as the `datasets` of Hugging Face note them in its schema; () without such a note.
+    """Return the class names that stand for the numbers in a column of a .parquet, or in the
+    column's lists, as Hugging Face's `datasets` notes them in the file's schema; () where the
+    schema has none.
     """
     from pyarrow import parquet
 
     noted = (parquet.read_schema(path).metadata or {}).get(b"huggingface", b"{}")
     try:
         feature = json.loads(noted)["info"]["features"][column]
-        while isinstance(feature, list) or "feature" in feature:  # a list: take its entries'
+        while isinstance(feature, list) or "feature" in feature:  # a list: look at its entries
             feature = feature[0] if isinstance(feature, list) else feature["feature"]
         return tuple(map(str, feature["names"]))
     except (ValueError, LookupError, TypeError, RecursionError):
@@ -312,7 +320,7 @@ def as_text(value: object) -> str:
 
 
 def read_pieces(path: str, digest: hashlib._Hash) -> Iterator[bytes]:
-    """Yield the bytes of a file in pieces, which also go into a hash. Raises UserError when it
+    """Yield the bytes of a file in pieces, and add them to a hash. Raises UserError when the file
     cannot be read, or is an archive.
     """
     files.check_regular(path)
@@ -332,9 +340,9 @@ def read_pieces(path: str, digest: hashlib._Hash) -> Iterator[bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The rows of a table that belong to a split: "test" has those whose `share_of` is below
-    test_to, "train" those from train_from on and those whose number is in train_only, "dev" the
-    others. split: None = all rows.
+    """The rows of a table that belong to a split: to "test", rows whose `share_of` is below
+    test_to; to "train", rows whose `share_of` is at least train_from or is in train_only; to "dev",
+    all others. split: name of the split, None for all rows.
     """
 
     split: str | None = None
@@ -351,9 +359,9 @@ class Part:
         return "test" if share < self.test_to else "dev"
 
     def fitted(self, shares: Iterable[float]) -> Part:
-        """Return the Part with bounds moved up where "test" or "dev" would have none of a table's
-        texts, so that it has the next one, unless nothing would be left to train on. shares: the
-        `share_of` of all rows.
+        """Return the Part with its bounds moved up so that neither "test" nor "dev" is empty: a
+        split without texts gets the text with the next higher share, unless that would leave
+        nothing to train on. shares: the `share_of` of all rows.
         """
         texts = sorted(set(shares))
         begin = 0
@@ -365,7 +373,9 @@ class Part:
         return dataclasses.replace(self, test_to=bounds[0], train_from=bounds[1])
 
     def describe(self) -> str:
-        """Return the range of `share_of` of its rows, "" for all rows."""
+        """Return, as text, the range of `share_of` that the Part's rows have, such as ", share 0 to
+        0.1"; "" for all rows.
+        """
         if self.split is None:
             return ""
         bounds = (0.0, self.test_to, self.train_from, 1.0)

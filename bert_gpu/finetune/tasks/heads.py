@@ -25,9 +25,9 @@ MASKED_SCORE = -1e9  # the score of a token that cannot be chosen
 class Head(typing.NamedTuple):
     """The head of a task.
 
-    name: its row in interop.heads.HEADS. architecture: the class of transformers that has it.
-    logits: function of (weights, batch, encoder, dtype, seed) -> scores of each row, (B, ...); seed
-    None switches dropout off.
+    name: key of the head in interop.heads.HEADS. architecture: name of the class of Hugging Face's
+    transformers that has the head. logits: function of (weights, batch, encoder, dtype, seed) ->
+    scores of each row, (B, ...); seed None switches dropout off.
     """
 
     name: str
@@ -36,8 +36,8 @@ class Head(typing.NamedTuple):
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """Beginnings of the names of its weights, and of those of the heads that it computes
-        through.
+        """Beginnings of the names of the head's weights, and of the weights of other heads that it
+        uses.
         """
         return ARCHITECTURES[self.architecture].prefixes
 
@@ -53,8 +53,8 @@ def class_logits(
     dtype: tf.DType,
     seed: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Return the scores of the classes, (B, C), in the compute dtype. The sentence vector has the
-    dropout of the hidden states, as in Google's BERT.
+    """Return the scores of the classes, (B, C), in the compute dtype. Dropout with
+    hidden_dropout_prob applies to the sentence vector, as in Google's BERT.
     """
     config = encoder.config
     hidden = encoder.encode(

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 class Evaluated:
     """The outputs of a model for the examples of a file.
 
-    examples: those of the file, of the class that the task type reads. problem_type: of the class
-    that the task type makes. labels: names of the classes. outputs: those of the problem type for
-    all rows.
+    examples: the file's examples, from TaskType.open_examples. problem_type: from
+    TaskType.make_problem_type. labels: names of the classes. outputs: the problem type's outputs
+    for all rows.
     """
 
     settings: FinetuneSettings
@@ -73,15 +73,16 @@ class TaskType(typing.Protocol):
         """
 
     def defaults(self, examples: Any) -> dict[str, Any]:
-        """Return the defaults of those fields of TokenConfig with which a model is trained and must
-        be used. examples: those of the training, or else others of the task.
+        """Return {field: default} of the fields of TokenConfig whose values in the training a model
+        must be used with. examples: the training examples or, without a training, examples to
+        evaluate or predict.
         """
 
     def make_problem_type(
         self, settings: FinetuneSettings, task: TaskSpec, labels: tuple[str, ...], examples: Any
     ) -> ProblemType:
-        """Return the problem type with the losses that the settings name. examples: those of the
-        training, None without one.
+        """Return the problem type, with the loss that the settings describe. examples: the training
+        examples, None without a training.
         """
 
     def encode(
@@ -93,12 +94,12 @@ class TaskType(typing.Protocol):
         max_seq_length: int,
         folder: str,
     ) -> EncodedExamples:
-        """Return the rows of examples, of each example as many as their rows_per_example; with
-        several, batches are (B, R, S). folder: as for disk_array.DiskArray.
+        """Return the examples as encoded rows, R = rows_per_example for each example; where R is
+        above 1, batches have the shape (B, R, S). folder: as for disk_array.DiskArray.
         """
 
     def describe(self, examples: Any, rows: EncodedExamples) -> str:
-        """Return the sizes of examples and rows, for the log."""
+        """Return a text with the numbers of examples and rows, for the log."""
 
     def metric_names(
         self, task: TaskSpec, problem_type: Any, labels: tuple[str, ...]
@@ -109,10 +110,10 @@ class TaskType(typing.Protocol):
         """Return the metrics of examples with labels by name; None where one is not defined."""
 
     def after_evaluation(self, output_dir: str, evaluated: Evaluated) -> None:
-        """Write what a finished evaluation leaves beside its metrics."""
+        """Write the files that an evaluation leaves beside its metrics, such as pictures."""
 
     def write(self, output_dir: str, evaluated: Evaluated) -> str:
-        """Write the predictions; return the path of the file that one reads first."""
+        """Write the predictions; return the path of the main file."""
 
 
 def open_task_type(task: TaskSpec) -> TaskType:
@@ -121,8 +122,8 @@ def open_task_type(task: TaskSpec) -> TaskType:
 
 
 def check_texts_only(settings: FinetuneSettings, task_name: str) -> None:
-    """Raise UserError for settings that only classifiers of texts have; those that a recipe has set
-    are ignored.
+    """Raise UserError for settings that only classifiers of texts have; settings that a recipe has
+    set are ignored.
     """
     for config, name in (
         (settings.run, "pictures"),

@@ -1,7 +1,7 @@
 """Labels in the cells of a column: which labels a cell holds, and which cells hold none.
 
 A cell with several labels is a list, as JSON, Python or NumPy write it, or has a separator between
-its labels, which is chosen by the whole column.
+its labels; the separator is inferred from the whole column.
 
 A row without a label holds one of BLANK, or -1 where the labels are not all numbers or the classes
 have names: among numbers -1 is a class, as in -1, 0, 1 for sentiment.
@@ -21,7 +21,8 @@ from bert_gpu.finetune.tasks.problem_types import SEPARATOR, are_numbers, plain_
 BLANK = ("", "-", "nan")  # cells without a label, in lower case
 MINUS_ONE = "-1"
 SEPARATORS = (";", "|", SEPARATOR)
-# a string or a number of a Python list, tuple or set, or of a NumPy array, which has no commas
+# matches a string or a number in a Python list, tuple or set, or in a NumPy array, which has no
+# commas between its entries
 ITEM = r"'(?:[^'\\]|\\.)*'|" + r'"(?:[^"\\]|\\.)*"|-?\d+\.?\d*'
 LIST = re.compile(rf"(?s)[\[({{]\s*(?:(?:{ITEM})(?:[\s,]+(?:{ITEM}))*)?[\s,]*[\])}}]")
 ONE_HOT = re.compile(r"(?i)\[?\s*(?:(?:[01]\.?0*|true|false)(?:[\s,;|]+|(?=\])|$)){2,}\]?")
@@ -34,15 +35,15 @@ def read_labels(
     names: Sequence[str] = (),
     may_lack: bool = False,
 ) -> dict[str, tuple[str, ...]]:
-    """Return the labels of each of the cells that hold labels. Where a cell may hold several, an
-    empty cell holds none of them, which is an answer, too.
+    """Return {cell: its labels} of the cells that hold labels. In a task with several labels an
+    example, an empty cell is among them: it says that no label applies.
 
     Args:
-      cells: all distinct cells of a file. classes: those of the training or the model, None where
-        they follow from these cells.
-      names: names in the schema of the file for the classes 0, 1 and so on; a model whose classes
-        are other numbers was trained without them.
-      may_lack: whether a file in which all cells are -1 or blank has no labels.
+      cells: all distinct cells of a file. classes: names of the classes of the training or the
+        model, None where they follow from these cells.
+      names: names in the schema of the file for the classes 0, 1 and so on; ignored where the
+        model's classes are other numbers, as it was then trained without names.
+      may_lack: whether a file whose cells are all -1 or blank counts as a file without labels.
     """
     known = frozenset(map(plain_label, classes or task.labels or ()))
     are_indices = bool(known) and are_numbers(known) and not known <= set(names)
@@ -90,9 +91,9 @@ def listed_labels(cell: str) -> list[str] | None:
 
 
 def with_separator(task: table.TaskSpec, cells: Iterable[str]) -> table.TaskSpec:
-    """Return the task with a separator: its own or, of those that occur in the cells of the column,
-    the one whose parts repeat most; where some cells are lists, one that is in none of their
-    labels.
+    """Return the task with the separator of labels in a cell: its own or, of SEPARATORS, one that
+    occurs in the column, in no label of a cell that is a list, and whose parts repeat most; earlier
+    conditions count more.
     """
     if task.kind != "multilabel" or task.separator is not None:
         return task
@@ -116,7 +117,7 @@ def check_cells(path: str, lines: Mapping[str, int], labels: Sequence[str]) -> l
     """Raise UserError for cells with several labels that are one-hot vectors, or lists that cannot
     be read. Return the labels that contain a separator.
 
-    lines: {cell: its first line} of a training file. labels: those in it.
+    lines: {cell: its first line} of a training file. labels: the labels in that file.
     """
     cells = [cell for cell in lines if cell.lower() not in BLANK]
     sizes = {len(re.split(r"[\s,;|]+", cell.strip("[ ]"))) for cell in cells}

@@ -5,8 +5,8 @@ labels are equal, F1 when a class does not occur, a correlation with a constant)
 1. SciPy and scikit-learn compute correlations, F1 and areas.
 
 A target may be a label that the model lacks: a class of C or more, or a column after the first C of
-several labels. No output is right there; loss and ROC-AUC, which need its probability, leave it
-out.
+several labels. Any prediction for it counts as wrong; loss and ROC-AUC, which need the label's
+probability, leave it out.
 """
 
 import functools
@@ -31,7 +31,7 @@ def f1(probabilities: np.ndarray, labels: np.ndarray, positive: int = 1) -> floa
     """Return the F1 of the class `positive` for two classes; for more, the unweighted mean over the
     classes, including those that the model lacks.
 
-    None when no example has the label of a class that it averages.
+    None when a class that is scored has no example.
     """
     if probabilities.shape[1] == 2:
         return _f1(probabilities, labels, [positive])
@@ -39,8 +39,8 @@ def f1(probabilities: np.ndarray, labels: np.ndarray, positive: int = 1) -> floa
 
 
 def f1_of_classes(probabilities: np.ndarray, labels: np.ndarray) -> float | None:
-    """Return the unweighted mean of the F1 of every class ("macro"), also for two; None as for
-    `f1`.
+    """Return the unweighted mean of the F1 of every class ("macro"), also for two classes; None
+    when a class has no example.
     """
     return _f1(probabilities, labels, np.union1d(np.arange(probabilities.shape[1]), labels))
 
@@ -57,8 +57,9 @@ def _f1(
 
 
 def auc(probabilities: np.ndarray, labels: np.ndarray) -> float | None:
-    """Return the area under the ROC curve: for two classes that of either, which are equal; for
-    more the unweighted mean over each class against the rest. None unless every class occurs.
+    """Return the area under the ROC curve: for two classes the area of either, as both are equal;
+    for more the unweighted mean of the areas of each class against the rest. None unless every
+    class has an example.
     """
     num_classes = probabilities.shape[1]
     probabilities = probabilities[labels < num_classes]
@@ -82,9 +83,9 @@ def matthews(probabilities: np.ndarray, labels: np.ndarray) -> float | None:
 
 
 def loss(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """Return the mean loss: for classes and for several labels an example the cross-entropy in
-    nats, for numbers the squared error. It is not scikit-learn's log_loss, which is clipped at 36
-    and so differs from the training loss.
+    """Return the mean loss: the cross-entropy in nats for one class or several labels an example,
+    the squared error for numbers. scikit-learn's log_loss is not used: it is clipped at 36, and so
+    differs from the training loss.
     """
     targets = np.asarray(targets)
     if targets.ndim == 1 and np.issubdtype(targets.dtype, np.floating):
@@ -100,7 +101,8 @@ def loss(outputs: np.ndarray, targets: np.ndarray) -> float:
 
 def correlation(values: np.ndarray, targets: np.ndarray, name: str) -> float | None:
     """Return Pearson's ("pearsonr") correlation of predicted and true numbers, or Spearman's
-    ("spearmanr") of their ranks, ties at their mean rank; None when either are all equal.
+    ("spearmanr") of their ranks, ties at their mean rank; None when all predicted or all true
+    numbers are equal.
     """
     values = np.asarray(values[:, 0], np.float64)
     targets = np.asarray(targets, np.float64)
@@ -117,8 +119,8 @@ def exact_match(probabilities: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _decisions(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return which labels are predicted, bool (N, columns of the labels); False for those that the
-    model lacks.
+    """Return whether each label is predicted for each example, bool (N, number of columns of the
+    labels); False for a label that the model lacks.
     """
     return np.pad(probabilities > 0.5, [(0, 0), (0, labels.shape[1] - probabilities.shape[1])])
 
@@ -155,11 +157,13 @@ def compute_metrics(
     names: Sequence[str] = ("accuracy", "f1", "auc", "loss"),
     positive: int = 1,
 ) -> dict[str, float | None]:
-    """Return the metrics `names`; None where one is not defined. positive: the class of F1, of two.
+    """Return {name: value} of the metrics `names`; None for a metric that is not defined. positive:
+    index of the class whose F1 is reported, of two classes.
 
     Args:
-      outputs: the `outputs` of a problem type, float (N, C); rows of a classifier's sum to 1.
-      targets: its `targets`: int (N,), float (N,), or 0 and 1 (N, C).
+      outputs: the outputs of a problem type, float (N, C); a classifier's rows sum to 1.
+      targets: the targets of the problem type: int (N,) for classes, float (N,) for numbers, 0 and
+        1 (N, C) for several labels.
     """
     outputs = np.asarray(outputs)
     targets = np.asarray(targets)

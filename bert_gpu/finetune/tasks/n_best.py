@@ -1,8 +1,8 @@
 """The best answers to questions, from the scores of the tokens of their rows.
 
-As in Google's run_squad the candidates are pairs of the best first and last tokens of each row,
-each token in the row that shows most of its context. Unlike there, the characters of each token are
-known (offsets.py), so that answers are cut out of the context itself.
+As in Google's run_squad the candidates are pairs of the best first and last tokens of each row; a
+first token counts in the row that shows most of its context. Unlike in run_squad, the characters of
+each token are known (offsets.py), so that answers are cut out of the context itself.
 
 Legend: R rows, T tokens of a row, K best tokens of a row, P pairs.
 """
@@ -27,8 +27,9 @@ NO_ANSWER = 0  # index of the token, [CLS], that stands for no answer
 
 
 class Best(typing.NamedTuple):
-    """The best scores of a row: its K best first and last tokens, the best first, with their
-    scores, and the score of no answer as first and as last; float64.
+    """The K best first tokens (starts) and last tokens (ends) of a row, the best first, with their
+    scores, and the scores of [CLS], which stands for no answer, as first and as last; scores are
+    float64.
     """
 
     starts: np.ndarray
@@ -39,7 +40,9 @@ class Best(typing.NamedTuple):
 
 
 def best_of(scores: np.ndarray, number: int) -> Best:
-    """Return the `number` best tokens of a row by their scores (T, 2); of equals the first."""
+    """Return the `number` best first and last tokens of a row. scores: (T, 2), of each token as
+    first and as last. Of tokens with equal scores the earlier one comes first.
+    """
     order = np.argsort(-scores, axis=0, kind="stable")[:number]
     best = np.take_along_axis(scores, order, 0)
     null = tuple(scores[NO_ANSWER].tolist())
@@ -47,11 +50,11 @@ def best_of(scores: np.ndarray, number: int) -> Best:
 
 
 class Predicted(typing.NamedTuple):
-    """The predictions for questions, by the id of the question.
+    """The predictions for questions; the keys are the questions' ids.
 
-    answers: text, "" for no answer. n_best: list of {"text", "probability", "start_logit",
-    "end_logit"}, the best first. null_odds: the score of no answer less that of the best answer;
-    None where every question has an answer.
+    answers: {id: text, "" for no answer}. n_best: {id: list of {"text", "probability",
+    "start_logit", "end_logit"}, the best first}. null_odds: {id: score of no answer minus that of
+    the best answer}; None where every question has an answer.
     """
 
     answers: dict[str, str]
@@ -60,7 +63,9 @@ class Predicted(typing.NamedTuple):
 
 
 def predict(evaluated: Evaluated) -> Predicted:
-    """Return the predictions for the questions of a file, whose outputs are a list of R Best."""
+    """Return the predictions for the questions of a file. The outputs of `evaluated` are a list of
+    one Best for each row.
+    """
     examples, rows, outputs = evaluated.examples, evaluated.rows, evaluated.outputs
     problem_type, tokens = evaluated.problem_type, evaluated.settings.tokens
     predicted = Predicted({}, {}, {} if problem_type.allows_none else None)
@@ -86,8 +91,9 @@ def predict(evaluated: Evaluated) -> Predicted:
 
 
 class Pairs(typing.NamedTuple):
-    """Possible answers to a question: their first characters, the ends after their last ones, and
-    their scores, (P,) each, in the order of rows and of their best tokens.
+    """Possible answers to a question: the character of the context at which each begins, the one
+    before which it ends, and the scores of its first and last token; (P,) each, in the order of
+    rows and of their best tokens.
     """
 
     begins: np.ndarray
@@ -104,11 +110,12 @@ def candidates(
     tokens: TokenConfig,
 ) -> Pairs:
     """Return the pairs of a question's best tokens that may be an answer: inside the context, in
-    order, at most --max_answer_length tokens long, the first one in the row that shows most of its
-    context.
+    order, at most --max_answer_length tokens long, with the first token in the row that shows most
+    of that token's context.
 
     Args:
-      index: of the question. of_question: its rows. outputs: those of all R rows.
+      index: index of the question. of_question: indices of its rows. outputs: a Best for each of
+        all R rows.
     """
     origin = rows.origin
     parts: list[tuple[np.ndarray, ...]] = []
@@ -134,8 +141,9 @@ def candidates(
 def n_best(
     context: str, pairs: Pairs, problem_type: Answers, null: tuple[float, float]
 ) -> list[dict[str, Any]]:
-    """Return the best answers of different texts, at most n_best_size of them, in the form of
-    Predicted.n_best; with allows_none also no answer, "". null: its scores as first and as last.
+    """Return the best answers with different texts, at most n_best_size, as Predicted.n_best has
+    them for a question; where a question may have no answer, also the entry "". null: the scores of
+    no answer as first and as last.
     """
     begins, ends, start_scores, end_scores = (values.tolist() for values in pairs)
     texts = [context[begin:end] for begin, end in zip(begins, ends, strict=True)]

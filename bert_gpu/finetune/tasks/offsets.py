@@ -1,11 +1,11 @@
-"""The characters of a text that each of its pieces is made of.
+"""Finds the characters of a text that each of its pieces stands for.
 
 A tokenizer's cleaning may change the length of a text. SentencePiece and the tokenizers of Hugging
 Face's library report offsets themselves. For WordPiece the text is first cut into Google's words
 (white space, punctuation, Chinese characters; text/tokenizers/basic.py), whose characters are
-known, and a word of several pieces character by character. The pieces themselves are those of the
-whole text: where cutting at punctuation would change them (a sigma before an apostrophe),
-`places_between_spaces` finds theirs.
+known; inside a word of several pieces, the characters of the pieces are counted. The pieces
+themselves come from tokenizing the whole text: where cutting at punctuation would change the pieces
+(a sigma before an apostrophe), `places_between_spaces` finds their characters.
 
 Legend: T pieces of a text.
 """
@@ -19,12 +19,14 @@ import numpy as np
 from bert_gpu.text.tokenizers import basic
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
-SPACE, SINGLE, LETTER = " ", ".", "a"  # the kinds of characters
-WORD = "a+|[.]"  # the kinds of a word's characters
+SPACE, SINGLE, LETTER = " ", ".", "a"  # each kind of characters is written as one character
+WORD = "a+|[.]"  # matches the kinds of a word's characters
 
 
 def kind_of(code: int) -> str:
-    """Return SPACE, SINGLE (a word of its own) or LETTER (also for what cleaning removes)."""
+    """Return the kind of the character with a code point: SPACE, SINGLE (a word of its own) or
+    LETTER (also for a character that cleaning removes).
+    """
     cleaned = basic.clean(code)
     if cleaned == " ":
         return SPACE
@@ -46,7 +48,7 @@ def locate_pieces(
     tokenizer: Tokenizer, texts: list[str]
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Return (ids, begins, ends), int32 (T,), of each text: its pieces and the characters, from
-    `begin` to before `end`, that each stands for.
+    `begin` to before `end`, that each piece stands for.
     """
     whole, whole_splits = tokenizer.tokenize(texts)
     if hasattr(tokenizer, "locate"):
@@ -88,8 +90,9 @@ def places_of(
     ids: np.ndarray,
     bounds: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (begins, ends) of the pieces of a text's words. bounds: of each word among the
-    pieces.
+    """Return (begins, ends): the characters of a text that each piece of its words stands for.
+    spans: (begin, end) of each word in the text. bounds: indices of each word's first piece, then
+    the number of pieces.
     """
     counts = np.diff(bounds)
     limits = np.array(spans, np.int32).reshape(-1, 2)
@@ -108,8 +111,8 @@ def places_of(
 def places_in_word(
     tokenizer: Tokenizer, word: str, ids: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return (begins, ends) of the pieces of one word; None when their letters are not those of the
-    word, as of [UNK].
+    """Return (begins, ends): the characters of one word that each of its pieces stands for; None
+    when the pieces do not spell the word, as [UNK] does not.
     """
     casing = (tokenizer.do_lower_case, tokenizer.strip_accents)
     letters = ["".join(parts) for parts in basic.split_words(list(word), *casing)]
@@ -119,16 +122,17 @@ def places_in_word(
     owners = np.repeat(np.arange(len(word)), [len(letter) for letter in letters])
     lasts = np.cumsum([len(piece) for piece in pieces])
     begins = owners[np.append(0, lasts[:-1])]
-    # what cleaning removes, such as a combining accent, belongs to the letter before it
+    # a character that cleaning removes, such as an accent, belongs to the letter before it
     return begins, np.maximum(owners[lasts - 1] + 1, np.append(begins[1:], len(word)))
 
 
 def places_between_spaces(
     tokenizer: Tokenizer, text: str, ids: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (begins, ends) of the pieces of a text that are not those of its words alone. Between
-    two spaces, these are the offsets of the words' own pieces if these match the pieces of the
-    whole text, or else the whole stretch between the spaces; if even its pieces differ, the whole
+    """Return (begins, ends): the characters of a text that each piece stands for, where its words,
+    tokenized alone, give other pieces. Each stretch between two spaces is tokenized alone, too.
+    Where its words give its pieces, these have their own characters; else each has the whole
+    stretch. Where even the stretches give other pieces than the text, each piece has the whole
     text.
     """
     limits = spans_of(text, "[a.]+")

@@ -41,8 +41,8 @@ def draw(
     Args:
       stem: name of the file without ending, which begins the names of the pictures. labels: names
         of the classes.
-      outputs, targets: those of the problem type, float64 (N, C) and (N,), or (N, C) for several
-        labels. Classes that the model lacks are left out.
+      outputs, targets: the problem type's outputs, float64 (N, C), and targets, (N,), or (N, C) for
+        several labels. Examples whose class the model lacks are left out.
     """
     folder = os.path.join(output_dir, FOLDER)
     if task.kind == "regression":
@@ -67,8 +67,8 @@ def draw(
 
 
 def new_figure(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
-    """Return a figure and its axes with a title. It is not made by pyplot, which would keep it in
-    memory.
+    """Return a figure and its axes with a title. The figure is not made by pyplot, which would keep
+    every figure in memory.
     """
     from matplotlib.figure import Figure
 
@@ -79,8 +79,8 @@ def new_figure(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
 
 
 def confusion(labels: Sequence[str], predictions: np.ndarray, targets: np.ndarray) -> Figure:
-    """Draw the numbers of examples by true and predicted class, shaded by their share of the
-    row.
+    """Draw the confusion matrix: the number of examples of each true class (row) and predicted
+    class (column), shaded by its share of the row.
     """
     counts = count_pairs(len(labels), predictions, targets)
     figure, axes = new_figure("Confusion", "predicted", "true")
@@ -105,8 +105,8 @@ def count_pairs(num_classes: int, predictions: np.ndarray, targets: np.ndarray) 
 
 
 def roc(labels: Sequence[str], outputs: np.ndarray, one_hot: np.ndarray) -> Figure:
-    """Draw a curve for each class against the rest, for two classes of the second alone; classes
-    without an example, or with all of them, have none.
+    """Draw the ROC curve of each class against the rest, of two classes only that of the second; a
+    class that no example or every example has gets no curve.
     """
     from sklearn.metrics import auc, roc_curve
 
@@ -123,7 +123,9 @@ def roc(labels: Sequence[str], outputs: np.ndarray, one_hot: np.ndarray) -> Figu
 
 
 def reliability(outputs: np.ndarray, targets: np.ndarray) -> Figure:
-    """Draw the share of right predictions by confidence, and the number of predictions with it."""
+    """Draw the share of right predictions in each bin of confidence; the size of a point shows the
+    number of predictions in the bin.
+    """
     figure, axes = new_figure("Reliability", "confidence", "share that is right")
     confidence, right, number = calibration(outputs, targets)
     error = np.sum(number * np.abs(right - confidence)) / number.sum()
@@ -135,8 +137,8 @@ def reliability(outputs: np.ndarray, targets: np.ndarray) -> Figure:
 
 
 def calibration(outputs: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Return (mean confidence, share that is right, number of predictions) of each bin of
-    confidence that has any, each (K,).
+    """Return (mean confidence, share of right predictions, number of predictions), (K,) each, of
+    the K bins of confidence that hold predictions.
     """
     confidence = outputs.max(-1)
     right = np.argmax(outputs, -1) == targets

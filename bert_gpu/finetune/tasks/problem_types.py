@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 tf = LazyModule("tensorflow")
 heads = LazyModule("bert_gpu.finetune.tasks.heads")
 
-NEGATION = "(not|non|no|nt|un|in|im|il|ir|dis|without)"  # before the name that it negates
+NEGATION = "(not|non|no|nt|un|in|im|il|ir|dis|without)"  # a prefix that negates a name
 NEGATIVE = "no|not|none|false|negative|without"  # names that negate any other
-SEPARATOR = ","  # the default between the labels in a cell
+SEPARATOR = ","  # default separator of the labels in a cell
 
 
 class ProblemType:
-    """The interface of a problem type, with the defaults of those of texts.
+    """The interface of a problem type, with the defaults of problems on whole texts.
 
-    config_name: its name in config.json of Hugging Face, None where it has none. target: the name
-    of the targets in a batch. note_fields: those of its fields that are also fields of
-    start.TaskNotes. class_weights, positive_label: as for Classification.
+    config_name: its name in Hugging Face's config.json, None where that has no name for it. target:
+    key of the targets in a batch. note_fields: names of its fields that start.TaskNotes has, too.
+    class_weights, positive_label: as for Classification.
     """
 
     config_name: str | None = None
@@ -51,52 +51,55 @@ class ProblemType:
 
     @property
     def head(self) -> Head:
-        """The head whose scores it reads."""
+        """The head whose scores the problem type reads."""
         return heads.CLASSIFIER
 
     @property
     def notes(self) -> dict[str, str]:
-        """Values of the `note_fields` that are not None, by name."""
+        """The `note_fields` that are not None, as {name: value}."""
         return {name: x for name in self.note_fields if (x := getattr(self, name)) is not None}
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each row, float32 (B,), from its scores and targets, (B, ...)."""
 
     def weights(self, targets: Tensor) -> Tensor:
-        """Return the number that each row adds to the count of the loss, float32 (B,); here 1."""
+        """Return the weight of each row in the mean loss, float32 (B,); by default 1."""
         return tf.ones_like(targets, tf.float32)
 
     def outputs(self, logits: np.ndarray) -> np.ndarray:
-        """Return the outputs of examples from their scores, (N, ...); here the scores."""
+        """Return the outputs of examples from their scores, (N, ...); by default the scores
+        themselves.
+        """
         return logits
 
     def row_outputs(self, logits: np.ndarray, batch: Mapping[str, np.ndarray]) -> list[Any]:
-        """Return what an evaluation keeps of the scores of each row, (B, ...): a list of B arrays.
-        batch: as `encoded.make_batch` returns it.
+        """Return a list of B arrays: the part of each row's scores, (B, ...), that an evaluation
+        keeps; by default all. batch: as `encoded.make_batch` returns it.
         """
         return list(logits)
 
     def find_labels(self, examples: Examples) -> tuple[str, ...]:
-        """Return the labels of the training examples, in order. Raises UserError for a single
-        one.
+        """Return the distinct labels of the training examples, in the order of the logits. Raises
+        UserError when there is only one.
         """
         return find_classes(examples, examples.labels, examples.names)
 
     def join_rows(self, rows: Sequence[Any]) -> Any:
         """Return the outputs of all examples, in their order, from the `row_outputs` of each row.
 
-        They are computed in float64, so that even a very unlikely class has a probability above 0.
+        Outputs are computed in float64, so that even a very unlikely class has a probability above
+        0.
         """
         return self.outputs(np.stack(rows).astype(np.float64))
 
 
 @dataclasses.dataclass(frozen=True)
 class Classification(ProblemType):
-    """One of C classes; the loss is the cross-entropy, in nats.
+    """Problem type of examples that have one of C classes; the loss is the cross-entropy, in nats.
 
     label_smoothing: share of the target spread evenly over all classes (Szegedy et al. 2016, arXiv
-    1512.00567, section 7). class_weights: C factors of the losses, or None. positive_label: the
-    class of F1, of two; else None.
+    1512.00567, section 7). class_weights: a factor of the loss for each class, or None.
+    positive_label: of two classes the one whose F1 is reported; None for more classes.
     """
 
     label_smoothing: float = 0.0
@@ -107,16 +110,16 @@ class Classification(ProblemType):
     metrics = ("accuracy", "f1", "auc", "loss")
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
-        """Return the index of each example's label, int32 (N,): C or more for one that the model
-        lacks, anything for an example without a label.
+        """Return the index of each example's label, int32 (N,): C or more for a label that the
+        model lacks, an arbitrary index for an example without a label.
         """
         indices = index_labels(examples, labels)
         codes = [indices[label] for (label,) in examples.label_sets]
         return np.array(codes, np.int32)[examples.label_codes]
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each example times the weight of its class, float32 (B,), from (B, C)
-        and int32 (B,).
+        """Return the loss of each example times the weight of its class, float32 (B,), from scores,
+        (B, C), and targets, int32 (B,).
         """
         from bert_gpu.model.heads import cross_entropy
 
@@ -134,20 +137,20 @@ class Classification(ProblemType):
         return tf.gather(tf.constant(self.class_weights, tf.float32), targets)
 
     def outputs(self, logits: np.ndarray) -> np.ndarray:
-        """Return the probabilities of the classes, which are never 0, from scores, float64 (N,
-        C).
+        """Return the probabilities of the classes, float64 (N, C), from the scores of the same
+        shape.
         """
         exponentials = np.exp(logits - logits.max(-1, keepdims=True))
         return exponentials / exponentials.sum(-1, keepdims=True)
 
     def predicted_labels(self, outputs: np.ndarray, labels: Sequence[str]) -> list[str]:
-        """Return the most probable label of each example."""
+        """Return the most probable of `labels` for each example."""
         return [labels[index] for index in np.argmax(outputs, -1)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Regression(ProblemType):
-    """A number; the loss is the squared error. C = 1."""
+    """Problem type of examples that have a number; the loss is the squared error. C = 1."""
 
     config_name = "regression"
     metrics = ("pearson", "spearman", "loss")
@@ -156,8 +159,8 @@ class Regression(ProblemType):
         return ("score",)
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
-        """Return the number of each example, float32 (N,). Raises UserError for a label that is
-        none.
+        """Return the number of each example, float32 (N,). Raises UserError for a label that is no
+        finite number in float32.
         """
         values = []
         for label, line in zip(examples.label_names, examples.label_lines, strict=True):
@@ -173,7 +176,9 @@ class Regression(ProblemType):
         return np.array(values, np.float32)[examples.label_codes]
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each example, float32 (B,), from (B, 1) and float32 (B,)."""
+        """Return the loss of each example, float32 (B,), from scores, (B, 1), and targets, float32
+        (B,).
+        """
         return tf.square(tf.cast(logits[:, 0], tf.float32) - targets)
 
     def predicted_labels(self, outputs: np.ndarray, labels: Sequence[str]) -> list[str]:
@@ -182,10 +187,10 @@ class Regression(ProblemType):
 
 @dataclasses.dataclass(frozen=True)
 class MultiLabel(ProblemType):
-    """Any number of C labels, in one cell (labels.py). The loss is the mean binary cross-entropy
-    over the labels, in nats.
+    """Problem type of examples that have any number of C labels, written in one cell (labels.py).
+    The loss is the mean binary cross-entropy over the labels, in nats.
 
-    separator: between the labels of a cell.
+    separator: text between the labels of a cell.
     """
 
     separator: str = SEPARATOR
@@ -194,8 +199,9 @@ class MultiLabel(ProblemType):
     metrics = ("f1_micro", "f1_macro", "exact_match", "loss")
 
     def targets(self, examples: Examples, labels: Sequence[str]) -> np.ndarray:
-        """Return float32 (N, C or more) of 0 and 1; labels that the model lacks have columns after
-        its own. The row of an example without a label may be anything.
+        """Return a row of 0 and 1 for each example, float32 (N, C or more), with 1 for each of its
+        labels; labels that the model lacks have columns after the model's C. The row of an example
+        without a label is arbitrary.
         """
         indices = index_labels(examples, labels)
         rows = np.zeros((len(examples.label_sets), 1 + max(indices.values())), np.float32)
@@ -204,7 +210,9 @@ class MultiLabel(ProblemType):
         return rows[examples.label_codes]
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each example, float32 (B,), from (B, C) and float32 (B, C)."""
+        """Return the loss of each example, float32 (B,), from scores, (B, C), and targets, float32
+        (B, C).
+        """
         wide = tf.cast(logits, tf.float32)
         return tf.reduce_mean(
             tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=wide), -1
@@ -214,11 +222,15 @@ class MultiLabel(ProblemType):
         return tf.ones_like(targets[:, 0])
 
     def outputs(self, logits: np.ndarray) -> np.ndarray:
-        """Return the probability of each label from scores, float64 (N, C)."""
+        """Return the probability of each label, float64 (N, C), from the scores of the same
+        shape.
+        """
         return np.exp(-np.logaddexp(0, -logits))
 
     def predicted_labels(self, outputs: np.ndarray, labels: Sequence[str]) -> list[str]:
-        """Return the labels that are more probable than not, with the separator between them."""
+        """Return, for each example, the labels that are more probable than not, as one text with
+        the separator between them.
+        """
         return [
             self.separator.join(
                 label for label, value in zip(labels, row, strict=True) if value > 0.5
@@ -234,7 +246,9 @@ PROBLEM_TYPES: dict[str, Callable[[], TextProblem]] = dict(
 
 
 def check_plain_loss(config: FinetuneConfig, task: TaskSpec) -> None:
-    """Raise UserError when a setting changes the loss of classes, and the task has none."""
+    """Raise UserError when a flag for classification is given, such as --class_weights; called for
+    tasks that are no classification.
+    """
     for flag in ("label_smoothing", "class_weights", "positive_label"):
         if getattr(config, flag):
             raise UserError(
@@ -248,8 +262,8 @@ def check_plain_loss(config: FinetuneConfig, task: TaskSpec) -> None:
 def find_classes(
     examples: Loaded, names: Sequence[str], order: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return distinct labels, sorted: by `order`, which has all of them, if it is given; else as
-    numbers where all are numbers, else as text. Raises UserError for fewer than two.
+    """Return the distinct labels `names`, sorted: by `order`, which has all of them, if it is
+    given; else as numbers where all are numbers, else as text. Raises UserError for fewer than two.
     """
     if len(names) < 2:
         raise UserError(
@@ -263,8 +277,9 @@ def find_classes(
 
 
 def choose_positive(labels: tuple[str, ...], named: str | None) -> str | None:
-    """Return the class of F1, of two: the one that --positive_label names, else the last that does
-    not negate the other; None for more classes. Raises UserError when the name is no class.
+    """Return the class whose F1 is reported, of two classes: the class that --positive_label names
+    (`named`), else the last that does not negate the other; None for more classes. Raises UserError
+    when `named` is no class.
     """
     if named is not None and (named not in labels or len(labels) != 2):
         raise UserError(
@@ -288,8 +303,8 @@ def is_negation(name: str, other: str) -> bool:
 
 
 def index_labels(examples: Examples, labels: Sequence[str]) -> dict[str, int]:
-    """Return the index of each label: first the labels given, then those of the examples that are
-    not among them.
+    """Return {label: index}: first for the given labels, then for further labels of the
+    examples.
     """
     indices = {plain_label(label): index for index, label in enumerate(labels)}
     others = [label for label in examples.labels if label not in indices]
@@ -308,7 +323,7 @@ def are_numbers(labels: Iterable[str]) -> bool:
 
 
 def number_in(text: str) -> float | None:
-    """Return the finite number that a text is, or None."""
+    """Return the finite number that a text spells; None where it spells none."""
     try:
         value = float(text)
     except ValueError:
@@ -317,8 +332,8 @@ def number_in(text: str) -> float | None:
 
 
 def are_measures(labels: Collection[str]) -> bool:
-    """Return whether labels are more than two numbers, not all whole, and so rather values than
-    classes.
+    """Return whether labels are more than two numbers that are not all whole, and so probably
+    measured values, not classes.
     """
     numbers = [number for label in labels if (number := number_in(label)) is not None]
     return 2 < len(numbers) == len(labels) and not all(number.is_integer() for number in numbers)

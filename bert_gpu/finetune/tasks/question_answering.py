@@ -1,10 +1,9 @@
 """The task type of squad: a span of its context answers each question; interface.TaskType describes
-its functions.
+the functions of this module.
 
 Rows are [CLS] question [SEP] window of the context [SEP], with as many [SEP] between the two as the
-tokenizer's pairs have. The head scores each token as the
-answer's first and as its last; [CLS] as both stands for no answer. n_best.py makes answers of the
-scores.
+tokenizer puts between the texts of a pair. The head scores each token as the answer's first and as
+its last; [CLS] as both stands for no answer. n_best.py makes answers of the scores.
 
 Legend: N questions, R rows, T tokens, B batch, S sequence.
 """
@@ -45,12 +44,13 @@ CONTEXTS_PER_CALL = 512  # contexts that are tokenized at once
 
 
 class Origin(typing.NamedTuple):
-    """The places in the file from which rows come.
+    """The places in the file's contexts from which rows come.
 
-    questions: int64 (R,), index of each row's question. starts: int64 (R,), place of its window
-    among the pieces of the context. contexts: int64 (N,), the context of each question.
-    splits: int64, where each context starts in `begins` and `ends`, which are int32 and hold the
-    characters of the contexts' pieces.
+    questions: int64 (R,), index of each row's question. starts: int64 (R,), index, among the
+    context's pieces, of the first piece of each row's window. contexts: int64 (N,), index of each
+    question's context. splits: int64, where each context starts in `begins` and `ends`. begins,
+    ends: int32, the characters that each piece of a context stands for, from `begins` to before
+    `ends`.
     """
 
     questions: np.ndarray
@@ -63,10 +63,11 @@ class Origin(typing.NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Answers(problem_types.ProblemType):
-    """The first and the last token of an answer; the loss is the mean of their cross-entropies.
+    """Problem type of answers, whose targets are their first and their last token; the loss is the
+    mean of the two cross-entropies.
 
-    allows_none: whether a question may have no answer. n_best_size: number of the best tokens of a
-    row that are used.
+    allows_none: whether a question may have no answer. n_best_size: number of the best first and of
+    the best last tokens of a row that are kept, and of the best answers.
     """
 
     allows_none: bool = False
@@ -74,7 +75,9 @@ class Answers(problem_types.ProblemType):
     head = HEAD
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Return the loss of each row, float32 (B,), from float32 (B, S, 2) and int32 (B, 2)."""
+        """Return the loss of each row, float32 (B,), from scores, float32 (B, S, 2), and targets,
+        int32 (B, 2).
+        """
         first, last = tf.unstack(logits, axis=-1)
         return (cross_entropy(first, targets[:, 0]) + cross_entropy(last, targets[:, 1])) / 2
 
@@ -82,7 +85,7 @@ class Answers(problem_types.ProblemType):
         return tf.ones_like(targets[:, 0], tf.float32)
 
     def row_outputs(self, logits: np.ndarray, batch: Mapping[str, np.ndarray]) -> list[Best]:
-        """Return the best tokens of each row."""
+        """Return a Best for each row: its best first and last tokens, with their scores."""
         lengths = batch["input_mask"].sum(-1)
         wide = logits.astype(np.float64)
         rows = zip(wide, lengths, strict=True)
@@ -127,7 +130,9 @@ def encode(
     max_seq_length: int,
     folder: str,
 ) -> EncodedExamples:
-    """Return the rows of questions, with labels int32 (R, 2) and an Origin."""
+    """Return questions as encoded rows, with an Origin and, for a training file, the first and last
+    token of the answer as labels, int32 (R, 2).
+    """
     tokens = settings.tokens
     questions = examples.questions
     assert tokens.max_query_length is not None
@@ -153,7 +158,7 @@ def encode(
             ends.append(end)
         sizes.append(np.array([len(pieces) for pieces, _, _ in located], np.int64))
     lengths, firsts, rows, labels = map(np.concatenate, zip(*parts, strict=True))
-    # contexts without questions have no pieces here
+    # contexts are numbered anew, as those without questions were not cut into pieces
     of_questions = np.array([one.context for one in questions], np.int64)
     origin = Origin(
         questions=rows[:, 0],
@@ -177,9 +182,10 @@ def encode(
 class Cut(typing.NamedTuple):
     """Rows of questions.
 
-    ids: int32 (T,), of all rows. lengths: int64 (R,). firsts: int64 (R,), tokens before the
-    context. rows: int64 (R, 2), (question, place of the window in its context). labels: int32
-    (R, 2).
+    ids: int32 (T,), the tokens of all rows. lengths: int64 (R,), number of tokens of each row.
+    firsts: int64 (R,), number of tokens of each row before the context. rows: int64 (R, 2), index
+    of the question, and of the window's first piece in its context. labels: int32 (R, 2), the first
+    and last token of the answer in each row.
     """
 
     ids: np.ndarray
@@ -196,7 +202,7 @@ def cut_rows(
     tokens: TokenConfig,
     max_seq_length: int,
 ) -> Cut:
-    """Return the rows of questions.
+    """Return the rows of the questions on some contexts.
 
     Args:
       chunk: for each context the list of (index, question) on it. located: the result of
@@ -209,7 +215,7 @@ def cut_rows(
     windows: list[tuple[int, ...]] = []
     labels = []
     number = 0
-    separators = tokenizer.separators  # between question and context
+    separators = tokenizer.separators  # number of [SEP] between question and context
     for (pieces, begins, ends), base, group in zip(located, bounds[:-1], chunk, strict=True):
         for index, question in group:
             room = max_seq_length - 2 - separators - counts[number]
@@ -240,8 +246,9 @@ def cut_rows(
 def answer_pieces(
     question: Question, begins: np.ndarray, ends: np.ndarray
 ) -> tuple[int, int] | None:
-    """Return the first and the last piece of a context that has a character of a question's answer;
-    None without an answer.
+    """Return the indices of the first and the last piece of a context that hold characters of a
+    question's answer; None without an answer. begins, ends: the characters that each piece stands
+    for.
     """
     if question.start is None or not question.answers or not len(begins):
         return None

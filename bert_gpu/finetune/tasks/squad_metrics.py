@@ -3,7 +3,7 @@
 1, where those scripts print percent.
 
 Answers are compared without case, punctuation, articles and further white space; of several true
-answers the best one counts.
+answers, the one with the highest score counts.
 """
 
 import collections
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 PLAIN = ("f1", "exact_match")
-# further metrics of 2.0, where a question may have no answer
+# further metrics of SQuAD 2.0, where a question may have no answer
 OF_IMPOSSIBLE = (
     *("HasAns_f1", "HasAns_exact", "NoAns_f1", "NoAns_exact"),
     *("best_f1", "best_f1_thresh", "best_exact", "best_exact_thresh"),
@@ -23,7 +23,9 @@ OF_IMPOSSIBLE = (
 
 
 def words_of(answer: str) -> list[str]:
-    """Return the words of an answer that count."""
+    """Return the words of an answer that are compared: in lower case, without punctuation and
+    articles.
+    """
     return ARTICLES.sub(" ", answer.lower().translate(NO_PUNCTUATION)).split()
 
 
@@ -33,8 +35,8 @@ def exact_match(predicted: str, answer: str) -> int:
 
 
 def f1(predicted: str, answer: str, equals_if_empty: bool) -> float:
-    """Return the F1 of the words of a predicted answer. Where one of the answers has no words, it
-    is 0 or, with `equals_if_empty` (2.0), 1 if neither has any.
+    """Return the F1 of the words of a predicted answer against a true one. Where one of the two has
+    no words, it is 0 or, with `equals_if_empty` (SQuAD 2.0), 1 if neither has any.
     """
     words = words_of(predicted)
     true_words = words_of(answer)
@@ -53,13 +55,13 @@ def score(
     answers: Mapping[str, Sequence[str]],
     null_odds: Mapping[str, float] | None = None,
 ) -> dict[str, float | None]:
-    """Return the metrics PLAIN and, with null_odds, OF_IMPOSSIBLE; None for one that no question
-    defines.
+    """Return {name: value} of the metrics in PLAIN and, with null_odds, in OF_IMPOSSIBLE; None for
+    a metric that applies to no question.
 
     Args:
-      predictions: {id: text, "" for no answer}. answers: {id: true answers, () for none}, of the
-        same ids.
-      null_odds: {id: score of no answer less that of the best answer}, None in 1.1.
+      predictions: {id of a question: predicted text, "" for no answer}. answers: {id: true answers,
+        () for none}, of the same questions.
+      null_odds: {id: score of no answer minus that of the best answer}, None for SQuAD 1.1.
     """
     has_none = null_odds is not None or not all(answers.values())
     exact: dict[str, float] = {}
@@ -93,11 +95,12 @@ def best_threshold(
     answers: Mapping[str, Sequence[str]],
     null_odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """Return (best mean score, threshold): questions with odds above the threshold get no answer.
+    """Return (best mean score, the threshold that gives it): questions whose null_odds are above
+    the threshold get no answer. scores: {id: score of the predicted answer}.
 
-    Of equal scores the lowest threshold counts, and 0 where no question should be answered. As in
-    the official evaluation a question whose prediction is "" stays without an answer at any
-    threshold; the best of all thresholds is that of predictions without "".
+    Of thresholds with equal scores the lowest counts, and 0 where no question should be answered.
+    As in the official evaluation, a question whose prediction is "" stays without an answer at any
+    threshold; the true best score is found only for predictions that are never "".
     """
     current: float = sum(not texts for texts in answers.values())
     best = current

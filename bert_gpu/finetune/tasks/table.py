@@ -15,14 +15,14 @@ from bert_gpu.base.errors import UserError
 
 tf = LazyModule("tensorflow")
 
-TEXT_KINDS = ("classification", "regression", "multilabel")  # one label a text: problem_types.py
+TEXT_KINDS = ("classification", "regression", "multilabel")  # tasks on whole texts
 KINDS = dict(  # {kind: the module of its task type, interface.py}
     **dict.fromkeys(TEXT_KINDS, "text_classification"),
     tagging="token_classification",
     answers="question_answering",
 )
-ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # endings of tables; the content of a .json decides
-SHARD = "-00000-of-00001.parquet"  # ends the only file of a split on the hub of Hugging Face
+ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # endings of tables; of a .json the content decides
+SHARD = "-00000-of-00001.parquet"  # end of the name of a one-file split on Hugging Face's hub
 SPLITS = ("train", "dev", "test")
 
 
@@ -36,22 +36,23 @@ class TaskSpec:
       text_a, text_b, label: names of the columns; text_b None means single texts.
       requires_text_b: whether a file must have the column text_b; otherwise a file without it holds
         single texts.
-      labels: the labels in the order of the logits; None = those of the training file (see
+      labels: the labels in the order of the logits; None = the labels of the training file (see
         TaskType.find_labels).
       metrics: names from metrics.METRICS, the most important first; () = the problem type's.
-      reported: those of the metrics whose mean is the task's score, as in GLUE.
-      folder: name of the task's folder in a folder with all of GLUE.
+      reported: names of the metrics whose mean is the task's score, as in GLUE.
+      folder: name of the task's folder in a folder with all of GLUE; None for other tasks.
       parts: {split: stems of its files} where these differ from the split's name.
       beside: {stem: name of a folder beside the task's} that may hold the file instead.
       columns: {split: names of the columns} of files without a header line.
-      submission: {stem of a test file: name of the file that GLUE takes}.
+      submission: {stem of a test file: name of the file of predictions that GLUE's server takes}.
       submitted: whether GLUE takes labels as they are ("name"), as class indices ("index"), or
         numbers ("number").
       skips_broken: whether rows with a wrong number of cells are left out.
       endings: endings of its files. stems_like: {split: regular expression} of the names of its
         files without ending, in any case, where they have no fixed ones.
-      max_seq_length: maximum tokens of a row, unless it is set.
-      separator: between several labels in a cell; None = the one in the column of the first file.
+      max_seq_length: default of --max_seq_length, the maximum tokens of a row.
+      separator: text between several labels in a cell; None = the separator that the labels in the
+        first file have.
     """
 
     name: str
@@ -84,7 +85,7 @@ class TaskSpec:
         return next((split for split in SPLITS if stem in self.stems(split)), stem)
 
 
-# the names of files that are not those of one data set
+# {split: regular expression of the names of a user's files}
 STEMS = dict(train="train", dev="dev(el)?|valid(ation)?", test="test")
 BINARY = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
@@ -141,7 +142,7 @@ TASKS = {
             "CoLA",
             ("matthews", "accuracy"),
             reported=("matthews",),
-            columns=dict.fromkeys(SPLITS, _COLA),  # GLUE's test file has a header
+            columns=dict.fromkeys(SPLITS, _COLA),  # only the test file has a header
         ),
         _glue("SST-2", ("accuracy",)),
         _glue(
@@ -210,7 +211,9 @@ def bare(name: str) -> str:
 
 
 def find_task(name: str) -> TaskSpec:
-    """Return the task of a name. Raises UserError for an unknown one."""
+    """Return the task called `name`, in any case, with or without hyphens. Raises UserError for an
+    unknown one.
+    """
     for known, task in TASKS.items():
         if bare(known) == bare(name):
             return task
@@ -233,8 +236,8 @@ def find_folder(task: TaskSpec, data_dir: str) -> str:
 
 
 def find_tables(task: TaskSpec, folder: str, split: str) -> dict[str, str]:
-    """Return the paths of the tables of a split, by stem, as `find_table` finds them; one that is
-    not in the task's folder may be in a folder beside it.
+    """Return {stem: path} of the tables of a split that exist, in the task's folder or, for a stem
+    in task.beside, in a folder beside it.
     """
     paths = {}
     for stem in task.stems(split):
@@ -253,8 +256,8 @@ def parent_of(folder: str) -> str:
 
 
 def find_table(task: TaskSpec, folder: str, stem: str) -> str | None:
-    """Return the path of a table of a task in a folder by its name without ending, None when there
-    is none. Raises UserError when there are two.
+    """Return the path of the table in a folder whose name without ending is `stem`, or matches the
+    task's stems_like for it; None when there is none. Raises UserError when there are two.
     """
     if task.stems_like:
         pattern = (
@@ -279,7 +282,7 @@ def find_table(task: TaskSpec, folder: str, stem: str) -> str | None:
 
 
 def names_in(folder: str) -> list[str]:
-    """Return the names in a folder, sorted; none where there is no folder."""
-    if "://" not in str(folder):  # needs no TensorFlow
+    """Return the sorted names of a folder's entries, [] where the folder does not exist."""
+    if "://" not in str(folder):  # a local folder needs no TensorFlow
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     return sorted(tf.io.gfile.listdir(folder)) if tf.io.gfile.isdir(folder) else []

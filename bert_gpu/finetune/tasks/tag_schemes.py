@@ -15,7 +15,7 @@ from typing import Any
 # {scheme: its letters}; of schemes that fit equally the first is taken, and IOB1 is read like BIO
 LETTERS = dict(BIO="BI", BIOES="BIES", BILOU="BILU", BMES="BMES", BMEWO="BMEW")
 STRICT = ("BILOU", "BMES", "BMEWO")
-# the written forms of a tag, as regular expressions that lack the letters
+# {form in which a tag is written: its regular expression, with {} in place of the letters}
 FORMS = (
     {f"B{mark}TYPE": f"(?P<letter>[{{}}])[{mark}](?P<type>.+)" for mark in "-_:."}
     | {f"TYPE{mark}B": f"(?P<type>.+)[{mark}](?P<letter>[{{}}])" for mark in "-_:."}
@@ -26,17 +26,18 @@ SCHEMES = {
     for name, letters in LETTERS.items()
     for form, pattern in FORMS.items()
 }
-# schemes of plain tags: neighbours of one type beside O are an entity; or every word counts alone
+# schemes of tags without letters: where the tag O occurs, neighbouring words with the same other
+# tag are an entity; where it does not, every word counts alone
 TYPES, WORDS = "plain tags beside O", "plain tags"
 NAMES = (*SCHEMES, TYPES, WORDS)
-# the scheme of models that do not name one
+# the scheme of models whose task.json names none
 EARLIER = "BIOES or BILOU as B-TYPE"
 EARLIER_PATTERN = re.compile("(?P<letter>[BIESLU])(-(?P<type>.+))?")
 
 
 def read(scheme: str, tag: str) -> str | None:
-    """Return a tag in seqeval's form, such as B-PER, or B without a type; None where it does not
-    fit. In a strict scheme its letter is one of BILOU, else one of BIOES.
+    """Return a tag in seqeval's form, such as B-PER, or B without a type; None where the tag does
+    not fit the scheme. The returned letter is one of BILOU for a strict scheme, else one of BIOES.
     """
     match = SCHEMES.get(scheme, EARLIER_PATTERN).fullmatch(tag)
     if match is None:
@@ -47,12 +48,13 @@ def read(scheme: str, tag: str) -> str | None:
 
 
 def find_scheme(counts: Mapping[str, int]) -> str:
-    """Return the scheme, one of NAMES, under which the tags of most words fit. On a tie it is BIO.
+    """Return the scheme, one of NAMES, that the tags of the most words fit; on a tie BIO.
 
-    It is one of plain tags unless half of the distinct tags other than O fit, or half of their
-    words do. Bare letters fit more of anything, so they need most of the distinct tags, and L, M, U
-    and W need a B. A strict scheme ends at least half of the entities that it begins: a stray L-PER
-    does not make BILOU of BIO.
+    The scheme is TYPES or WORDS, without letters, unless another fits half of the distinct tags
+    except O, or half of the words that have them. Bare letters often fit by chance, so they must
+    fit more than half of the distinct tags, and those of strict schemes also need a tag B. A strict
+    scheme must end at least half of the entities that it begins: a stray L-PER does not make BILOU
+    of BIO.
 
     Args:
       counts: {tag: words that have it} of the training file.
@@ -82,10 +84,10 @@ def find_scheme(counts: Mapping[str, int]) -> str:
 
 
 def earlier_scheme(labels: Sequence[str]) -> str:
-    """Return the scheme of a model whose task.json names none: the default one if all its tags fit,
-    else one of plain tags.
+    """Return the scheme of a model whose task.json names none: EARLIER if all the model's tags fit
+    it, else TYPES or WORDS.
     """
-    # a bare L or U is BILOU's beside a B, and else a tag such as any
+    # a bare L or U is a letter of BILOU if there is a B, and else a tag like any other
     bare = "BIESLU" if "B" in labels else "BIES"
     if all(label == "O" or re.fullmatch(f"[{bare}]|[BIESLU]-.+", label) for label in labels):
         return EARLIER
@@ -93,17 +95,17 @@ def earlier_scheme(labels: Sequence[str]) -> str:
 
 
 def as_entities(labels: Sequence[str], scheme: str | None = None) -> list[str] | None:
-    """Return the labels in seqeval's form, O where they do not fit the scheme; None where they mark
-    no entities, as in part-of-speech tagging.
+    """Return the labels in seqeval's form, such as B-PER, with O for a label that does not fit the
+    scheme; None where labels mark no entities, as in part-of-speech tagging.
 
-    scheme: None is the one that fits the labels.
+    scheme: name of the scheme; None = the scheme that fits the labels.
     """
     scheme = scheme or find_scheme(dict.fromkeys(labels, 1))
     if scheme == WORDS:
         return None
     if scheme == TYPES:
         return ["O" if label.upper() == "O" else f"I-{label}" for label in labels]
-    # E and S, which only occur in another file then, are read as seqeval reads them
+    # a training file in BIO has no E and S; those of another file are read as by seqeval
     scheme = scheme.replace("BIO ", "BIOES ")
     return [read(scheme, label) or "O" for label in labels]
 
@@ -115,11 +117,11 @@ def entity_scores(
     its type and both its ends are. The scheme is strict where one of the tags has the letter L or
     U.
 
-    recall and f1 are None without any entity, precision is 0 without any predicted one.
+    recall and f1 are None without any true entity, precision is 0 without any predicted entity.
 
     Args:
-      truth, predicted: the tags of N sentences, from `as_entities`. tags: all that it returned, by
-        default those of truth and predicted.
+      truth, predicted: the true and the predicted tags of each sentence, as `as_entities` returns
+        them. tags: all tags that it returned, by default those in truth and predicted.
     """
     from seqeval.metrics import sequence_labeling, v1
     from seqeval.scheme import BILOU

@@ -1,5 +1,5 @@
 """The task type of texts, or pairs of texts, each of which has a class, a number or several labels;
-interface.TaskType describes its functions.
+interface.TaskType describes the functions of this module.
 """
 
 from collections.abc import Sequence
@@ -64,8 +64,8 @@ def make_problem_type(
 
 
 def class_weights(text: str, labels: Sequence[str], examples: Examples) -> tuple[float, ...]:
-    """Return the weight of each label that --class_weights, `text`, gives. Raises UserError when
-    these are no such weights.
+    """Return the weight of each label, as `text`, the value of --class_weights, says. Raises
+    UserError where it does not give a positive weight for each label.
     """
     if text == "balanced":
         numbers = np.bincount(

@@ -1,11 +1,12 @@
-"""The task type of ner: a tag for each word; interface.TaskType describes its functions.
+"""The task type of ner: a tag for each word; interface.TaskType describes the functions of this
+module.
 
 A word's tag is read at its first piece. A sentence that is longer than a row becomes several rows
 that overlap (windows.py); each word is learnt and predicted in one of them. A word of which the
 tokenizer leaves nothing, such as a control character, becomes [UNK], so that it has a tag like any
 other.
 
-Legend: N sentences, W words of all of them, T pieces, B batch, S sequence, C tags.
+Legend: N sentences, W words of all sentences, T pieces, B batch, S sequence, C tags.
 """
 
 import dataclasses
@@ -46,7 +47,8 @@ PREDICTED = results.TAGGED
 
 @dataclasses.dataclass(frozen=True)
 class Tagging(problem_types.ProblemType):
-    """One of C tags for each word; the loss is the mean cross-entropy of the words, in nats.
+    """Problem type of words that have one of C tags; the loss is the mean cross-entropy of the
+    words, in nats.
 
     tag_scheme: how tags spell entities (tag_schemes.py); None is the scheme that fits the labels.
     """
@@ -57,8 +59,8 @@ class Tagging(problem_types.ProblemType):
     note_fields = ("tag_scheme",)
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-        """Return the sum of the losses of each row's words, float32 (B,), from (B, S, C) and int32
-        (B, S).
+        """Return the sum of the losses of each row's words, float32 (B,), from scores, (B, S, C),
+        and targets, int32 (B, S).
         """
         is_word = tf.cast(targets >= 0, tf.float32)
         labels = tf.reshape(tf.maximum(targets, 0), [-1])
@@ -125,9 +127,9 @@ def encode(
     max_seq_length: int,
     folder: str,
 ) -> EncodedExamples:
-    """Return the rows of sentences with token_labels: the tag of each word at its first piece, tag
-    0 where the file has none; tags that the model does not have come after its own. Their origin is
-    int64 (N,), the words of each sentence.
+    """Return sentences as encoded rows, with token_labels: the index of each word's tag at its
+    first piece, 0 where the file has no tags; tags that the model lacks are numbered after the
+    model's. The rows' origin is int64 (N,), the number of words of each sentence.
     """
     labels = with_unknown(start.labels, examples)
     indices = {label: index for index, label in enumerate(labels)}
@@ -167,13 +169,13 @@ def encode(
 
 
 def with_unknown(labels: Sequence[str], examples: TaggedExamples) -> list[str]:
-    """Return the labels of a model, then the tags of examples that are none of them."""
+    """Return the labels of a model, then the tags of examples that are not among these labels."""
     return list(dict.fromkeys((*labels, *examples.label_names)))
 
 
 def word_pieces(tokenizer: Tokenizer, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the pieces of words: (ids int32 (T,), pieces of each word int64 (W,), at least 1). In
-    byte-level BPE a word begins with a space.
+    """Return the pieces of words: (ids of all pieces, int32 (T,); number of pieces of each word,
+    int64 (W,), at least 1). For byte-level BPE a space is put before each word.
     """
     ids, splits = tokenizer.tokenize([tokenizer.word_prefix + word for word in words])
     counts = np.diff(splits)
@@ -189,18 +191,20 @@ def cut_sentences(
     max_seq_length: int,
     stride: int,
 ) -> tuple[np.ndarray, ...]:
-    """Return (pieces, marks int32 (T,), starts, lengths, counted from, counted to: int64 (R,)) of R
-    rows. Marks are the words' codes at their first pieces, elsewhere NO_LABEL. A row has the
-    `lengths` pieces from `starts` on; those of its marks count whose places lie in [from, to).
+    """Return (pieces, marks, starts, lengths, first, last) of R rows: pieces and marks int32 (T,),
+    the others int64 (R,). Marks are the words' codes at their first pieces, elsewhere NO_LABEL. A
+    row has `lengths` pieces from index `starts` on; of its marks, those from index `first` to
+    before `last` count.
 
     Args:
-      pieces, counts: the result of `word_pieces`. codes: int32 (W,) or None. sizes: int64 (N,),
-        words of each sentence. stride: pieces from the beginning of a row to that of the next.
+      pieces, counts: the result of `word_pieces`. codes: int32 (W,), index of each word's tag, or
+        None. sizes: int64 (N,), number of words of each sentence. stride: pieces from the beginning
+        of a row to that of the next.
     """
     firsts = np.cumsum(counts) - counts
     marks = np.full(len(pieces), NO_LABEL, np.int32)
     marks[firsts] = 0 if codes is None else codes
-    ends = np.append(firsts, len(pieces))[np.cumsum(sizes)]  # (N,)
+    ends = np.append(firsts, len(pieces))[np.cumsum(sizes)]  # (N,), after each sentence
     begins = np.append(0, ends[:-1])
     rows = np.stack([begins, ends - begins, begins, ends], 1)
     room = max_seq_length - 2
@@ -214,8 +218,9 @@ def cut_sentences(
 
 
 def windows_of(begin: int, num_pieces: int, room: int, stride: int) -> np.ndarray:
-    """Return the rows of a long sentence, int64 (R, 4): starts, lengths, counted from and counted
-    to, as for `cut_sentences`.
+    """Return the rows of a long sentence, int64 (R, 4), with the columns starts, lengths, first and
+    last of `cut_sentences`. begin: index of the sentence's first piece. room: maximum pieces of a
+    row.
     """
     starts, lengths = cut_windows(num_pieces, room, stride)
     best = best_windows(starts, lengths, num_pieces)
@@ -234,8 +239,8 @@ def frame(
     first: np.ndarray,
     last: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return [CLS] pieces [SEP] of each row, as (ids, token_labels) int32 (T,) and lengths int64
-    (R,). Arguments as returned by `cut_sentences`.
+    """Return the rows as [CLS] pieces [SEP]: (ids int32 (T,), token_labels int32 (T,), lengths
+    int64 (R,)). The arguments are as `cut_sentences` returns them.
     """
     splits = np.cumsum(np.append(0, lengths + 2))
     inside = ranges(splits[:-1] + 1, lengths)
@@ -261,7 +266,9 @@ def describe(examples: TaggedExamples, rows: EncodedExamples) -> str:
 
 
 def metric_names(task: TaskSpec, problem_type: Tagging, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the metrics of entities where the tags mark entities, else those of words alone."""
+    """Return the names of the metrics: of entities where the tags mark entities, else of single
+    words.
+    """
     if as_entities(labels, problem_type.tag_scheme) is None:
         return ("accuracy", "f1_of_classes", "loss")
     return ("f1", "precision", "recall", "accuracy", "loss")
@@ -325,8 +332,8 @@ def write(output_dir: str, evaluated: Evaluated) -> str:
 
 
 def line_of(cells: Sequence[str], separator: str) -> str:
-    """Return a line of a file of columns, which is read back as the same cells. Where white space
-    cannot separate them, as beside an empty cell, tabs do.
+    """Return cells as a line of a file in columns, from which the same cells can be read: with tabs
+    between them where a cell is empty or holds a space, else with `separator`.
     """
     texts = [results.one_line(cell) for cell in cells]
     needs_tabs = any(not text or " " in text for text in texts)

@@ -21,8 +21,8 @@ def cut_windows(num_tokens: int, room: int, stride: int) -> tuple[np.ndarray, np
 
 
 def best_windows(starts: np.ndarray, lengths: np.ndarray, num_tokens: int) -> np.ndarray:
-    """Return the window in which each token has the most context, int64 (T,); of equals the first
-    one.
+    """Return the index of the window in which each token has the most context, int64 (T,); of equal
+    windows the first.
 
     Context is the smaller of the numbers of tokens before and behind it in the window, plus
     SHORT_BONUS for each token of the window.
