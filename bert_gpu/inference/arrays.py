@@ -62,7 +62,9 @@ class PartialFile:
 
 
 def remove_leftovers(folder: str, name: str) -> None:
-    """Remove the partial files of a name whose processes have ended."""
+    """Remove the partial files of the file `name` in a folder, if the processes that wrote them
+    have ended.
+    """
     for file in os.listdir(folder):
         match = re.fullmatch(rf"\.{re.escape(name)}\.(\d{{1,9}})\.partial", file)
         if match and not psutil.pid_exists(int(match[1])):
@@ -71,7 +73,7 @@ def remove_leftovers(folder: str, name: str) -> None:
 
 
 class NpyWriter(PartialFile):
-    """An .npy file of rows of one shape and type."""
+    """An .npy file to which rows of one shape and type are written."""
 
     def __init__(
         self, path: str, row_shape: Sequence[int] = (), dtype: npt.DTypeLike = np.float32

@@ -1,6 +1,6 @@
-"""Texts -> hidden states of the last layer: that of [CLS], their mean, or those of all tokens.
+"""Texts -> hidden states of the last layer: of [CLS], the mean over all tokens, or of each token.
 
-Legend: N texts, T tokens of all of them, B batch, S sequence, H hidden.
+Legend: N texts, T tokens of all texts, B batch, S sequence, H hidden.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ from bert_gpu.text.framing import Framed, frame
 
 
 class Embedded(typing.NamedTuple):
-    """The result of `embed_file`. files: paths of the files. num_truncated: texts that were cut.
-    width: H.
+    """The result of `embed_file`. files: paths of the files that were written. num_truncated:
+    number of texts that were cut. width: H.
     """
 
     files: tuple[str, ...]
@@ -42,7 +42,8 @@ class Embedder:
     """A model that embeds texts. config: its input and output are not used.
 
     A call with N texts returns float32 (N, H). With pooling "none" it returns a pair: float32
-    (T, H), and int64 (N + 1,), where each text's tokens begin in it. An empty text is [CLS] [SEP].
+    (T, H), and int64 (N + 1,), the index in it of each text's first row, and T. An empty text is
+    [CLS] [SEP].
     """
 
     def __init__(self, config: EmbedConfig) -> None:
@@ -78,7 +79,9 @@ class Embedder:
         return self.collect(rows, len(rows.ids)), rows.splits
 
     def collect(self, rows: Framed, num_results: int) -> np.ndarray:
-        """Return the results of all `parts` in order, float32 (num_results, H)."""
+        """Return the results that `parts` yields for these rows, in their order: float32
+        (num_results, H).
+        """
         result = np.zeros((num_results, self.width), np.float32)
         for first, values in self.parts(rows):
             result[first : first + len(values)] = values
@@ -118,7 +121,9 @@ class Embedder:
                     yield row, value[None]
 
     def _pooled(self, input_ids: tf.Tensor, num_tokens: tf.Tensor) -> tf.Tensor:
-        """Return float32 (B, H), or (B, S, H) without pooling, of int32 (B, S), (B,)."""
+        """Return the vectors of a padded batch: float32 (B, H), or (B, S, H) with pooling "none".
+        input_ids: int32 (B, S). num_tokens: int32 (B,).
+        """
         if self.pooling == "cls":
             first = tf.zeros([tf.shape(input_ids)[0], 1], tf.int32)
             return tf.cast(self.opened.hidden(input_ids, num_tokens, first)[:, 0], tf.float32)
@@ -131,10 +136,10 @@ class Embedder:
 
 
 def embed_file(config: EmbedConfig, console: Console = LOG) -> Embedded:
-    """Embed the lines of a file. UserError for a wrong setting, a wrong file or a full disk; then
-    no file is left.
+    """Write the vectors of the lines of a file to --output. Raises UserError for a wrong setting, a
+    wrong file or a full disk; then no file is left.
 
-    One of several workers embeds a part of the lines, and writes it to a file of its own.
+    One of several workers embeds only its share of the lines, and writes it to a file of its own.
     """
     cluster = find_cluster()
     if cluster is not None and config.output is not None:
@@ -167,7 +172,7 @@ def embed_file(config: EmbedConfig, console: Console = LOG) -> Embedded:
                 for index, values in embedder.parts(rows):
                     array.write(values, base + index)
                 offsets.write(num_tokens + rows.splits[1:])
-            else:  # in one write
+            else:  # all rows in one write
                 array.write(embedder.collect(rows, len(texts)), base)
             num_texts += len(texts)
             num_tokens += len(rows.ids)
@@ -212,7 +217,7 @@ def check_outputs(config: EmbedConfig) -> tuple[str, ...]:
 
 
 def check_output(path: str, overwrite: bool) -> None:
-    """UserError when a path is a folder, or a file that must not be replaced."""
+    """Raise UserError when a path is a folder, or a file that must not be replaced."""
     if os.path.isdir(path):
         raise UserError("is a folder", "name a file", setting="output", value=path)
     if os.path.exists(path) and not overwrite:

@@ -1,5 +1,5 @@
-"""Lines of a text file or of standard input, in windows of bounded size, with progress. Whatever is
-not plain UTF-8 text is refused with the data script's messages.
+"""Lines of a text file or of standard input, in windows of bounded size, with progress. Input that
+is not plain UTF-8 text is refused with the messages of the data command.
 """
 
 import contextlib
@@ -68,8 +68,8 @@ def windows(
 
 
 def check_plain_text(line_lists: Iterable[list[bytes]], name: str) -> Iterator[list[bytes]]:
-    """Yield lists of lines unchanged, except for a byte order mark, which is removed. UserError,
-    which names the file, for an archive, a document or a line that is not UTF-8.
+    """Yield lists of lines unchanged, except for a byte order mark, which is removed. Raises
+    UserError, which names the file, for an archive, a document or a line that is not UTF-8.
     """
     num_lines = 0
     for window in line_lists:
@@ -85,7 +85,7 @@ def check_plain_text(line_lists: Iterable[list[bytes]], name: str) -> Iterator[l
 def select_lines(
     line_lists: Iterable[list[bytes]], line_range: range | None
 ) -> Iterator[list[bytes]]:
-    """Yield the lines whose index is in a range; all lines for None."""
+    """Yield lists of the lines whose index in the file is in a range; of all lines for None."""
     first = 0
     for window in line_lists:
         last = first + len(window)
@@ -126,9 +126,9 @@ def standard_input() -> Iterator[bytes]:
 
 
 def cut_windows(pieces: Iterable[bytes], path: str) -> Iterator[list[bytes]]:
-    """Yield lists of lines from pieces of bytes. A line ends with \\n or \\r\\n; the last one may
-    lack its end. UserError, which names `path`, for a line of more than LINE_BYTES, before the rest
-    of it is read.
+    """Yield lists of lines from pieces of bytes. A line ends with \\n or \\r\\n; the last line may
+    lack its end. Raises UserError, which names `path`, for a line of more than LINE_BYTES, before
+    the rest of the line is read.
     """
     window: list[bytes] = []
     num_bytes = 0
@@ -160,7 +160,7 @@ def cut_windows(pieces: Iterable[bytes], path: str) -> Iterator[list[bytes]]:
 
 
 def check_length(num_bytes: int, path: str, number: int) -> None:
-    """UserError for a line of too many bytes. number: of the line, from 1."""
+    """Raise UserError for a line of more than LINE_BYTES. number: number of the line, from 1."""
     if num_bytes > LINE_BYTES:
         raise UserError(
             f"line {number:,} has more than {LINE_BYTES >> 20} MB",

@@ -3,8 +3,8 @@
 Scores of the whole vocabulary are computed at the masked positions alone, and only the best few
 leave the device.
 
-Legend: N texts, B batch, S sequence, H hidden, M masked positions, K words for each, T tokens of
-all texts.
+Legend: N texts, T tokens of all texts, B batch, S sequence, H hidden, M masked positions, K words
+for each masked position, V vocabulary.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary.file import has_piece
 
 MASK = "[MASK]"
-# Positions that are scored at once, (M, V) float32; they are padded to the next power of 2.
+# Most positions that are scored at once, float32 (M, V); M is rounded up to a power of 2.
 MAX_POSITIONS = 256
-UNLIMITED = 1 << 40  # tokens of a row, which is not cut
+UNLIMITED = 1 << 40  # maximum tokens of rows that are not to be cut
 NUM_NAMED = 3  # lines of a file that a warning names; the others are counted
 Words = list[tuple[float, str]]  # (probability, piece) of the best words for a mask, the best first
 
@@ -39,8 +39,8 @@ Words = list[tuple[float, str]]  # (probability, piece) of the best words for a 
 class MaskFiller:
     """A model that guesses words. config: its input and output are not used.
 
-    A call with N texts returns, for each text, for each [MASK] of it, [(probability, piece), ...],
-    the best first. The list of a text without [MASK] is empty.
+    A call with texts returns a list for each text, which has for each [MASK] a list of
+    (probability, piece), the best first. The list of a text without [MASK] is empty.
     """
 
     def __init__(self, config: FillMaskConfig) -> None:
@@ -68,8 +68,8 @@ class MaskFiller:
         return self.answers(ids, splits)
 
     def answers(self, ids: np.ndarray, splits: np.ndarray) -> list[list[Words]]:
-        """Return the words for each mask of the rows of `frame_masked`. The list of a row of more
-        than max_seq_length tokens is empty.
+        """Return a list for each row of `frame_masked`, with the Words for each of its masks. The
+        list of a row of more than max_seq_length tokens is empty.
         """
         tokenizer = self.opened.tokenizer
         lengths = np.diff(splits)
@@ -89,7 +89,9 @@ class MaskFiller:
         return words
 
     def _best(self, hidden: tf.Tensor, positions: np.ndarray) -> Iterator[Words]:
-        """Yield the words for each of the flat positions (M,) in hidden (B, S, H)."""
+        """Yield the Words for each of M positions, indices (M,) into the B * S positions of hidden,
+        (B, S, H).
+        """
         for first in range(0, len(positions), MAX_POSITIONS):
             part = positions[first : first + MAX_POSITIONS]
             size = 1 << (len(part) - 1).bit_length()
@@ -103,8 +105,8 @@ class MaskFiller:
                 ]
 
     def _score(self, hidden: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the best words at flat positions: (B, S, H), (M,) -> probabilities float32 (M, K),
-        ids int32 (M, K).
+        """Return the best words at M positions: probabilities float32 (M, K), ids int32 (M, K).
+        hidden: (B, S, H). positions: (M,), indices into its B * S positions.
         """
         opened = self.opened
         flat = tf.reshape(hidden, [1, -1, opened.config.hidden_size])
@@ -114,7 +116,7 @@ class MaskFiller:
 
 
 def check_masks(texts: Sequence[str]) -> None:
-    """UserError for the first text without [MASK]."""
+    """Raise UserError for the first text without [MASK]."""
     for text in texts:
         if MASK not in text:
             raise UserError(
@@ -127,9 +129,10 @@ def check_masks(texts: Sequence[str]) -> None:
 def frame_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows [CLS] text [SEP] of texts: ids int32 (T,), and int64 (N + 1,), where each row
     begins. The literal [MASK], which a tokenizer would split, becomes the special piece; so does
-    the own name of a tokenizer of Hugging Face's library.
+    the name that a tokenizer of Hugging Face's library has for this piece.
     """
-    if isinstance(tokenizer, HuggingFaceTokenizer):  # it finds its own name, with the space before
+    if isinstance(tokenizer, HuggingFaceTokenizer):
+        # The library finds its own name of [MASK] in a text, and takes in the space before it.
         own = tokenizer.vocab[tokenizer.mask_id]
         framed = frame(tokenizer, [text.replace(MASK, own) for text in texts], None, UNLIMITED)
         return framed.ids, framed.splits
@@ -162,7 +165,7 @@ def fill_file(
 ) -> int:
     """Write the words for each line of --input to --output, or pass them to `say`, and return the
     number of texts. Lines without [MASK] and lines that are too long get no words, and a warning.
-    UserError when there is no line; then no file is left.
+    Raises UserError when there is no line; then no file is left.
     """
     assert config.input is not None
     if config.output is not None:
@@ -201,15 +204,17 @@ def fill_file(
 
 
 class Tally:
-    """The number of some lines of a file, and the line numbers of the first NUM_NAMED."""
+    """A count of the lines of a file that have a fault, and the line numbers of the first NUM_NAMED
+    of these lines.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.numbers: list[int] = []
 
     def add(self, is_counted: np.ndarray, num_lines_before: int) -> None:
-        """Count the lines that are True in is_counted (n,), which follow num_lines_before
-        others.
+        """Count the lines for which is_counted, bool (n,), is True. num_lines_before: number of
+        lines of the file before these n.
         """
         indices = np.flatnonzero(is_counted)
         self.count += len(indices)
@@ -224,7 +229,9 @@ class Tally:
 
 
 def as_json(text: str, masks: list[Words]) -> bytes:
-    """Return the line of --output for a text."""
+    """Return the line of --output for a text, as bytes of JSON. masks: the Words for each
+    [MASK].
+    """
     words = [
         [dict(word=word, probability=round(probability, 6)) for probability, word in mask]
         for mask in masks

@@ -30,7 +30,8 @@ from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 BATCH_TOKENS = dict(CPU=2048, GPU=65536)
 # the specs of input_ids (B, S) and num_tokens (B,)
 ROWS = (tf.TensorSpec([None, None], tf.int32), tf.TensorSpec([None], tf.int32))
-ROUNDING = ((64, 8), (256, 16), (1 << 30, 64))  # (up to this length, to a multiple of this)
+# (row length, n): lengths up to this one are rounded up to a multiple of n
+ROUNDING = ((64, 8), (256, 16), (1 << 30, 64))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +93,9 @@ class OpenedModel:
     def pad(
         self, ids: np.ndarray, splits: np.ndarray, rows: np.ndarray, length: int, num_rows: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return (input_ids int32 (B, S), num_tokens int32 (B,)) of some rows of flat ids. Rows up
-        to B = num_rows are padding of one token, so that attention is defined in them.
+        """Return some rows of flat ids as a batch, S = length, B = num_rows: (input_ids int32 (B,
+        S), num_tokens int32 (B,)). Missing rows are padding of one token, so that attention is
+        defined in them. ids, splits: as in Framed.
         """
         input_ids, is_token = padded(ids, splits, rows, length)
         missing = num_rows - len(rows)
@@ -116,8 +118,9 @@ def open_model(
     """Open the model that a ModelSource names.
 
     Args:
-      flag: that names the model, for errors. needs: returns the weights that are needed beside the
-        encoder's. consequence: end of the message when one of these is missing.
+      flag: name of the flag that named the model, for messages. needs: returns the weights, by
+        name, that are needed beside the encoder's. consequence: end of the message when one of
+        these weights is missing.
 
     Raises UserError: there is no model, or it lacks a weight or a vocabulary.
     """
@@ -149,7 +152,7 @@ def open_model(
 
 
 def set_up_device() -> None:
-    """Let the memory of GPUs grow on demand."""
+    """Make TensorFlow take the memory of GPUs on demand, not all of it at once."""
     try:
         for gpu in tf.config.list_physical_devices("GPU"):
             tf.config.experimental.set_memory_growth(gpu, True)

@@ -2,8 +2,9 @@
 
 Duplicates are documents with exactly the same sentences. Every document gets a hash of 128 bits
 (among a billion different ones the probability of a collision is 1e-21). Hashes are written to
-files on disk by their first bits, and each file is sorted in memory. For a corpus of any size this
-takes about 200 MB of memory, a block, and one byte per document for the result.
+files on disk by their first bits, and each file is sorted in memory. Whatever the size of the
+corpus, this takes about 200 MB of memory, plus one block of text and one byte per document for the
+result.
 """
 
 import functools
@@ -23,7 +24,8 @@ from bert_gpu.text.formats import archives
 from bert_gpu.text.parallel import LOCAL, Report, Workers, map_blocks
 
 HASHED = np.dtype([("high", "u8"), ("low", "u8"), ("index", "i8")])  # a document's hash and index
-ROWS_IN_MEMORY = 1 << 20  # rows that are collected before they are written, and rows of a full file
+# Hashes that are collected in memory before they are written, and the most that a file should hold.
+ROWS_IN_MEMORY = 1 << 20
 
 
 def normalize(sentences: list[bytes], form: str) -> list[bytes]:
@@ -35,14 +37,14 @@ def normalize(sentences: list[bytes], form: str) -> list[bytes]:
         different: ligatures, wide letters).
 
     Returns:
-      A list of the same length, without space at the ends; the list itself for none.
+      A list of the same length, without space at the ends; with form none, `sentences` itself.
     """
     if form == "none":
         return sentences
     return [
         sentence
         if sentence.isascii()
-        # NFKC turns some marks (U+00B4) into spaces, also at the ends.
+        # strip, because NFKC turns some marks (such as U+00B4) into spaces
         else unicodedata.normalize(form, sentence.decode("utf-8", "ignore")).strip().encode()  # type: ignore[arg-type]
         for sentence in sentences
     ]
@@ -59,25 +61,25 @@ def find_duplicates(
     """Find the documents that have the same sentences as an earlier one.
 
     Args:
-      blocks: all of the plan.
+      blocks: all blocks of the corpus.
       folder: for temporary files, 24 bytes per document; created here and removed at the end.
       normalization: form for `normalize`, applied before documents are compared.
-      report: called with tokens = 0.
+      report: called with the bytes of text done since its last call, and 0 tokens.
 
     Returns:
-      bool (D,), by index of the document: False for the first of equal documents. It does not
-        depend on how the corpus is cut into blocks.
+      bool (D,) for D documents: True for each that equals an earlier document. It does not depend
+        on how the corpus is cut into blocks.
 
     Raises:
-      UserError: the text has changed, or the disk is full.
+      UserError: the text has changed since it was cut into blocks, or the disk is full.
     """
     num_documents = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
     is_duplicate = np.zeros(num_documents, bool)
-    # buckets differ in length, so they are planned to be half full on average
+    # files of hashes differ in length, so they are planned to be half full on average
     num_buckets = -(-2 * num_documents // ROWS_IN_MEMORY)
     pending = []
     try:
-        shutil.rmtree(folder, ignore_errors=True)  # files of a killed job
+        shutil.rmtree(folder, ignore_errors=True)  # a killed job may have left files
         os.makedirs(folder)
         for rows in map_blocks(
             functools.partial(hash_documents, normalization=normalization),
@@ -108,13 +110,15 @@ def find_duplicates(
 
 
 def hash_documents(blocks: Sequence[Block], normalization: str) -> np.ndarray:
-    """Return the hashes of all documents of the blocks: (D,) HASHED."""
+    """Return the hash and the index of each document of the blocks, (D,) of dtype HASHED.
+    normalization: form for `normalize`.
+    """
     digests: list[bytes] = []
     indices = []
     for block in blocks:
         documents = corpus.read_block(block)
         indices.append(np.arange(block.first_document, block.first_document + len(documents)))
-        # Sentences have no line breaks, so different documents give different bytes.
+        # Sentences contain no line breaks, so joining by these keeps different documents different.
         digests += [
             hashlib.blake2b(b"\n".join(normalize(document, normalization)), digest_size=16).digest()
             for document in documents
@@ -128,8 +132,8 @@ def hash_documents(blocks: Sequence[Block], normalization: str) -> np.ndarray:
 
 
 def mark_repeats(rows: np.ndarray, is_duplicate: np.ndarray) -> np.ndarray:
-    """Set is_duplicate (D,) for all documents of rows (R,) except the first of each hash. Returns
-    the rows of the first ones, sorted by hash.
+    """Set is_duplicate (D,) to True for each document whose hash another of the rows (R,) has with
+    a smaller index. Return the rows of all other documents, sorted by hash.
     """
     rows = rows[np.lexsort((rows["index"], rows["low"], rows["high"]))]
     repeats = np.zeros(len(rows), bool)
@@ -139,10 +143,11 @@ def mark_repeats(rows: np.ndarray, is_duplicate: np.ndarray) -> np.ndarray:
 
 
 def spill(rows: np.ndarray, folder: str, num_buckets: int) -> None:
-    """Append rows (R,), sorted by hash and without repeats, to the files of their hashes.
+    """Append each of the rows (R,), sorted by hash and without repeats, to the file for its range
+    of hashes.
 
-    Because a call writes each hash once, files stay small even when half of the corpus is one
-    document.
+    Because a call writes each hash once, files stay small even when half of the corpus is copies of
+    one document.
     """
     if num_buckets:
         width = (1 << 64) // num_buckets + 1

@@ -8,7 +8,7 @@ from bert_gpu.base.settings import Settings, setting
 from bert_gpu.text.formats.table import FORMATS, Format
 
 NORMALIZATIONS = ("none", "NFC", "NFKC")
-# default names of the files of vocabularies, by kind
+# {kind of vocabulary: default name of its file}
 FILE_NAMES = {
     "WordPiece": "vocab.txt",
     "SentencePiece": "sentencepiece.model",
@@ -50,12 +50,12 @@ class TextFormat(Settings):
 
     @property
     def has_sentence_lines(self) -> bool:
-        """Whether each line is a sentence, so that no splitter is needed."""
+        """True if each line is a sentence, so that no splitter is needed."""
         return self.input_format == "lines"
 
     @property
     def row(self) -> Format:
-        """The row of FORMATS; KeyError while `input_format` is auto."""
+        """The row of FORMATS for `input_format`. Raises KeyError while that is auto."""
         return FORMATS[self.input_format]
 
     def replaced(self, input_format: str) -> "TextFormat":
@@ -67,7 +67,7 @@ LINES = TextFormat(input_format="lines")
 
 
 def check_ray_address(address: str | None) -> None:
-    """UserError for the address that stands for this machine alone."""
+    """Raise UserError for the address "local": work on this machine alone needs no Ray."""
     if address == "local":
         raise UserError(
             "one machine needs no Ray",
@@ -78,7 +78,7 @@ def check_ray_address(address: str | None) -> None:
 
 
 def check_is_json(vocab_file: str | None, tokenization: str) -> None:
-    """UserError for a file of a BPE whose name does not say that it is a tokenizer.json."""
+    """Raise UserError for a BPE vocabulary file whose name does not end in .json."""
     if tokenization == "BPE" and vocab_file is not None and not vocab_file.endswith(".json"):
         raise UserError(
             "must end in .json with --tokenization=BPE",
@@ -147,8 +147,8 @@ class VocabConfig(Settings):
 
     @property
     def targets(self) -> list[str]:
-        """The files to write: the vocabulary, or the SentencePiece model and, if --vocab_file is
-        given, its pieces.
+        """Paths of the files to write: one for the vocabulary; with SentencePiece one for the model
+        and, if --vocab_file is given, one for the list of its pieces.
         """
         if self.tokenization != "SentencePiece":
             return [self.vocab_file or FILE_NAMES[self.tokenization]]

@@ -30,8 +30,8 @@ from bert_gpu.text.formats.table import FORMATS
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 CHUNK_BYTES = 1 << 22  # bytes that the scan holds at once, beside the longest line
-# The endings of files that are read from a folder, without repeats. The first three belong to no
-# format.
+# The endings of the files that are read when a folder is an input. The first three say nothing
+# about the format.
 FOLDER_ENDINGS = tuple(
     dict.fromkeys(
         [
@@ -42,7 +42,7 @@ FOLDER_ENDINGS = tuple(
     )
 )
 TO_TEXT = "extract their text, as with pdftotext FILE, or name files to read them as they are"
-BLOCKS_PER_WINDOW = 8  # so that the sizes of windows differ by an eighth at most
+BLOCKS_PER_WINDOW = 8  # whole blocks, so that the sizes of windows differ by an eighth at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +56,10 @@ class Block:
       num_documents: at least 1.
       num_sentences: number of lines that are not blank; None for formats whose documents are split
         into sentences later.
-      num_bytes: bytes of text, as formats/plain.py measures it.
+      num_bytes: bytes of text, as formats/plain.py counts them.
       text_format: format of the file.
       num_empty: number of rows and objects without text. Only the sum over a file is exact.
-      left_out: names of files without a document, of the whole corpus, in its first block.
+      left_out: in the first block of a corpus the names of all its files without a document.
     """
 
     path: str
@@ -88,7 +88,7 @@ class Window:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of text."""
+        """Number of bytes of text in all blocks."""
         return sum(block.num_bytes for block in self.blocks)
 
     def read(self) -> list[list[bytes]]:
@@ -97,24 +97,24 @@ class Window:
 
 
 def find_files(patterns: str | Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the sorted paths of the files that patterns name, without repeats (of several paths of
-    one file the first), and those of the files that are left out because of their endings.
+    """Return two sorted lists of paths: the files that patterns name, each once (by the first of
+    its paths), and the files in folders that are left out because of their endings.
 
     A pattern is a file, a folder or a glob; a str holds several, separated by commas. A folder
     stands for all files below it whose names end in one of FOLDER_ENDINGS, in small or capital
     letters, and do not begin with a dot; a folder that Hugging Face's `datasets` saved stands for
     its tables. Links to folders below it are not followed. STANDARD_INPUT is returned unchanged.
-    UserError when a pattern matches no file.
+    Raises UserError when a pattern matches no file.
     """
     hint = comma_hint(patterns) if isinstance(patterns, str) else ""
     patterns = patterns.split(",") if isinstance(patterns, str) else patterns
-    paths: dict[str, str] = {}  # path by the real path of its file
+    paths: dict[str, str] = {}  # {path of the file, links resolved: path to return}
     others: set[str] = set()
     for pattern in filter(None, map(str.strip, patterns)):
         if pattern == STANDARD_INPUT:
             paths[pattern] = pattern
             continue
-        # A file may have glob characters in its name, so the name itself comes first.
+        # A file may have glob characters in its name, so an existing path is no glob.
         matches = [pattern] if tf.io.gfile.exists(pattern) else tf.io.gfile.glob(pattern)
         folders = [path for path in matches if tf.io.gfile.isdir(path)]
         visible = [
@@ -162,16 +162,18 @@ def no_text(folder: str, others: Iterable[str]) -> UserError:
 
 
 def endings_of(paths: Iterable[str]) -> str:
-    """Return the endings of files, for messages."""
+    """Return the endings of the files' names, at most five, as text for a message (".pdf,
+    .png").
+    """
     endings = sorted({os.path.splitext(path)[1].lower()[:12] or "no ending" for path in paths})
     return ", ".join(endings[:5]) + (", ..." if len(endings) > 5 else "")
 
 
 def files_below(folder: str) -> Iterator[tuple[str, bool]]:
-    """Yield (path, whether its ending is one of text) of the files below a folder that are not
-    hidden.
+    """Yield (path, whether it is read as text, by its ending) for each file below a folder that is
+    not hidden. Of a data set that Hugging Face's `datasets` saved, only the tables are yielded.
     """
-    # TensorFlow's walk would follow links, and never end on a cycle.
+    # TensorFlow's walk, for remote folders only, follows links and would never end on a cycle.
     walk = tf.io.gfile.walk if "://" in folder else os.walk
     for parent, folders, names in walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
@@ -199,10 +201,10 @@ def plan_blocks(
       paths: documents are indexed in this order.
       block_bytes: at least 1; a document longer than that makes a longer block.
       text_format: format of all the files, or one for each.
-      names: name of each file in error messages, such as that of the compressed file. Default: its
-        path.
-      read: yields the bytes of the file with a path and a name, cut after line breaks. A caller
-        passes it to see the bytes. Default: `whole_lines`.
+      names: name of each file in error messages, such as the name of the compressed file from which
+        it was unpacked. Default: its path.
+      read: function (path, name for messages) that yields the bytes of a file, cut after line
+        breaks. A caller passes its own to see the bytes as they are read. Default: `whole_lines`.
 
     Returns:
       Blocks that depend on the files, on block_bytes and on the formats alone. A file without a
@@ -265,7 +267,7 @@ def plan_windows(
     Args:
       paths, text_formats, names, read: see `plan_blocks`; `read` is called once for each file.
       window_bytes: at least 1.
-      min_windows: minimum number of windows; a text with fewer documents has one for each.
+      min_windows: minimum number of windows; a text with fewer documents gets one per document.
 
     Returns:
       Windows that depend on the text of each file, on window_bytes and min_windows alone.
@@ -289,8 +291,8 @@ def plan_windows(
 
 
 def cut(blocks: list[Block], num_windows: int) -> list[Window]:
-    """Cut blocks into windows of equal parts of the text: each ends with the block in which its
-    part ends. Parts that end in the same block become one window.
+    """Divide the text of blocks into num_windows equal parts. Return a window for each, which ends
+    with the block in which its part ends; parts that end in the same block share a window.
     """
     ends = np.cumsum([block.num_bytes for block in blocks])
     parts = ends * num_windows // ends[-1]
@@ -309,13 +311,15 @@ def cut_all(blocks: list[Block], num_windows: int) -> list[Window]:
 
 
 def cut_at(blocks: list[Block], stops: Iterable[int]) -> list[Window]:
-    """Return one window for each stop: the blocks from the stop before it (an index) to its own."""
+    """Return one window for each stop, an index in blocks: the blocks from the stop before it, or
+    from the first block, up to this stop, exclusive.
+    """
     pairs = itertools.pairwise([0, *stops])
     return [Window(tuple(join_blocks(blocks[start:stop]))) for start, stop in pairs]
 
 
 def join_blocks(blocks: list[Block]) -> list[Block]:
-    """Join blocks that follow one another in a file."""
+    """Return the blocks, with neighbours in the same file joined into one block."""
     result = blocks[:1]
     for block in blocks[1:]:
         last = result[-1]
@@ -357,8 +361,8 @@ def read_block(block: Block) -> list[list[bytes]]:
 
 
 def document_bytes(block: Block) -> np.ndarray:
-    """Return the bytes of text of each document of a block, int64 (D,), as formats/plain.py
-    measures it. Raises the UserErrors of `read_block`.
+    """Return the number of bytes of text of each document of a block, int64 (D,), as
+    formats/plain.py counts them. Raises the UserErrors of `read_block`.
     """
     try:
         parsed = find_documents(read_content(block), False, block.text_format)
@@ -390,7 +394,9 @@ def open_binary(path: str) -> typing.BinaryIO:
 
 
 class Mark(typing.NamedTuple):
-    """A place in a file: its byte offset, and the counts of everything before it."""
+    """A place in a file: its byte offset, and the numbers of documents, sentences, bytes of text
+    and rows without text before it.
+    """
 
     offset: int
     num_documents: int = 0
@@ -402,8 +408,8 @@ class Mark(typing.NamedTuple):
 def mark_blocks(
     pieces: Iterable[bytes], block_bytes: int, text_format: TextFormat, name: str
 ) -> list[Mark]:
-    """Return the place where the first block begins and the places where blocks end; only the first
-    one for a file without a document. pieces: the bytes of the file, in whole lines.
+    """Return the Marks at the beginning of a file's first block and at the end of each block; only
+    the first Mark if the file has no document. pieces: the bytes of the file, in whole lines.
     """
     place = Mark(0)
     num_lines = 0
@@ -425,7 +431,7 @@ def mark_blocks(
         offset, num_documents, num_sentences, num_bytes, num_empty = place
         counted_to = 0  # offset in these lines up to which sentences are counted in num_sentences
         while True:
-            # A block ends at the first document that starts after block_bytes.
+            # A block ends where a document begins, as soon as it has block_bytes of text.
             missing = marks[-1].num_bytes + block_bytes - num_bytes
             index = int(np.searchsorted(parsed.text_before, missing))
             if index == len(parsed.begins):
@@ -449,22 +455,26 @@ def mark_blocks(
 
 
 def file_pieces(path: str, name: str) -> Iterator[bytes]:
-    """Yield the file's bytes, CHUNK_BYTES at a time. Raises UserError."""
+    """Yield a file's bytes, CHUNK_BYTES at a time. Raises a UserError, with `name`, if the file
+    cannot be read.
+    """
     with readable(name), open_binary(path) as file:
         while chunk := file.read(CHUNK_BYTES):
             yield chunk
 
 
 def whole_lines(path: str, name: str) -> Iterator[bytes]:
-    """Yield the file's bytes, about CHUNK_BYTES at a time, cut after a line break.
-    Raises UserError.
+    """Yield a file's bytes in pieces of about CHUNK_BYTES that end with a line break. Raises a
+    UserError, with `name`, if the file cannot be read.
     """
     return cut_at_lines(file_pieces(path, name))
 
 
 @contextlib.contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Turn errors of a file that is missing or cannot be read into a UserError with its name."""
+    """Turn the errors of a missing or unreadable file, raised inside the `with` block, into a
+    UserError with its name.
+    """
     try:
         yield
     except (FileNotFoundError, tf.errors.NotFoundError):
@@ -476,7 +486,9 @@ def readable(name: str) -> Iterator[None]:
 
 
 def check_utf8(name: str, lines: bytes, lines_before: int) -> None:
-    """UserError, with the number of the line, for lines that are not UTF-8."""
+    """Raise a UserError with the line number if lines are not UTF-8. lines_before: number of lines
+    of the file before these.
+    """
     try:
         lines.decode()
     except UnicodeDecodeError as error:

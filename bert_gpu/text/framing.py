@@ -4,7 +4,7 @@ RoBERTa's pairs have two [SEP] before B.
 All rows are one flat array of tokens, with the positions where they begin, until a batch is padded.
 A text that is too long loses its last tokens.
 
-Legend: N rows, T tokens of all of them, B batch, R rows of an example, S sequence.
+Legend: N rows, T tokens of all rows, B batch, R rows of an example, S sequence.
 """
 
 import typing
@@ -18,9 +18,9 @@ from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 class Framed(typing.NamedTuple):
     """Rows of tokens.
 
-    ids: int32 (T,), all rows concatenated. splits: int64 (N + 1,), where each row begins, and T.
-    first_lengths: int64 (N,), tokens before B, which are segment 0. num_truncated: number of
-    rows that were cut.
+    ids: int32 (T,), all rows concatenated. splits: int64 (N + 1,), where each row begins in ids,
+    and T as the last. first_lengths: int64 (N,), number of tokens of segment 0, which precede text
+    B. num_truncated: number of rows that were cut.
     """
 
     ids: np.ndarray
@@ -30,7 +30,7 @@ class Framed(typing.NamedTuple):
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 (N,), tokens of each row."""
+        """Number of tokens of each row, int64 (N,)."""
         return np.diff(self.splits)
 
 
@@ -40,7 +40,7 @@ def frame(
     texts_b: Sequence[str | bytes] | None,
     max_seq_length: int,
 ) -> Framed:
-    """Tokenize, truncate and join texts.
+    """Return texts, or pairs of texts, as rows: tokenized, truncated and joined.
 
     Args:
       texts_a, texts_b: N texts each; texts_b is None without pairs. max_seq_length: S, at least 2,
@@ -59,7 +59,7 @@ def frame(
     first_lengths = kept_a + 2 + more * (lengths_b > 0)
     splits = np.cumsum(np.concatenate([[0], first_lengths + kept_b + (lengths_b > 0)]))
     starts = splits[:-1]
-    ids = np.full(splits[-1], tokenizer.sep_id, np.int32)  # [SEP] stays where no text is written
+    ids = np.full(splits[-1], tokenizer.sep_id, np.int32)  # each [SEP]; all others are overwritten
     ids[starts] = tokenizer.cls_id
     ids[ranges(starts + 1, kept_a)] = ids_a[ranges(splits_a[:-1], kept_a)]
     ids[ranges(starts + first_lengths, kept_b)] = ids_b[ranges(splits_b[:-1], kept_b)]
@@ -70,11 +70,11 @@ def frame(
 def truncated_lengths(
     lengths_a: np.ndarray, lengths_b: np.ndarray, max_seq_length: int, more: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of tokens that each text keeps, (N,) and (N,).
+    """Return the numbers of tokens that texts A and texts B keep, (N,) and (N,).
 
     Equals Google's run_classifier, which drops the last token of the longer text (on a tie: of B)
     until the row fits: a text shorter than half the room stays whole, and the other gets the rest.
-    A row without a second text has one [SEP] less, and `more` of them besides.
+    more: number of [SEP] before text B beyond the first. A row without B has one [SEP] in all.
     """
     room = np.where(lengths_b > 0, max_seq_length - 3 - more, max_seq_length - 2)
     kept_b = np.minimum(lengths_b, np.maximum(room // 2, room - lengths_a))
@@ -82,7 +82,9 @@ def truncated_lengths(
 
 
 def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the integers start, ..., start + length - 1 of each pair, concatenated."""
+    """Return the integers start, ..., start + length - 1 of each pair (start, length), all in one
+    array.
+    """
     ends = np.cumsum(lengths)
     return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
 
@@ -90,8 +92,8 @@ def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 def padded(
     ids: np.ndarray, splits: np.ndarray, rows: np.ndarray, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return some rows (B,) as a batch: (input_ids, is_token), int32 and bool (B, length), padded
-    with 0. Rows (B, R) give (B, R, length). ids, splits: as in Framed.
+    """Return the rows with these indices, (B,) or (B, R), as a batch: input_ids int32, padded with
+    0, and is_token bool, both (B, length) or (B, R, length). ids, splits: as in Framed.
     """
     starts = splits[rows]
     lengths = splits[rows + 1] - starts

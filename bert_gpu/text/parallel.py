@@ -2,7 +2,7 @@
 
 A Pool runs the tasks: this process, threads or processes of this machine, or a Ray cluster
 (ray_cluster.py). Processes are spawned, because TensorFlow does not survive a fork, and each takes
-seconds to start: little work is done in the calling process.
+seconds to start; so a small job runs without them.
 """
 
 import abc
@@ -29,20 +29,21 @@ from bert_gpu.base.malloc import map_large_blocks
 from bert_gpu.base.signals import children_ignore_interrupts
 from bert_gpu.text.corpus import Block
 
-# Of text. One process counts the words of so much in about the time that another takes to start.
+# Bytes of text up to which a job starts no worker processes: one process counts the words of this
+# much text in about the time that another takes to start.
 IN_PROCESS_BYTES = 256 << 20
-# least number of groups, so that workers finish together and progress is visible
+# least number of groups of blocks, so that workers finish together and progress is visible
 GROUPS_PER_WORKER = 8
-GROUP_BYTES = 64 << 20  # bytes of text in a group, to within a block, so that a result stays small
+GROUP_BYTES = 64 << 20  # about the most text in a group of blocks, so that its result stays small
 POLL_SECONDS = 0.2  # between two readings of the progress
-# A Report is called with (bytes of text, tokens) done since its last call.
+# A Report is a function, called with the bytes of text and the tokens done since its last call.
 Report = Callable[[int, int], object]
-process_call: Callable[[Any], Any]  # the function that a worker process runs
+process_call: Callable[[Any], Any]  # runs a task; set when this worker process starts
 
 
 @dataclasses.dataclass(eq=False)
 class Pool(abc.ABC):
-    """Runs tasks. num_workers: how many at a time."""
+    """Runs a function on tasks. num_workers: number of tasks that run at a time."""
 
     num_workers: int
 
@@ -53,8 +54,8 @@ class Pool(abc.ABC):
         """Yield function(task, report) of each task, in any order.
 
         Args:
-          function: picklable, as tasks and results must be. It calls its own report with the
-            progress of its task.
+          function: picklable, as tasks and results must be. It calls the report that it
+            gets with the progress of its task.
           report: called in this process with the progress of all tasks, perhaps once for several
             calls of the function.
 
@@ -66,9 +67,9 @@ class Pool(abc.ABC):
 
 @dataclasses.dataclass(frozen=True)
 class Workers:
-    """The workers of a job: the cluster, if there is one, or this machine.
+    """The place where a job runs its tasks: a Ray cluster, if one is given, or this machine.
 
-    num_workers: tasks at a time; None = one per core.
+    num_workers: number of tasks at a time; None = one per core.
     """
 
     num_workers: int | None = None
@@ -76,7 +77,8 @@ class Workers:
 
     def make_pool(self, num_tasks: int, is_small: bool, small_pool: Callable[[int], Pool]) -> Pool:
         """Return a Pool for at most num_tasks tasks at a time. is_small: whether the work takes
-        less time than starting processes; then small_pool makes the pool on this machine.
+        less time than starting processes; on this machine small_pool(number of workers) then makes
+        the Pool.
         """
         if self.cluster is not None:
             return self.cluster
@@ -91,8 +93,8 @@ LOCAL = Workers()
 
 @contextlib.contextmanager
 def open_workers(config: Any, console: Console) -> Iterator[Workers]:
-    """Yield the Workers for settings with num_workers and ray_address. Prints a summary of the
-    cluster. UserError when the cluster cannot be reached.
+    """Yield the Workers that settings ask for and print a summary of the cluster, if there is one.
+    config: has num_workers and ray_address. Raises UserError when the cluster cannot be reached.
     """
     if config.ray_address is None:
         yield Workers(config.num_workers)
@@ -106,7 +108,7 @@ def open_workers(config: Any, console: Console) -> Iterator[Workers]:
 
 @dataclasses.dataclass
 class InThisProcess(Pool):
-    """Runs one task after another, whatever num_workers is."""
+    """A Pool that runs one task after another in this process, whatever num_workers is."""
 
     num_workers: int = 1
 
@@ -118,7 +120,7 @@ class InThisProcess(Pool):
 
 
 class Threads(Pool):
-    """Threads, for functions that are outside Python most of the time."""
+    """A Pool of threads, for functions that spend most of their time outside Python."""
 
     def run(
         self, function: Callable[[Any, Report], Any], tasks: Sequence[Any], report: Report
@@ -127,7 +129,7 @@ class Threads(Pool):
         lock = threading.Lock()
         call = functools.partial(call_counted, function, done, lock)
         progress = ProgressDelta(report)
-        # not an executor of concurrent.futures: an interrupted process would wait for its threads
+        # not a ThreadPoolExecutor, for whose threads an interrupted process would wait
         with multiprocessing.pool.ThreadPool(self.num_workers) as pool:
             results = pool.imap_unordered(call, tasks)
             num_done = 0
@@ -143,7 +145,7 @@ class Threads(Pool):
 
 
 class Processes(Pool):
-    """Processes, each with its own interpreter, which takes seconds to start."""
+    """A Pool of processes, each with its own interpreter, which takes seconds to start."""
 
     def run(
         self, function: Callable[[Any, Report], Any], tasks: Sequence[Any], report: Report
@@ -171,7 +173,7 @@ class Processes(Pool):
                 "a worker process was killed, most often because memory ran out",
                 "give a smaller --num_workers",
             ) from None
-        except BaseException:  # nothing waits for their results
+        except BaseException:  # stop the workers: nothing waits for their results
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -181,13 +183,17 @@ class Processes(Pool):
 
 @dataclasses.dataclass
 class ProgressDelta:
-    """Reports the progress since the last report, from the total (bytes, tokens)."""
+    """Calls a Report with the progress since its last call, given totals. before: the last total of
+    (bytes, tokens).
+    """
 
     report: Report
     before: tuple[int, ...] = (0, 0)
 
     def update(self, done: Any) -> None:
-        """Report the difference to the last total. done: list or shared array [bytes, tokens]."""
+        """Report the difference between `done` and the last total. done: list or shared array
+        [bytes, tokens], the total now.
+        """
         now = tuple(done)
         self.report(now[0] - self.before[0], now[1] - self.before[1])
         self.before = now
@@ -199,12 +205,11 @@ def map_blocks(
     workers: Workers,
     report: Report | None = None,
 ) -> Generator[Any, None, None]:
-    """Return a generator of function(group) for groups of blocks that together contain all of them,
-    in any order.
+    """Divide blocks into groups and return a generator of function(group), in any order.
 
     Args:
       function: picklable, as its result must be.
-      report: called with tokens = 0.
+      report: called with the bytes of text done since its last call, and 0 tokens.
     """
     sizes = [block.num_bytes for block in blocks]
     pool = workers.make_pool(len(blocks), sum(sizes) <= IN_PROCESS_BYTES, InThisProcess)
@@ -232,7 +237,9 @@ def call_counted(
     lock: contextlib.AbstractContextManager,
     task: Any,
 ) -> Any:
-    """Call a function of a Pool, and add its progress to done = [bytes of text, tokens]."""
+    """Return function(task, report), with a report that adds the progress to the total `done` =
+    [bytes of text, tokens].
+    """
 
     def report(num_bytes: int, num_tokens: int) -> None:
         with lock:
@@ -245,7 +252,9 @@ def call_counted(
 def start_worker(
     function: Callable[[Any, Report], Any], done: "SynchronizedArray[Any]", parent: int
 ) -> None:
-    """Prepare a worker process, once, after its start. It ends with its parent, a process id."""
+    """Prepare this new worker process to run a function, and to end when its parent ends. done:
+    shared total [bytes of text, tokens]. parent: process id.
+    """
     global process_call
     process_call = functools.partial(call_counted, function, done, done.get_lock())
     use_one_thread()
@@ -257,11 +266,11 @@ def call_in_process(task: Any) -> Any:
 
 
 def use_one_thread() -> None:
-    """Make this worker process use one thread, since the processes share the cores, and return
-    large blocks of memory when they are freed.
+    """Make this worker process use one thread, since the processes share the cores, and give large
+    blocks of freed memory back to the system.
     """
     map_large_blocks()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # `tokenizers` reads it at every call
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Hugging Face's library reads it at each call
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
 

@@ -6,8 +6,8 @@ from bert_gpu.base.console import Console
 
 
 class ByteProgress:
-    """A progress bar in megabytes of text, with MB/s and, if tokens are counted, tokens/s. As a
-    context, it ends at the total, in bytes.
+    """A progress bar in megabytes of text, with MB/s and, if tokens are counted, tokens/s. A `with`
+    block that ends without an error fills the bar. total: in bytes. what: label of the bar.
     """
 
     def __init__(self, console: Console, total: int, what: str) -> None:

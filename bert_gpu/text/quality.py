@@ -1,5 +1,5 @@
-"""A sample of a text -> warnings of what would make a poor data set or vocabulary, each with a
-remedy.
+"""A sample of a text -> warnings of faults that would make a poor data set or vocabulary, each with
+a remedy.
 
 Samples are taken from all over the text, so that the checks take the same time for a text of any
 size.
@@ -32,10 +32,10 @@ from bert_gpu.text.vocabulary import wordpiece_learner
 
 NUM_SAMPLES = 16
 SAMPLE_BYTES = 1 << 14  # approximate bytes of text in each sample
-MIN_LONE_SENTENCES = 50  # sentences of a text that is one document; fewer are a small experiment
-MAX_SENTENCES_PER_DOCUMENT = 20_000  # a long novel has 10,000
-COMMON_SHARE = 0.5  # a shape that more than this share of documents or lines has is the rule
-# the greatest shares without a warning
+MIN_LONE_SENTENCES = 50  # a lone document of fewer sentences, a small experiment, needs no warning
+MAX_SENTENCES_PER_DOCUMENT = 20_000  # more bring a warning; a long novel has 10,000
+COMMON_SHARE = 0.5  # a fault in a larger share of rows or lines brings a warning
+# shares of a sample above which a fault brings a warning
 MARKUP_SHARE = 0.05  # a larger share of sentences with markup, or like JSON, brings a warning
 UNKNOWN_SHARE = 0.05  # a larger share of unknown tokens brings a warning
 UNUSED_SHARE = 0.01  # a larger share of pieces that no text uses brings a warning
@@ -47,23 +47,24 @@ MARKUP = re.compile(
     rb"|\\(?:begin|end|(?:sub)*section|cite|ref|textbf|emph)\*?\{"
 )
 JSON_LINE = re.compile(rb'\{\s*"|\[\s*[{"]|"[^"]+"\s*:\s')
-# A header of single words without spaces between them; prose has spaces after its commas.
+# The header of a table: words without spaces at the delimiters. Prose has spaces after its commas.
 WORD = r'(?:"[A-Za-z_][\w .-]*"|[A-Za-z_][\w.-]*|)'
 HEADERS = {
     "csv": (",", re.compile(rf"{WORD}(?:,{WORD})+")),
     "tsv": ("\t", re.compile(r"[A-Za-z_]?[\w .-]*(?:\t[A-Za-z_][\w .-]*)+")),
 }
-MIN_TABLE_ROWS = 2  # below the header
+MIN_TABLE_ROWS = 2  # rows below the header from which a file is taken for a table
 SENTENCE_END = re.compile(r"[.!?:;…。！？][\"'”’»)\]]*$")
-FEW_LINES = 20  # fewer lines are no sample of a text
+FEW_LINES = 20  # fewer lines are too few to judge a text by
 INSIDE_SHARE = 0.05  # wrapped prose has a sentence's end inside at least this share of its lines
 
 
 def sample(
     blocks: Sequence[Block], normalization: str = "none", drop_duplicates: bool = False
 ) -> list[list[bytes]]:
-    """Return documents (lists of sentences) from all over a text, cleaned as by the settings of
-    these names. A small text is returned whole; of others some documents may be cut at their ends.
+    """Return documents (lists of sentences) from all over a text, normalised and without duplicates
+    as the arguments say. A small text is returned whole; of a larger one, documents may be cut at
+    their ends.
     """
     documents = [clean.normalize(document, normalization) for document in sample_text(blocks)]
     if drop_duplicates:
@@ -72,7 +73,9 @@ def sample(
 
 
 def sample_text(blocks: Sequence[Block]) -> list[list[bytes]]:
-    """Return the sample before it is cleaned. No line is taken twice."""
+    """Return documents from all over a text, as `sample` does, but not yet cleaned. No line is
+    taken twice.
+    """
     ends = np.cumsum([block.end - block.start for block in blocks])
     if ends[-1] <= NUM_SAMPLES * SAMPLE_BYTES:
         return [document for block in blocks for document in corpus.read_block(block)]
@@ -91,11 +94,11 @@ def sample_text(blocks: Sequence[Block]) -> list[list[bytes]]:
 
 
 def documents_near(block: Block, offset: int) -> tuple[list[list[bytes]], int]:
-    """Return the documents in about SAMPLE_BYTES of whole lines of a block, from an offset of its
-    file on, and the offset at their end.
+    """Return the documents in about SAMPLE_BYTES of whole lines of a block, from an offset in its
+    file on, and the offset where the last of these lines ends.
     """
     with corpus.open_binary(block.path) as file:
-        # one byte earlier, because a line that begins at the offset follows a line break
+        # one byte earlier, to see the line break before a line that begins at the offset
         position = max(block.start, offset - 1)
         file.seek(position)
         content = b""
@@ -108,7 +111,7 @@ def documents_near(block: Block, offset: int) -> tuple[list[list[bytes]], int]:
             last = len(content) if is_all else content.rfind(b"\n") + 1
             if is_all or last > first:
                 break
-            num_next = len(content)  # a long line: double what is read
+            num_next = len(content)  # no whole line yet: read as many bytes again
     if position > block.start and not first:
         return [], block.end  # the offset is in the last line
     content = content[first:last]
@@ -121,12 +124,13 @@ def documents_near(block: Block, offset: int) -> tuple[list[list[bytes]], int]:
 def shape_warnings(
     blocks: Sequence[Block], documents: list[list[bytes]], objective: str | None = None
 ) -> list[str]:
-    """Return warnings about the shape of the text.
+    """Return warnings about a text that is no plain text, is badly divided into documents or lines,
+    or repeats itself.
 
     Args:
-      blocks: all of the plan. documents: from `sample`.
-      objective: of the data set; None for a vocabulary alone, for which documents, and lines of
-        several sentences, do not matter.
+      blocks: all blocks of the text. documents: from `sample`.
+      objective: pretraining objective of the data set; None for a vocabulary alone, for which
+        documents, and lines of several sentences, do not matter.
     """
     sentences = [sentence for document in documents for sentence in document]
     left_out = left_out_warnings(blocks)
@@ -139,7 +143,7 @@ def shape_warnings(
         "give --input_format=jsonl or json and --text_field, or extract the plain text",
     ) or table_warnings(blocks)
     if not_text:
-        return not_text + left_out  # further warnings would follow from these
+        return not_text + left_out  # further warnings would only be their consequences
     warnings = [] if objective is None else document_warnings(blocks)
     if has_lines and not warnings:
         lines = [sentence.decode("utf-8", "ignore") for sentence in sentences]
@@ -162,7 +166,7 @@ def shape_warnings(
 
 
 def empty_warnings(blocks: Sequence[Block]) -> list[str]:
-    """Warn when most rows or objects have no text."""
+    """Return [warning] if most rows or objects have no text; else []."""
     num_empty = sum(block.num_empty for block in blocks)
     num_rows = num_empty + sum(block.num_documents for block in blocks)
     if num_empty <= COMMON_SHARE * num_rows:
@@ -174,7 +178,7 @@ def empty_warnings(blocks: Sequence[Block]) -> list[str]:
 
 
 def left_out_warnings(blocks: Sequence[Block]) -> list[str]:
-    """Warn of files without a document, among others that have some."""
+    """Return [warning] if some of the files have no document; else []."""
     names = [name for block in blocks for name in block.left_out]
     if not names:
         return []
@@ -187,14 +191,16 @@ def left_out_warnings(blocks: Sequence[Block]) -> list[str]:
 
 
 def describe_empty(blocks: Sequence[Block]) -> list[str]:
-    """Return a line on rows and objects without text, in a list; an empty list without any."""
+    """Return [line for the log with the number of rows and objects without text], or [] if there
+    are none.
+    """
     num_empty = sum(block.num_empty for block in blocks)
     return [f"input: {num_empty:,} rows have no text and are left out"] if num_empty else []
 
 
 def table_warnings(blocks: Sequence[Block]) -> list[str]:
-    """Warn of files that are read as lines, but begin like a table: with a header of words, and
-    rows with as many cells.
+    """Return [warning] if a file that is read as plain lines begins like a table, with a header of
+    words and rows of as many cells; else [].
     """
     paths = [block.path for block in blocks if not block.text_format.row.text_in]
     for path in spread(sorted(set(paths))):
@@ -224,14 +230,16 @@ def is_table(lines: list[str], delimiter: str) -> bool:
     except csv.Error:
         return False
     if len(lines) == HEAD_LINES:
-        rows = rows[:-1]  # the last one may be cut
+        rows = rows[:-1]  # the last row may be cut off
     return len(rows) > MIN_TABLE_ROWS and len({len(row) for row in rows}) == 1
 
 
 def looks_like(
     sentences: list[bytes], matches: Callable[[bytes], object], what: str, remedy: str
 ) -> list[str]:
-    """Warn when more than MARKUP_SHARE of the sentences match."""
+    """Return [warning] if `matches` is true of more than MARKUP_SHARE of the sentences; else [].
+    what: name, for the message, of the thing that these sentences look like.
+    """
     odd = [sentence for sentence in sentences if matches(sentence)]
     if len(odd) <= MARKUP_SHARE * len(sentences):
         return []
@@ -240,7 +248,9 @@ def looks_like(
 
 
 def repetition_warnings(sentences: list[bytes], objective: str | None) -> list[str]:
-    """Warn when many sentences are copies of earlier ones, apart from digits and case."""
+    """Return [warning] if many sentences equal earlier sentences apart from digits and case; else
+    [].
+    """
     keys = [re.sub(r"\d", "", s.decode("utf-8", "ignore").lower()) for s in sentences]
     counts = collections.Counter(keys)
     num_copies = len(keys) - len(counts)
@@ -256,7 +266,7 @@ def repetition_warnings(sentences: list[bytes], objective: str | None) -> list[s
 
 
 def document_warnings(blocks: Sequence[Block]) -> list[str]:
-    """Warn of a document of too many lines."""
+    """Return [warning] if a document has too many lines; else []."""
     longest = max(
         (b.num_sentences // b.num_documents for b in blocks if b.num_sentences is not None),
         default=0,
@@ -271,7 +281,7 @@ def document_warnings(blocks: Sequence[Block]) -> list[str]:
 
 
 def line_warnings(lines: list[str], language: str) -> list[str]:
-    """Warn when most lines, which should be sentences, have several."""
+    """Return [warning] if most lines, each of which should be a sentence, have several; else []."""
     several = num_several(lines, language)
     if len(lines) < FEW_LINES or several <= COMMON_SHARE * len(lines):
         return []
@@ -283,7 +293,7 @@ def line_warnings(lines: list[str], language: str) -> list[str]:
 
 
 def wrapped_warnings(lines: list[str], language: str) -> list[str]:
-    """Warn when most lines end within sentences."""
+    """Return [warning] if most lines break off within a sentence; else []."""
     broken = sum(
         not SENTENCE_END.search(line) and following[:1].islower()
         for line, following in zip(lines, lines[1:], strict=False)
@@ -313,8 +323,9 @@ def vocabulary_warnings(
     """Return warnings about a vocabulary that does not fit the text.
 
     Args:
-      documents: from `sample`, normalised. ids: their tokens.
-      is_given: whether the user named the vocabulary; one that was learnt fits the casing.
+      documents: from `sample`, normalised. ids: the ids of all their tokens.
+      is_given: whether the user named the vocabulary. A vocabulary learnt from the text has the
+        right case.
     """
     states_casing = isinstance(tokenizer, HuggingFaceTokenizer)
     warnings = []
@@ -357,7 +368,9 @@ def unknown_words(tokenizer: Tokenizer, documents: list[list[bytes]]) -> list[st
 def casing_warnings(
     tokenizer: Tokenizer, documents: list[list[bytes]], do_lower_case: bool
 ) -> list[str]:
-    """Warn of a vocabulary whose case is not that of the text."""
+    """Return [warning] if the vocabulary has capitals or accents that lower-casing takes from the
+    text, or lacks the capitals that the text keeps; else [].
+    """
     pieces = [
         piece
         for piece in tokenizer.vocab
@@ -387,9 +400,9 @@ def shorten(sentence: bytes) -> str:
 
 
 class Warner:
-    """Prints warnings on a console; with strict, raises the first one as a UserError.
+    """Prints warnings on a console; with strict, raises the first warning as a UserError.
 
-    topics: those of the warnings so far.
+    topics: the topics of the warnings so far, as given with each call.
     """
 
     def __init__(self, console: Console, strict: bool) -> None:

@@ -27,11 +27,11 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import handled_signals
 from bert_gpu.text import parallel
 
-MAX_LOSSES = 8  # lost workers of one task
+MAX_LOSSES = 8  # a task that loses more workers than this ends the job
 # Tasks that Ray holds for each core. With more than one, nodes never wait for this process and a
 # growing cluster has work for its new nodes; all tasks at once would fill Ray's memory.
 TASKS_PER_CORE = 2
-WAIT_SECONDS = LOOK_SECONDS = 1.0  # for a task; between counts of the cluster's nodes
+WAIT_SECONDS = LOOK_SECONDS = 1.0  # longest wait for a task; time between counts of the nodes
 CANCEL_SECONDS = 30.0
 CONNECT_SECONDS = 10.0
 CLIENT_PORT = 10001  # default port of ray://HOST
@@ -39,7 +39,8 @@ CLIENT_PORT = 10001  # default port of ray://HOST
 
 @contextlib.contextmanager
 def connect(address: str, num_workers: int | None = None) -> "Iterator[RayPool]":
-    """Yield a RayPool on the cluster, to which a program may be connected already.
+    """Yield a RayPool on the cluster at an address, or on the cluster to which this program is
+    connected already.
 
     Args:
       address: auto, HOST:PORT or ray://HOST:PORT. num_workers: tasks at a time; None = all cores.
@@ -65,7 +66,7 @@ def connect(address: str, num_workers: int | None = None) -> "Iterator[RayPool]"
         with handled_signals(handlers), contextlib.ExitStack() as stack:
             stack.callback(ray.shutdown)
             open_cluster(ray, address)
-            # replaces Ray's handler, which has another exit code
+            # replaces the signal handler that Ray has set, which ends with another exit code
             stack.enter_context(handled_signals(handlers))
             yield RayPool(ray, num_workers)
     except KeyboardInterrupt:
@@ -75,7 +76,7 @@ def connect(address: str, num_workers: int | None = None) -> "Iterator[RayPool]"
 
 
 def open_cluster(ray: ModuleType, address: str) -> None:
-    """Connect to a cluster; UserError when there is none."""
+    """Connect to the Ray cluster at an address. Raises UserError when there is none."""
     whole = f"{address}:{CLIENT_PORT}" if re.fullmatch(r"ray://[^:/]+", address) else address
     problem = connection_problem(whole)
     if problem is None:
@@ -95,8 +96,8 @@ def open_cluster(ray: ModuleType, address: str) -> None:
 
 
 def connection_problem(address: str) -> str | None:
-    """Return why nothing listens at HOST:PORT; None when something does, and for other addresses.
-    Ray itself would try for a minute.
+    """Return the reason why nothing answers at HOST:PORT or ray://HOST:PORT; None when something
+    does, and for addresses of other forms. Ray itself would try for a minute.
     """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
@@ -109,7 +110,7 @@ def connection_problem(address: str) -> str | None:
 
 
 class RayPool(parallel.Pool):
-    """The cores of a cluster."""
+    """A Pool that runs tasks on the cores of a Ray cluster."""
 
     def __init__(self, ray: ModuleType, num_workers: int | None = None) -> None:
         self.ray = ray
@@ -136,10 +137,10 @@ class RayPool(parallel.Pool):
     ) -> Generator[Any, None, None]:
         ray = self.ray
         call = remote_call(ray)
-        # A list hides the reference from Ray: run_task opens it when this package can be imported.
+        # Ray does not open a reference in a list: run_task does, when this package is imported.
         shared = [ray.put(function)]
         waiting = ((pickle.dumps(task), 0) for task in tasks)
-        running: dict[Any, tuple[bytes, int]] = {}  # (task, its losses) by reference
+        running: dict[Any, tuple[bytes, int]] = {}  # {reference: (task, workers it lost)}
 
         def start(task: bytes, num_losses: int) -> None:
             running[call.remote(self.place, shared, task)] = task, num_losses
@@ -171,7 +172,7 @@ class RayPool(parallel.Pool):
             self._cancel(list(running))
 
     def _look(self) -> None:
-        """Count nodes and cores, once in LOOK_SECONDS."""
+        """Count the cluster's nodes and cores, at most once in LOOK_SECONDS."""
         if time.monotonic() - self.last_look < LOOK_SECONDS:
             return
         alive = [node for node in self.ray.nodes() if node["Alive"]]
@@ -185,8 +186,8 @@ class RayPool(parallel.Pool):
         self.last_look = time.monotonic()
 
     def _count_loss(self, error: Exception, num_losses: int) -> None:
-        """Warn of a task's lost worker, at most once in LOOK_SECONDS. UserError when a task was
-        lost more than MAX_LOSSES times.
+        """Count the loss of a task's worker, and warn of it at most once in LOOK_SECONDS.
+        num_losses: of this task. Raises UserError when these are more than MAX_LOSSES.
         """
         if num_losses > MAX_LOSSES:
             raise UserError(
@@ -204,12 +205,12 @@ class RayPool(parallel.Pool):
             self.last_warning = time.monotonic()
 
     def _cancel(self, running: list[Any]) -> None:
-        """Cancel tasks and wait until they have ended, so that nothing writes to a folder after its
-        lock is free. running: their references.
+        """Cancel tasks and wait until they have ended, so that none of them writes to the job's
+        folder after its lock is released. running: Ray's references to the tasks.
         """
         if not running:
             return
-        # These errors mean that the cluster is gone.
+        # These errors mean that the cluster, and so its tasks, are gone.
         with contextlib.suppress(ConnectionError, self.ray.exceptions.RayError):
             for reference in running:
                 self.ray.cancel(reference, force=True)
@@ -217,8 +218,8 @@ class RayPool(parallel.Pool):
 
 
 def remote_call(ray: ModuleType) -> Any:
-    """Return the remote function that runs a task. Ray sends its code to the nodes, because a node
-    may lack this package.
+    """Return the remote function that runs a task. Ray sends the function's code to the nodes,
+    because a node may lack this package.
     """
 
     # The annotations are pickled too, so they name no class of this package.
@@ -247,17 +248,17 @@ def remote_call(ray: ModuleType) -> Any:
     return ray.remote(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")(call)
 
 
-# the function that a worker process runs, by its reference
+# {Ray's reference: function}: the one function that this worker process has fetched
 functions: dict[Any, Callable[[Any, parallel.Report], Any]] = {}
 
 
 def run_task(
     place: dict[str, str], function: list[Any], task: bytes
 ) -> tuple[None, Any, tuple[int, ...]]:
-    """Run a task on a node. Returns (None, result, (bytes of text, tokens)).
+    """Run a task on this node. Return (None for no problem, result, (bytes of text, tokens)).
 
     Args:
-      place: RayPool.place. function: [reference]. task: pickled.
+      place: RayPool.place. function: [Ray's reference to the function]. task: pickled.
 
     Raises the errors of the function; a UserError gets the name of the node.
     """

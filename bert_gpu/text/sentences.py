@@ -1,10 +1,10 @@
 """Running text -> sentences.
 
-The rules are those of sentencex (Wikimedia), in Rust, with the abbreviations and marks of many
-languages. In doubt it joins two sentences rather than break one. This module adds three things: a
-line break always ends a sentence; a paragraph is split in windows, because the library's time grows
-with the square of its length; and long quotations, which the library never splits, are split too,
-because an unclosed quotation mark would otherwise join a whole page.
+The library sentencex (Wikimedia, in Rust) knows the abbreviations and marks of many languages. In
+doubt it joins two sentences rather than break one. This module adds three things: a line break
+always ends a sentence; a paragraph is split in windows, because the library's time grows with the
+square of the paragraph's length; and long quotations, which the library never splits, are split
+too, because an unclosed quotation mark would otherwise join a whole page.
 """
 
 import itertools
@@ -15,13 +15,13 @@ import sentencex
 
 WINDOW = 8192  # characters; far more than a paragraph usually has
 LONGEST_SENTENCE = 1 << 18  # characters; a longer one is cut at a space
-# characters. Splitting such quotations finds 2.3 % more sentence ends in English prose, at equal
-# precision.
+# Characters from which a quotation is split into sentences. That finds 2.3 % more sentence ends in
+# English prose, at equal precision.
 LONG_QUOTATION = 200
 QUOTATION = re.compile(f'[“"«„]([^“”"«»„]{{{LONG_QUOTATION},}})')
 # Languages for which the library has rules (sentencex 1.0, src/lib.rs and languages/fallbacks.rs),
-# and languages that take the rules of one of these; all others take those of English. Marks such as
-# 。 end sentences in all languages, and Chinese needs no more than that.
+# and languages that take the rules of one of these; all others take the rules of English. Marks
+# such as 。 end sentences in all languages, and Chinese needs no other rules.
 OWN_RULES = (
     "am ar bg bn ca da de el en es fi fr gu hi hy it ja kk kn ml mr my nl pa pl pt ru sk ta te uk"
 )
@@ -35,8 +35,8 @@ RULES_OF_OTHERS = (
 )
 CHINESE = "zh zh-cn zh-hans zh-hant zh-hk zh-mo zh-sg zh-tw cdo gan hak ii lzh nan wuu yue za"
 WITH_RULES = frozenset(f"{OWN_RULES} {RULES_OF_OTHERS} {CHINESE}".split())
-# The library panics on a letter, a space of more than one byte, and a full stop ("A\u2003."), so
-# these spaces are replaced by plain ones.
+# The library panics where a letter, a space of more than one byte and a full stop follow one
+# another ("A\u2003."), so these spaces are replaced by plain ones.
 WIDE_SPACES = [chr(code) for code in range(0x80, 0x10000) if chr(code).isspace()]
 
 
@@ -45,8 +45,8 @@ def split_sentences(text: str, language: str = "en") -> list[str]:
 
     Args:
       text: has no lone surrogates.
-      language: ISO 639 code. Without rules of its own, the library takes those of a related
-        language or of English.
+      language: ISO 639 code. For a language without rules of its own, the library takes the rules
+        of a related language or of English.
 
     Only space between sentences is lost, and a text that is not all space has at least one
     sentence.
@@ -79,7 +79,9 @@ def split_line(line: str, language: str) -> Iterator[str]:
 
 
 def split_quotations(sentence: str, language: str) -> list[str]:
-    """Split a sentence inside its long quotations."""
+    """Return the parts of a sentence, cut where sentences end inside its long quotations; joined,
+    they are the sentence.
+    """
     cuts = [0]
     for match in QUOTATION.finditer(sentence):
         inside = map(len, split_window(match[1], language)[:-1])
@@ -88,7 +90,7 @@ def split_quotations(sentence: str, language: str) -> list[str]:
 
 
 def split_window(text: str, language: str) -> list[str]:
-    """Return the library's sentences; joined, they are the text."""
+    """Return the sentences that the library finds in a text; joined, they are the text."""
     plain = text
     if not text.isascii():
         for space in WIDE_SPACES:

@@ -1,10 +1,10 @@
 """Compressed text, tables and standard input -> plain files in a spool folder, because only a plain
 file can be read from the middle.
 
-The name of a spool file has a hash of the source's bytes, and the file gets it when it is complete:
-an existing file need not be unpacked again, and a changed source gets another name. The texts of
-tables are written as lines, one document each. A line break in a text becomes another character
-that ends a line for the splitter, so that its sentences are the same.
+The name of a spool file has a hash of the source's bytes, and the file gets this name when it is
+complete: an existing file need not be unpacked again, and a changed source gets another name. The
+texts of tables are written as lines, one document each. A line break in a text becomes another
+character at which sentences also end, so that the sentences stay the same.
 """
 
 import errno
@@ -27,7 +27,7 @@ from bert_gpu.text.formats.plain import LINE_BREAK
 from bert_gpu.text.formats.table import FORMATS, Format
 
 READ_BYTES = 1 << 20
-PIECE_BYTES = 1 << 12  # unpacked at once; a run of one character may grow 32,000-fold, to 128 MiB
+PIECE_BYTES = 1 << 12  # packed bytes per step; equal characters may grow 32,000-fold, to 128 MiB
 BROKEN = (EOFError, zlib.error, zstandard.ZstdError)  # errors of a broken archive
 
 
@@ -36,7 +36,7 @@ def is_compressed(path: str) -> bool:
 
 
 def plain_name(path: str) -> str:
-    """Return the name without the ending of a compressed file."""
+    """Return a path without its ending .gz or .zst, if it has one."""
     return os.path.splitext(path)[0] if is_compressed(path) else path
 
 
@@ -45,7 +45,9 @@ def needs_spool(path: str, text_format: TextFormat) -> bool:
 
 
 def packed_bytes(paths: Sequence[str], formats: Sequence[TextFormat]) -> int:
-    """Return the total that `unpack` will report: the size of the files that it unpacks."""
+    """Return the total number of bytes that `unpack` will report: the sizes of the files that it
+    unpacks.
+    """
     return sum(
         tf.io.gfile.stat(path).length
         for path, text_format in zip(paths, formats, strict=True)
@@ -141,8 +143,8 @@ def spool_standard_input(stream: typing.BinaryIO, folder: str) -> tuple[str, boo
 
 def lines_of_texts(texts: Iterable[str]) -> Iterator[bytes]:
     """Yield texts as lines of UTF-8. A text of space alone becomes LINE_BREAK, which is no document
-    but is counted. A byte order mark comes first: it marks the file as text, although the first
-    text may begin like an archive.
+    but is counted as a row without text. A byte order mark comes first: it marks the file as text,
+    although the first text may begin like an archive.
     """
     yield corpus.BYTE_ORDER_MARK
     for text in texts:
@@ -156,7 +158,7 @@ def write_spool(pieces: Iterable[bytes], target: str, name: str) -> None:
     created_folder = not os.path.exists(folder)
     try:
         os.makedirs(folder, exist_ok=True)
-        # All processes use one name, so that the next one overwrites the file of a killed one.
+        # All processes use this name, so that the next process overwrites a killed one's file.
         with atomic_file(target, "wb", f"{target}.unfinished") as file:
             file.writelines(within_free_space(pieces, folder))
     except (OSError, tf.errors.OpError, *BROKEN) as error:
@@ -176,14 +178,14 @@ def write_spool(pieces: Iterable[bytes], target: str, name: str) -> None:
 
 
 def write_remedy(error: OSError) -> str:
-    """Return what to do about an error of writing."""
+    """Return the remedy, for a message, for an error of writing."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "make room or choose another folder"
     return "choose another folder, or change its permissions"
 
 
 def content_hash(path: str) -> str:
-    """Return 32 hexadecimal digits."""
+    """Return a hash of a file's bytes: 32 hexadecimal digits."""
     digest = hashlib.blake2b(digest_size=16)
     for piece in corpus.file_pieces(path, path):
         digest.update(piece)
@@ -208,8 +210,9 @@ def stored_pieces(path: str, report: Callable[[int], object]) -> Iterator[bytes]
 
 
 def unpacked_pieces(pieces: Iterable[bytes], start: Callable[[], Any]) -> Iterator[bytes]:
-    """Yield the plain bytes of an archive that comes in pieces. start: of its kind of Archive.
-    Raises EOFError when it ends too early, zlib.error or ZstdError when it is corrupt.
+    """Yield the plain bytes of an archive that comes in pieces. start: makes an unpacker, as
+    Archive.start does. Raises EOFError when the archive ends too early, zlib.error or ZstdError
+    when it is corrupt.
     """
     unpacker = start()
     for packed in pieces:

@@ -20,12 +20,12 @@ from bert_gpu.text.formats.plain import BadLine, cut_at_lines, text_of_record
 
 ROWS_PER_BATCH = 256  # rows of parquet and arrow that are read at once
 READ_BYTES = 1 << 20
-# In characters. A longer cell or object comes from a quotation mark or a brace that nothing closes.
+# Limits in characters: a longer cell or object has a quotation mark or brace that nothing closes.
 LONGEST_CELL = 1 << 26
 LONGEST_OBJECT = 1 << 28
 BYTE_ORDER_MARK = "\ufeff"
-# The dialects of the tables of tasks: quotes in .csv follow RFC 4180, and in .tsv they mean
-# nothing.
+# Arguments of csv.reader, the same as for the files of fine-tuning tasks: quotes in .csv follow
+# RFC 4180, and in .tsv they mean nothing.
 DIALECTS: dict[str, dict[str, Any]] = {
     "csv": dict(strict=True),
     "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
@@ -34,7 +34,7 @@ REMEDIES = {
     "csv": "a text with a comma or line break needs quotes",
     "tsv": "a text with a tab needs csv",
 }
-# remedies for tables with another delimiter than their kind, by the delimiter
+# {delimiter of a table: remedy if its kind has another delimiter}
 CONVERT = "convert it, for example with pandas: read_csv(file, sep=';').to_csv(new, index=False)"
 OTHER_DELIMITERS = {
     "\t": "give --input_format=tsv",
@@ -43,11 +43,11 @@ OTHER_DELIMITERS = {
     ",": "give --input_format=csv",
 }
 MAX_TITLE_CHARACTERS = 50  # characters in the name of a column; more are a text
-MAX_TITLE_SPACES = 4  # stands for the spaces in the name of a column
-# between objects in a row, and between those in an array
+MAX_TITLE_SPACES = 4  # spaces in the name of a column; more are a text
+# patterns of the text between JSON objects that follow one another, and between objects in an array
 SEPARATORS = re.compile(r"[ \t\r\n]*"), re.compile(r"[ \t\r\n,]*")
 HEAD_BYTES = 256  # first bytes of a file from which its kind is recognised
-ARROW_FILE = b"ARROW1"  # the first bytes of an Arrow file, but not of a stream
+ARROW_FILE = b"ARROW1"  # first bytes of an Arrow file; an Arrow stream lacks them
 
 
 def table_texts(pieces: Iterable[bytes], text_format: TextFormat, name: str) -> Iterator[str]:
@@ -83,8 +83,8 @@ def table_texts(pieces: Iterable[bytes], text_format: TextFormat, name: str) -> 
 
 
 def check_header(header: list[str], name: str, field: str, kind: str) -> None:
-    """UserError when a header seems to have another delimiter than its kind of table, or to be a
-    row of texts: a cell is as long as a text.
+    """Raise UserError when the header of a table seems to have another delimiter than its kind, csv
+    or tsv, or to be a row of texts, because a cell is too long for the name of a column.
     """
     for delimiter, remedy in OTHER_DELIMITERS.items():
         if len(header) == 1 and delimiter in header[0] and not (kind, delimiter) == ("tsv", "\t"):
@@ -106,7 +106,9 @@ def check_header(header: list[str], name: str, field: str, kind: str) -> None:
 
 
 def decoded_lines(pieces: Iterable[bytes], name: str) -> Iterator[str]:
-    """Yield the lines of bytes that come in pieces, with their line ends."""
+    """Yield the lines, with their line ends, of a text file whose bytes come in pieces. Raises
+    UserError for a file that is not plain UTF-8 text.
+    """
     parts = cut_at_lines(pieces)
     lines = itertools.chain.from_iterable(part.splitlines(keepends=True) for part in parts)
     for number, line in enumerate(lines, 1):
@@ -120,8 +122,8 @@ def decoded_lines(pieces: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def json_texts(pieces: Iterable[bytes], text_format: TextFormat, name: str) -> Iterator[str]:
-    """Yield the texts in a field of the objects of one or several arrays, or of objects in a
-    row.
+    """Yield the texts in a field of JSON objects, which are in one or several arrays or follow one
+    another.
     """
     for index, record in enumerate(json_values(pieces, name)):
         try:
@@ -133,7 +135,9 @@ def json_texts(pieces: Iterable[bytes], text_format: TextFormat, name: str) -> I
 
 
 def json_values(pieces: Iterable[bytes], name: str) -> Iterator[Any]:
-    """Yield the values in one or several arrays, or objects in a row, from pieces of bytes."""
+    """Yield the JSON values in one or several arrays, or objects that follow one another, from a
+    file whose bytes come in pieces.
+    """
     index = 0
     in_array = False
     num_arrays = 0
@@ -149,8 +153,8 @@ def json_values(pieces: Iterable[bytes], name: str) -> Iterator[Any]:
     scan = json.JSONDecoder().raw_decode
 
     def read(rest: str) -> str:
-        """Return `rest` and the text that follows it: at least as much again, so that an object of
-        many pieces is not scanned for each of them.
+        """Return `rest` and the text that follows it: at least as much again, if there is, so that
+        an object in many pieces is not scanned once for each piece.
         """
         added = [rest]
         num_missing = len(rest)
@@ -233,7 +237,7 @@ def parquet_columns(path: str, field: str, name: str) -> Iterator[Any]:
     """Yield a column of a parquet file as pyarrow arrays, a few rows at a time."""
     from pyarrow import parquet
 
-    # With a buffer it reads pages one by one, and not whole row groups.
+    # With these settings pyarrow reads pages one by one, and not whole row groups.
     with parquet.ParquetFile(path, buffer_size=READ_BYTES, pre_buffer=False) as file:
         check_strings(file.schema_arrow, field, name)
         batches = file.iter_batches(ROWS_PER_BATCH, columns=[field], use_threads=False)
@@ -241,8 +245,8 @@ def parquet_columns(path: str, field: str, name: str) -> Iterator[Any]:
 
 
 def arrow_columns(path: str, field: str, name: str) -> Iterator[Any]:
-    """Yield a column of the record batches of an Arrow file or stream, mapped into memory, as
-    pyarrow arrays.
+    """Yield a column of an Arrow file or stream, mapped into memory, as one pyarrow array for each
+    record batch.
     """
     import pyarrow
 
@@ -257,7 +261,9 @@ def arrow_columns(path: str, field: str, name: str) -> Iterator[Any]:
 
 
 def check_strings(schema: Any, field: str, name: str) -> None:
-    """UserError unless a pyarrow schema has one column of this name, which holds strings."""
+    """Raise UserError unless a pyarrow schema has exactly one column `field`, which holds
+    strings.
+    """
     from pyarrow import types
 
     check_column(schema.names, field, name)
@@ -274,7 +280,7 @@ def check_strings(schema: Any, field: str, name: str) -> None:
 
 
 def check_column(names: list[str], field: str, name: str) -> None:
-    """UserError unless exactly one of the columns has the name `field`."""
+    """Raise UserError unless exactly one of the columns has the name `field`."""
     if field not in names:
         raise UserError(
             f"has no column {field[:50]!r}",

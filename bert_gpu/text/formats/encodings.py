@@ -16,13 +16,13 @@ from bert_gpu.base.errors import UserError
 
 
 class Archive(typing.NamedTuple):
-    """A row of the archives of text.
+    """A kind of archive or compressed file, a row of ARCHIVES.
 
     Attributes:
-      magic: first bytes, of which one has to match. command: unpacks it on any machine.
-      endings: endings of names, if text is unpacked here; then start returns an unpacker of a
-        member (gzip) or frame (zstd), with decompress(bytes), eof and unused_data. It verifies the
-        checksum.
+      magic: its first bytes, or several possible ones. command: shell command that unpacks a file.
+      endings: endings of the names of files that bert-gpu unpacks itself; empty if it does not.
+      start: then returns an unpacker of a member (gzip) or frame (zstd), with decompress(bytes),
+        eof and unused_data, which verifies the checksum.
     """
 
     name: str
@@ -69,7 +69,9 @@ DOCUMENTS = {
     ),
     (b"PK\x03\x04", b"application/epub+zip"): ("an EPUB", "pandoc -f epub -t plain FILE"),
 }
-ENTRY_BYTES = 200  # bytes that include the name of the first entry, and the content of a `mimetype`
+# first bytes of a zip archive, which hold the name of its first entry and, if that is `mimetype`,
+# the content of this entry
+ENTRY_BYTES = 200
 BYTE_ORDER_MARKS = {  # the longer ones first
     b"\xff\xfe\0\0": "UTF-32",
     b"\0\0\xfe\xff": "UTF-32",
@@ -80,12 +82,12 @@ COMMONEST = "WINDOWS-1252"
 
 
 def check_plain(name: str, head: bytes, endings: Sequence[str] = ()) -> None:
-    """UserError when a file begins like an archive or a document, such as a PDF, or has the zeros
-    of UTF-16.
+    """Raise UserError when a file begins like an archive or a document, such as a PDF, or has the
+    zeros of UTF-16.
 
     Args:
       name: of the file in the message. head: its first bytes, 200 or more where it has them.
-      endings: those under which the caller would have unpacked it.
+      endings: endings of the names of files that the caller would have unpacked.
     """
     for (magic, part), (kind, command) in DOCUMENTS.items():
         if head.startswith(magic) and part in head[:ENTRY_BYTES]:
@@ -103,7 +105,9 @@ def check_plain(name: str, head: bytes, endings: Sequence[str] = ()) -> None:
 
 
 def check_zeros(name: str, head: bytes) -> None:
-    """UserError when a file's first bytes have the zeros of UTF-16, but no byte order mark."""
+    """Raise UserError when a file's first bytes have the zeros of UTF-16, but no byte order
+    mark.
+    """
     has_mark = head.startswith(tuple(BYTE_ORDER_MARKS))
     if not has_mark and len(head) > 8 and 0.3 < head.count(0) / len(head) < 0.6:
         encoding = "UTF-16LE" if head[1::2].count(0) > head[::2].count(0) else "UTF-16BE"

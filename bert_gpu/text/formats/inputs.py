@@ -24,9 +24,9 @@ from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.sentences import split_sentences
 
 HEAD_BYTES = 1 << 16  # bytes of a file from which its format is decided
-MULTI_SENTENCE_SHARE = 0.5  # several sentences in more than this share of lines are the rule
-NUM_HEADS = 16  # files from which a format is decided
-HEAD_LINES = 200  # lines of each of them
+MULTI_SENTENCE_SHARE = 0.5  # lines are documents if a larger share of them has several sentences
+NUM_HEADS = 16  # number of files from whose first lines a format is decided
+HEAD_LINES = 200  # first lines of each file that are looked at
 JSON_BEGINS = re.compile(r'\s*(?:\[\s*)?\{\s*"(?:[^"\\]|\\.)*"\s*:')
 
 
@@ -36,9 +36,9 @@ class Inputs:
 
     Attributes:
       names: names of the files for messages.
-      formats: formats of the files, decided.
-      lines: what was decided and why, to print.
-      warnings: what was left out of folders, and what to do.
+      formats: format of each file, never auto.
+      lines: lines to print, which say which formats were decided and why.
+      warnings: warnings about files that were left out of folders, with remedies.
     """
 
     paths: list[str]
@@ -48,7 +48,7 @@ class Inputs:
     warnings: list[str]
 
     def without_effect(self) -> list[str]:
-        """Return warnings of settings that have no effect on these files."""
+        """Return warnings about settings that have no effect on these files."""
         field = self.formats[0].text_field
         if field == AUTO.text_field or any(each.row.text_in for each in self.formats):
             return []
@@ -71,8 +71,9 @@ def find_inputs(
     """Return the Inputs of the files that `corpus.find_files` finds.
 
     Args:
-      standard_input: the file to which it was copied, if a pattern is "-".
-      is_own: whether bert-gpu wrote the file of a path, so that it is no text.
+      standard_input: path of the copy of standard input, if a pattern is "-".
+      is_own: function that returns whether bert-gpu wrote the file at a path, so that the file is
+        no text.
 
     Raises UserError.
     """
@@ -102,7 +103,9 @@ def find_inputs(
 
 
 def other_warnings(others: Sequence[str]) -> list[str]:
-    """Warn of the files (paths) in folders that are left out because of their endings."""
+    """Return [warning] about the files (paths) that are left out of folders because of their
+    endings; [] if there are none.
+    """
     if not others:
         return []
     files = f"{len(others):,} files of other kinds" if len(others) > 1 else "1 file of another kind"
@@ -110,8 +113,8 @@ def other_warnings(others: Sequence[str]) -> list[str]:
 
 
 def file_bytes(path: str, name: str) -> int:
-    """Return the size of a file as it is stored. UserError when it is missing, such as a broken
-    link.
+    """Return the size of a file as it is stored. Raises UserError when the file is missing, as
+    behind a broken link.
     """
     with corpus.readable(name):
         return tf.io.gfile.stat(path).length
@@ -120,8 +123,8 @@ def file_bytes(path: str, name: str) -> int:
 def without_own(
     names: list[str], patterns: str | Sequence[str], is_own: Callable[[str], bool]
 ) -> tuple[list[str], list[str]]:
-    """Split files into (inputs, files that are left out because bert-gpu wrote them). UserError for
-    such a file that a pattern names itself, and when there is no other file.
+    """Split files into (inputs, files that are left out because bert-gpu wrote them). Raises
+    UserError when one of the latter is named by itself in patterns, or when there are no inputs.
     """
     left_out = [name for name in names if is_own(name)]
     patterns = patterns.split(",") if isinstance(patterns, str) else patterns
@@ -150,7 +153,7 @@ def decide(paths: list[str], names: list[str], text_format: TextFormat) -> list[
 
 
 def spread(items: list) -> list:
-    """Return at most NUM_HEADS items of a list, from all over it."""
+    """Return at most NUM_HEADS items of a list, evenly spread over it."""
     indices = np.linspace(0, len(items) - 1, min(NUM_HEADS, len(items))).astype(int)
     return [items[index] for index in dict.fromkeys(indices.tolist())]
 
@@ -172,7 +175,9 @@ def kind_by_name(path: str, name: str) -> tuple[str, str] | None:
 
 
 def kind_of_lines(heads: list[list[str]], language: str) -> tuple[str, str]:
-    """Return (input_format, reason) of files, from the first lines of some of them."""
+    """Return the (input_format, reason) that files have in common, judged by the first lines of
+    some of them. heads: these lines, of each file.
+    """
     lines = [line for head in heads for line in head if line]
     if lines and all(is_object(line) for head in heads for line in [*filter(None, head)][:10]):
         return "jsonl", "every line is a JSON object"
@@ -201,7 +206,7 @@ def is_object(line: str) -> bool:
 
 
 def head_lines(path: str, name: str) -> list[str]:
-    """Return the first lines of a file, without space at the ends."""
+    """Return the first lines of a file, at most HEAD_LINES, each without space at its ends."""
     head = read_head(path, name)
     if len(head) == HEAD_BYTES:
         head = head[: head.rfind(b"\n") + 1] or head
@@ -210,8 +215,8 @@ def head_lines(path: str, name: str) -> list[str]:
 
 
 def read_head(path: str, name: str) -> bytes:
-    """Return the first HEAD_BYTES of a file, unpacked; nothing of a broken archive, which is
-    refused later. Raises UserError.
+    """Return the first HEAD_BYTES of a file, unpacked; b"" for a broken archive, which is refused
+    later. Raises UserError.
     """
     head = b""
     try:

@@ -24,7 +24,7 @@ from bert_gpu.base.errors import shortened
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.sentences import split_sentences
 
-LINE_BREAK = "\v"  # for line breaks in a text that is written as a line; alone, a row without text
+LINE_BREAK = "\v"  # replaces line breaks in texts written as lines; alone, it is a row without text
 ASCII_SPACES = b" \t\r\x0b\x0c\x1c\x1d\x1e\x1f"
 # The characters that str.strip removes, in UTF-8: a line of these is blank.
 SPACE = (
@@ -50,7 +50,9 @@ class BadLine(Exception):
 
 
 def cut_at_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield bytes that come in pieces, cut after line breaks; the last piece may lack one."""
+    """Yield the bytes of pieces, cut anew so that each piece ends with a line break, except perhaps
+    the last.
+    """
     pending: list[bytes] = []
     for piece in pieces:
         end = piece.rfind(b"\n") + 1
@@ -68,7 +70,7 @@ class ParsedLines:
 
     Attributes:
       begins: int64 (D,), the offset in the lines of each document that begins here.
-      text_before: int64 (D,), bytes of text before each of them.
+      text_before: int64 (D,), bytes of text in the lines before each of these documents.
       num_bytes: bytes of text in all of the lines.
       count_sentences: function of a first and an end offset of lines that returns the number of
         sentences between them; 0 for formats that need the splitter.
@@ -137,7 +139,8 @@ def parse_documents(content: bytes, text_format: TextFormat) -> list[list[bytes]
 
 def find_paragraphs(lines: bytes, in_document: bool) -> ParsedLines:
     """Find documents, as `find_documents` does, where each line is a sentence."""
-    # Every line gets a line break before it, at its own offset in `lines`, and one after it.
+    # In `text` each line has a line break before it, whose index is the line's offset in `lines`,
+    # and one after it.
     text = b"\n" + lines
     if not text.endswith(b"\n"):
         text += b"\n"

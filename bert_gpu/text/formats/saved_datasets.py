@@ -1,7 +1,8 @@
 """Finds the tables in a folder that Hugging Face's `datasets` saved (save_to_disk).
 
-Such a folder has Arrow streams, state.json, which names them, and dataset_info.json; a dictionary
-of splits is a folder of these with a dataset_dict.json. The library itself is not needed.
+Such a folder has Arrow streams, state.json, which names them, and dataset_info.json. A dictionary
+of splits is saved as a folder of such folders, with dataset_dict.json. The library itself is not
+needed.
 """
 
 import os
@@ -14,7 +15,9 @@ STATE = "state.json"
 
 
 def is_saved(names: Sequence[str]) -> bool:
-    """Whether a folder with these files is a saved data set, or a dictionary of them."""
+    """Return whether a folder with these files is a saved data set or a saved dictionary of data
+    sets.
+    """
     return "dataset_dict.json" in names or {STATE, "dataset_info.json"} <= set(names)
 
 

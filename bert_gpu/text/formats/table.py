@@ -12,24 +12,24 @@ from typing import Any
 
 
 class Format(typing.NamedTuple):
-    """A row of the table.
+    """A format of text files, a row of FORMATS.
 
     Attributes:
       name: a value of --input_format.
       help: name and content, for --help; empty if an earlier row's help has both.
-      description: of its documents, for the log.
+      description: name, and which parts of a file are documents, for the log.
       endings: endings of names of files in it. The first line of a .json file decides its format.
       magic: first bytes, by which standard input is recognised.
       text_in: "field" or "column", which --text_field names; None where texts have no name.
       is_streamed: whether any worker can read any part of a file, because each text is on a line.
-        The texts of others are first written to such a file (archives.py).
+        The texts of other formats are first written to a file of this kind (archives.py).
       reads_path: whether the reader takes the path of a local file in place of its bytes. Such a
         file has its own compression.
-      reader: path of the function that reads it; empty where lines are the texts. If streamed, it
-        returns the text for a line, the field and the index of the line. Other readers take the
-        bytes in pieces (or the path), the TextFormat and the name of the file for messages, and
-        yield texts, empty where a row has none. They raise UserError for a file that is not in the
-        format.
+      reader: dotted name of the function that reads it; empty where lines are the texts. The reader
+        of a streamed format returns the text for a line, the field and the index of the line. Other
+        readers take the bytes in pieces (or the path), the TextFormat and the name of the file for
+        messages, and yield texts, empty where a row has none. They raise UserError for a file that
+        is not in the format.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Format(typing.NamedTuple):
     reader: str = ""
 
     def load_reader(self) -> Callable[..., Any]:
-        """Return the function of the reader's path."""
+        """Return the function that `reader` names."""
         return pkgutil.resolve_name(self.reader)
 
 

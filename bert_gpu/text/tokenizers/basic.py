@@ -29,18 +29,19 @@ def is_cjk(code: int) -> bool:
 
 
 def is_punctuation(character: str) -> bool:
-    """Whether a character is punctuation: of ASCII every one that is not a letter, digit, space or
-    control character, also those that Unicode calls symbols ("$", "^").
+    """Return whether a character is punctuation. In ASCII that is every character but letters,
+    digits, space and control characters, so also symbols such as "$" and "^".
     """
     return character in ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
 
 
 def clean(code: int) -> int | str | None:
-    """Return the replacement of a character before lower-casing: nothing, a space, itself, or
-    itself between spaces (CJK).
+    """Return the replacement of a character, given by its code, in the cleaning that precedes
+    lower-casing: a space for white space, None for control characters, CJK characters between
+    spaces, and the code itself for all others.
     """
     character = chr(code)
-    # str.split, which Google uses, also splits at the line and paragraph separators (Zl, Zp).
+    # str.split, which Google uses, splits at the line and paragraph separators (Zl, Zp) too.
     if character in "\t\n\r" or unicodedata.category(character) in ("Zs", "Zl", "Zp"):
         return " "
     if code == 0xFFFD or unicodedata.category(character) in ("Cc", "Cf"):
@@ -49,8 +50,8 @@ def clean(code: int) -> int | str | None:
 
 
 def strip_accent(code: int) -> int | str | None:
-    """Return the replacement of a character after canonical decomposition: nothing for a combining
-    mark, spaces around punctuation.
+    """Return the replacement of a character, given by its code, after canonical decomposition: None
+    for a combining mark, punctuation between spaces, and the code itself for all others.
     """
     return None if unicodedata.category(chr(code)) == "Mn" else split_punctuation(code)
 
@@ -84,7 +85,9 @@ def uncase(text: str) -> str:
 
 
 def spaced(text: str, do_lower_case: bool, strip_accents: bool = True) -> str:
-    """Return cleaned text with spaces between its words and around punctuation."""
+    """Return cleaned text, in lower case and without accents as the flags say, with spaces around
+    punctuation.
+    """
     if do_lower_case and strip_accents:
         return uncase(text)
     return (text.lower() if do_lower_case else text).translate(SPLIT_PUNCTUATION)
@@ -98,7 +101,7 @@ def split_words(
     Args:
       lines: a line break inside one counts as a space.
       do_lower_case: lower-case, decompose (NFD) and drop combining marks, as for uncased models.
-      strip_accents: if not, only lower-case.
+      strip_accents: False = do_lower_case only lower-cases, and accents stay.
 
     Returns:
       One list of words, never empty strings, for each line. A punctuation mark or CJK character is
@@ -106,8 +109,8 @@ def split_words(
     """
     if not lines:
         return []
-    # Lines can be joined with line breaks, because no rule looks across one: canonical reordering
-    # stops there, and the final sigma depends on letters of the same word only.
+    # Lines can be joined with line breaks, because no rule looks across a line break: canonical
+    # reordering stops there, and a final sigma depends on letters of the same word only.
     text = "\n".join(line.translate(CLEAN) for line in lines)
     text = spaced(text, do_lower_case, strip_accents)
     return [line.split() for line in text.split("\n")]

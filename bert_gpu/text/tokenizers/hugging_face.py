@@ -34,36 +34,39 @@ from bert_gpu.text.vocabulary.file import read_file
 from bert_gpu.text.vocabulary.wordpiece_learner import MIN_PIECE_COUNT
 
 LINES_PER_CALL = 2048
-WORDS_PER_STRING = 1000  # copies of a word that the learner gets at once
-# a learnt vocabulary begins with these, as RoBERTa's does, and with the 256 bytes
+WORDS_PER_STRING = 1000  # copies of a word in a string for the learner
+# a learnt vocabulary begins with these pieces, as RoBERTa's does; the 256 bytes follow
 ROBERTA_PIECES = tuple(OTHER_NAMES[f"[{name}]"] for name in "CLS PAD SEP UNK MASK".split())
 NUM_BYTES = 256
-SEPARATORS = 2  # between the texts of a pair, in such a vocabulary
+SEPARATORS = 2  # [SEP] between the texts of a pair, as in RoBERTa
 
 
 class HuggingFaceTokenizer(Tokenizer):
     """The tokenizer of a tokenizer.json.
 
     Attributes:
-      kind: of its model, such as BPE or Unigram.
-      second_segment: segment of the second text of a pair by its own rule; None without a rule.
+      kind: type of its model, such as BPE or Unigram.
+      second_segment: segment id that its file gives the second text of a pair; None if the file has
+        no rule for this.
     """
 
     word_prefix = " "
 
     def __init__(self, path: str, do_lower_case: bool | None = None) -> None:
-        """Raises UserError: the file is missing, `tokenizers` cannot read it, it has no name for a
-        special piece, it frames texts otherwise than [CLS] A [SEP] B [SEP], or do_lower_case is not
-        what it does (None = whatever it does).
+        """Load a tokenizer.json. do_lower_case: None = as the file does.
+
+        Raises UserError: the file is missing, `tokenizers` cannot read it, it lacks a special
+        piece, it frames texts otherwise than [CLS] A [SEP] B [SEP], or it does not do as
+        do_lower_case says.
         """
-        # slow to import, and few need it
+        # here, because it is slow to import and few commands need it
         import tokenizers
 
         content = read_file(path, "tokenizer", "file", "python -m bert_gpu vocab")
         try:
             self._content = as_text(parse_json(content.decode()))
             self._tokenizer = tokenizers.Tokenizer.from_str(self._content)
-        # the library raises plain exceptions
+        # the library raises Exception itself, no subclass
         except Exception as error:
             raise UserError(
                 f"is no tokenizer.json that tokenizers {tokenizers.__version__} can read: "
@@ -91,15 +94,16 @@ class HuggingFaceTokenizer(Tokenizer):
         stored = json.loads(self._content)
         self.kind = stored["model"].get("type") or "BPE"
         self.separators, self.second_segment = self._find_frame(path)
-        same_ids = stored | dict(post_processor=self.separators)  # segments are the model's
+        same_ids = stored | dict(post_processor=self.separators)  # segments do not change ids
         self.identity = hashlib.sha256(json.dumps(same_ids, sort_keys=True).encode()).hexdigest()
         self._starts_word = np.array(self._word_starts(stored)) & (np.array(self.vocab) != "")
         whole = [ids[text] for text in texts_of(stored.get("added_tokens"))]
         self._starts_word[[index for index in whole if index != self.unk_id]] = True
 
     def _find_frame(self, path: str) -> tuple[int, int | None]:
-        """Return the number of [SEP] between two texts, and the segment of the second one. Raise
-        UserError for any other frame.
+        """Return the number of [SEP] between the texts of a pair, and the segment id of the second
+        text (None if the file has no rule for this). Raises UserError if texts are framed otherwise
+        than [CLS] A [SEP] B [SEP].
         """
         single = self._tokenizer.encode("").ids
         pair = self._tokenizer.encode("", "")
@@ -114,8 +118,9 @@ class HuggingFaceTokenizer(Tokenizer):
         return len(rest) - 1, pair.type_ids[-1] if single and pair.ids else None
 
     def _word_starts(self, stored: Mapping[str, Any]) -> list[bool]:
-        """Return whether each piece begins a word. In WordPiece those without ## do; in byte-level
-        BPE and Unigram those that begin with a space. A punctuation mark is a word by itself.
+        """Return, for each piece, whether it begins a word: in WordPiece a piece without ##; in
+        byte-level BPE and Unigram a piece that begins with a space, punctuation or a CJK character.
+        stored: content of the tokenizer.json.
         """
         import tokenizers
 
@@ -141,15 +146,15 @@ class HuggingFaceTokenizer(Tokenizer):
         return np.concatenate(flat), np.cumsum(lengths, dtype=np.int64)
 
     def locate(self, text: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """(begins, ends), int32 (T,): the characters that the pieces of a text stand for, without
-        the spaces before them. None where the text is not valid Unicode.
+        """Return where in a text its T pieces begin and end, without the spaces before them:
+        (begins, ends), int32 (T,), in characters. None if the text is not valid Unicode.
         """
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             return None
         return without_spaces(text, self._tokenizer.encode(text, add_special_tokens=False).offsets)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text of pieces, by the decoder of the file."""
+        """Return the text of the pieces with these ids, by the decoder of the file."""
         return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)
 
     def files(self) -> dict[str, bytes]:
@@ -157,7 +162,9 @@ class HuggingFaceTokenizer(Tokenizer):
 
 
 def special_id(ids: dict[str, int], piece: str, path: str) -> int:
-    """The id of a special piece by BERT's name or by its other name. Raises UserError."""
+    """Return the id of a special piece, under BERT's name or the name in OTHER_NAMES. ids: {piece:
+    id}. path: path of the file, for messages. Raises UserError.
+    """
     found = [ids[name] for name in (piece, OTHER_NAMES[piece]) if name in ids]
     if not found:
         raise UserError(
@@ -172,7 +179,7 @@ def learn_bpe(word_counts: Mapping[str, int], vocab_size: int, do_lower_case: bo
     """Learn a byte-level BPE in RoBERTa's form (Radford et al. 2019; Liu et al. 2019).
 
     Args:
-      word_counts: from `sentence_piece.count_words`. A word gets the space before it.
+      word_counts: from `sentence_piece.count_words`. Each word is learnt with a space before it.
       vocab_size: largest number of pieces, with special ones and the 256 bytes.
 
     Returns:
@@ -226,7 +233,7 @@ def learn_bpe(word_counts: Mapping[str, int], vocab_size: int, do_lower_case: bo
 
 
 def pieces_of(content: bytes) -> list[str]:
-    """Return the pieces, by id, of the bytes of a tokenizer.json."""
+    """Return the pieces of a tokenizer.json, given as bytes, in order of ids."""
     from tokenizers import Tokenizer
 
     ids = Tokenizer.from_str(content.decode()).get_vocab()
@@ -234,7 +241,9 @@ def pieces_of(content: bytes) -> list[str]:
 
 
 def copies(words: Sequence[tuple[str, int]]) -> Iterator[str]:
-    """Yield strings with as many copies of each word as its count, each after a space."""
+    """Yield strings that together have as many copies of each word as its count, a space before
+    each copy.
+    """
     for word, count in words:
         whole, rest = divmod(count, WORDS_PER_STRING)
         yield from itertools.repeat(f" {word}" * WORDS_PER_STRING, whole)

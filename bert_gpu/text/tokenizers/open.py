@@ -18,7 +18,8 @@ def open_tokenizer(
     path: str, do_lower_case: bool | None, strip_accents: bool | None = None
 ) -> Tokenizer:
     """Open the tokenizer of a file: SentencePiece when its name ends in .model; for a
-    tokenizer.json that of the file, by our WordPiece where that has the same ids; else WordPiece.
+    tokenizer.json the tokenizer that it describes, through Hugging Face's library only if our
+    WordPiece gives other ids; for any other file WordPiece.
 
     strip_accents: None = as a tokenizer.json says; otherwise yes.
     """
@@ -33,13 +34,13 @@ def open_tokenizer(
 
 
 def opens_library(path: str | None) -> bool:
-    """Return whether a file is a tokenizer.json that HuggingFaceTokenizer opens."""
+    """Return whether a file is a tokenizer.json for which HuggingFaceTokenizer is needed."""
     return path is not None and needs_library(read_stored(path))
 
 
 def read_stored(path: str) -> dict[str, Any]:
-    """Return the content of a tokenizer.json; {} for any other file and for a broken one, of which
-    reading it as a vocabulary raises the error.
+    """Return the content of a tokenizer.json; {} for any other file, and for a broken
+    tokenizer.json, whose error is raised when it is then read as a vocabulary.
     """
     if not str(path).endswith(".json") or tf.io.gfile.isdir(path):
         return {}

@@ -1,6 +1,6 @@
 """Tokenizers as TensorFlow ops, for models that are served from a graph: strings -> ids.
 
-They give the ids of wordpiece.py and sentence_piece.py. Those use Python for some lines, but a
+They give the same ids as wordpiece.py and sentence_piece.py, which use Python for some lines; but a
 graph has no Python. Here one table replaces each character (by Google's rules: cleaned, in lower
 case, decomposed, without accents, spaces around punctuation), and FastWordpieceTokenizer splits the
 words. Only marks that are no accents and whose order Unicode's decomposition changes (in musical
@@ -31,8 +31,8 @@ FINAL_SIGMA = 0x3C2  # small, at the end of a word
 
 
 def open_ops(tokenizer: Tokenizer) -> tf.Module:
-    """Return a tf.Module with tokenize(strings (N,)) -> RaggedTensor int32 (N, ids of each), equal
-    to the tokenizer's.
+    """Return a tf.Module with tokenize(strings (N,)) -> RaggedTensor int32 (N, ids of each), the
+    ids that the tokenizer gives.
     """
     return (
         SentencePieceOps(tokenizer)
@@ -93,8 +93,8 @@ class CharacterMap(tf.Module):
     """Replaces each character of texts: strings (N,) -> strings (N,). Bytes that are not UTF-8 are
     dropped.
 
-    rule: returns what replaces a character; called once for every character of Unicode.
-    has_sigma: whether it lower-cases, so that a capital sigma depends on its neighbours.
+    rule: returns the text that replaces a character; called once for every character of Unicode.
+    has_sigma: whether the rule lower-cases; a capital sigma then depends on its neighbours.
     """
 
     def __init__(self, rule: Callable[[str], str], has_sigma: bool) -> None:
@@ -119,7 +119,7 @@ class CharacterMap(tf.Module):
         is_listed = tf.gather(self.codes, entries) == flat
         lengths = tf.where(is_listed, tf.gather(self.lengths, entries), 1)
         ends = tf.concat([[0], tf.cumsum(lengths)], 0)
-        # the index of the character that each new one comes from
+        # for each new character, the index of the old character that it comes from
         sources = tf.repeat(tf.range(tf.size(flat)), lengths)
         offsets = tf.range(tf.size(sources)) - tf.gather(ends, sources)
         starts = tf.where(is_listed, tf.gather(self.starts, entries), 0)
@@ -150,7 +150,9 @@ class FinalSigma(tf.Module):
         self.is_ignored = variable(is_ignored)
 
     def __call__(self, codes: tf.RaggedTensor) -> tf.Tensor:
-        """Return the values (C,) of int32 (N, C of each), in which capital sigmas are replaced."""
+        """Return the character codes of texts as int32 (C,), with each final capital sigma
+        replaced. codes: int32 (N, C of each).
+        """
         places = tf.where(~contains(self.is_ignored, codes.values))[:, 0]
         flat = tf.gather(codes.values, places)
         rows = tf.gather(codes.value_rowids(), places)
@@ -173,7 +175,7 @@ def assigned_characters() -> Iterator[str]:
 
 
 def contains(table: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Return which of the values are in a sorted table, bool."""
+    """Return, for each value, whether it is in a sorted table: bool, of the shape of values."""
     entries = tf.minimum(tf.searchsorted(table, values), tf.size(table) - 1)
     return tf.gather(table, entries) == values
 

@@ -10,7 +10,7 @@ from collections.abc import Container, Mapping
 from typing import Any
 
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-# the name of each special piece in models that do not use BERT's
+# {special piece: its name in models that do not use BERT's names}
 OTHER_NAMES = dict(zip(SPECIAL_PIECES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
 PLAIN_TOKENS = {*SPECIAL_PIECES, OTHER_NAMES["[PAD]"], OTHER_NAMES["[UNK]"]}
 # {our field: its name in the normalizer of a tokenizer.json}
@@ -26,11 +26,12 @@ def replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
     return dict(type="Replace", pattern=pattern, content=content)
 
 
-# Lower-cases a capital sigma that ends a word, as Python does: `tokenizers` would treat each
-# character alone.
+# Lower-cases a capital sigma that ends a word to a final sigma, as Python does; `tokenizers` itself
+# lower-cases each character without regard to its neighbours.
 FINAL_SIGMA = replace(dict(Regex=r"(?<=\p{L})Σ(?![\p{M}'’.:·]*\p{L})"), "ς")
-# NFKC, but for a tilde that SentencePiece keeps wide. It comes before SentencePiece's own table
-# because `tokenizers` looks only at the beginning of a letter with several marks there.
+# NFKC, except for the wide tilde, which SentencePiece keeps. It comes before SentencePiece's own
+# table, because `tokenizers` looks up only the beginning of a letter with several marks in the
+# table.
 NFKC = (
     replace(dict(String="～"), "\ue000"),
     dict(type="NFKC"),
@@ -40,19 +41,21 @@ ONE_SPACE = replace(dict(Regex=" {2,}"), " ")
 STRIP = dict(type="Strip", strip_left=True, strip_right=True)
 WORD_PIECE: Rules = {
     "normalizer.type": ("BertNormalizer",),
-    "normalizer.first": ([], [FINAL_SIGMA]),  # the second in our own files
+    "normalizer.first": ([], [FINAL_SIGMA]),  # the second value is in our own files
     "normalizer.clean_text": (True,),
     "pre_tokenizer.type": ("BertPreTokenizer",),
     "model.type": ("WordPiece",),
     "model.merges": (),  # only BPE has the key
     "model.unk_token": ("[UNK]",),
     "model.continuing_subword_prefix": ("##",),
-    "model.max_input_chars_per_word": range(100, 1 << 16),  # Hugging Face: 100, Google: 200
+    "model.max_input_chars_per_word": range(100, 1 << 16),  # Hugging Face has 100, Google 200
 }
 
 
 class SentencePieceSteps(Container[Any]):
-    """The steps of normalizers that a SentencePiece model's own normalization has."""
+    """A container of the lists of normalizers that do no more than a SentencePiece model's own
+    normalisation.
+    """
 
     own = (FINAL_SIGMA, *NFKC, ONE_SPACE, STRIP, dict(type="Lowercase"))
 
@@ -70,10 +73,10 @@ SENTENCE_PIECE: Rules = {
 
 
 def flat(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a tokenizer.json with the keys of its parts as well, such as
-    "normalizer.type". A part that is null has the type None. A sequence of normalizers is
-    represented by its last one, with the others as `first`: that is BERT's own normalizer, before
-    which our files have one for a final sigma.
+    """Return the content of a tokenizer.json with the keys of its parts added, such as
+    "normalizer.type", which is None for a part that is null. Of a sequence of normalizers, the keys
+    are those of the last one, and the others are "normalizer.first": in our files BERT's normalizer
+    follows one for a final sigma.
     """
     parts: dict[str, Any] = {}
     for name in ("normalizer", "pre_tokenizer", "model"):
@@ -86,8 +89,8 @@ def flat(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def difference(content: Mapping[str, Any], rules: Rules) -> str | None:
-    """Return "key=value" of the first key with a value that the rules do not have; None if there
-    is none. content: from `flat`.
+    """Return "key=value" of the first key whose value is not among those that the rules allow; None
+    if there is no such key. content: from `flat`.
     """
     for key, values in rules.items():
         if key in content and content[key] not in values:
@@ -96,8 +99,8 @@ def difference(content: Mapping[str, Any], rules: Rules) -> str | None:
 
 
 def texts_of(value: Any) -> list[str]:
-    """Return the tokens in a value of one of the files: texts, objects with a content, or
-    several.
+    """Return the tokens in a value from a tokenizer file, which is a text, an object with a
+    "content", or a list or object of these.
     """
     if isinstance(value, dict):
         value = [value["content"]] if "content" in value else list(value.values())
@@ -108,13 +111,17 @@ def texts_of(value: Any) -> list[str]:
 
 
 def letters_of(content: Mapping[str, Any]) -> dict[str, bool]:
-    """Return {field of LETTERS: value} of the normalizer. content: from `flat`."""
+    """Return {field of LETTERS: its value in the normalizer}, without fields that are not set
+    there. content: from `flat`.
+    """
     values = {field: content.get(f"normalizer.{name}") for field, name in LETTERS.items()}
     return {field: value for field, value in values.items() if isinstance(value, bool)}
 
 
 def needs_library(stored: Mapping[str, Any]) -> bool:
-    """Return whether a tokenizer.json needs `tokenizers`, because our WordPiece has other ids."""
+    """Return whether a tokenizer.json, given as its content, needs Hugging Face's `tokenizers`,
+    because our WordPiece would give other ids.
+    """
     content = flat(stored)
     letters = letters_of(content)
     ids = content.get("model.vocab")
@@ -128,18 +135,20 @@ def needs_library(stored: Mapping[str, Any]) -> bool:
 
 
 def normalized(tokenizer: Any, text: str) -> str:
-    """Return a text as the normalizer of a tokenizer of the library makes it."""
+    """Return a text as the normalizer of a tokenizer of Hugging Face's library changes it."""
     return text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
 
 
 def casing_of(tokenizer: Any) -> dict[str, bool]:
-    """Return whether a tokenizer of the library lower-cases text, and whether it removes
-    accents.
+    """Return {"do_lower_case": whether a tokenizer of Hugging Face's library lower-cases text,
+    "strip_accents": whether it removes accents}.
     """
     accented = unicodedata.normalize("NFC", normalized(tokenizer, "é"))
     return dict(do_lower_case="a" in normalized(tokenizer, "A"), strip_accents="é" not in accented)
 
 
 def as_text(stored: Mapping[str, Any]) -> str:
-    """Return the text of a tokenizer.json; how a batch is cut and padded is no part of it."""
+    """Return the content of a tokenizer.json as JSON text, without its settings for cutting and
+    padding a batch.
+    """
     return json.dumps({**stored, "truncation": None, "padding": None}, ensure_ascii=False)

@@ -6,7 +6,7 @@ A model learnt here is a unigram model (Kudo 2018, "Subword regularization") who
 normalises text itself: NFKC with SentencePiece's rules for spaces (nmt_nfkc), plus case folding
 (nmt_nfkc_cf) for an uncased model; unlike WordPiece it keeps accents. The learner gets words and
 their counts, to which it would reduce sentences anyway: that takes half the time, and the order of
-the text does not matter. It needs about 1.4 GB for a text of any size.
+the text does not matter. Learning takes about 1.4 GB of memory for a text of any size.
 
 Legend: T tokens.
 """
@@ -29,15 +29,15 @@ from bert_gpu.text.vocabulary.file import read_file
 from bert_gpu.text.vocabulary.wordpiece_learner import CHARACTER_COVERAGE, MIN_PIECE_COUNT
 
 SPACE = "▁"  # U+2581, marks a space in a piece
-# names of these pieces in ALBERT's models
+# {special piece: its other name in ALBERT's models}
 OTHER_NAMES = {piece: rules.OTHER_NAMES[piece] for piece in ("[PAD]", "[UNK]")}
 LINES_PER_CALL = 2048
 LINES_PER_BATCH = 4096
-MAX_WORDS = 1_000_000  # the most frequent ones are learnt from
+MAX_WORDS = 1_000_000  # most words that the learner gets: the most frequent ones
 # SentencePiece's own limit. Longer strings are not words; in Chinese and Japanese a "word" is a
 # whole clause.
 MAX_WORD_BYTES = 4192
-# the same for any number of cores, because sums of floats, and so the model, depend on it
+# the same on any machine, because sums of floats, and so the model, depend on this number
 TRAINER_THREADS = 8
 
 
@@ -54,8 +54,8 @@ class SentencePieceTokenizer(Tokenizer):
         """Load a model.
 
         Args:
-          do_lower_case: None = whatever the model does. True lower-cases the text first if the
-            model does not (ALBERT's uncased ones need that).
+          do_lower_case: None = as the model does. True lower-cases the text first if the model does
+            not fold case (ALBERT's uncased models need that).
 
         Raises:
           UserError: the file is missing or not such a model, lacks a special piece, [PAD] is not
@@ -112,20 +112,21 @@ class SentencePieceTokenizer(Tokenizer):
                     else line.decode("utf-8", "ignore").lower().encode()
                     for line in batch
                 ]
-            # One thread: workers are processes. Measured, one core: 15 MB/s; tensorflow-text's op
-            # over the same model 12.5.
+            # One thread, because the workers are processes. Measured on one core: 15 MB/s, and 12.5
+            # with tensorflow-text's op for the same model.
             rows += self._model.encode(batch, return_type="numpy", num_threads=1)
         row_splits = np.cumsum([0, *map(len, rows)], dtype=np.int64)
         ids = np.concatenate(rows) if rows else np.zeros(0, np.int32)
-        # Models from other tools may find "[MASK]" in the text.
+        # Models from other tools may find "[MASK]" in the text, which must not count as a mask.
         return np.where(self.is_special[ids], np.int32(self.unk_id), ids), row_splits
 
     def locate(self, text: str) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the characters that the pieces of a text stand for: (begins, ends), int32 (T,).
-        None where lower-casing changes the text's length, or the text is not valid Unicode.
+        """Return where in a text its T pieces begin and end: (begins, ends), int32 (T,), in
+        characters. None where lower-casing changes the text's length, or the text is not valid
+        Unicode.
 
-        A piece has at least one character, also where several pieces stand for one (of a ligature),
-        and does not begin with the space before it.
+        Each piece has at least one character, also where several pieces stand for the same one (a
+        ligature), and does not begin with the space before it.
         """
         lowered = text.lower() if self.lowers_first else text
         if len(lowered) != len(text) or any("\ud800" <= letter <= "\udfff" for letter in text):
@@ -135,8 +136,8 @@ class SentencePieceTokenizer(Tokenizer):
         )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Join pieces to words, and words by spaces: the text as the model normalises it, unless it
-        has unknown characters.
+        """Return the text of the pieces with these ids: the text as the model normalises it, except
+        for unknown characters.
         """
         spaced = (
             f" {self.vocab[index]} "
@@ -151,8 +152,8 @@ class SentencePieceTokenizer(Tokenizer):
 
 
 def without_spaces(text: str, offsets: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return offsets as (begins, ends), int32 (T,), in rising order; a piece has at least one
-    character and does not begin with the space before it.
+    """Return the offsets of T pieces in a text as (begins, ends), int32 (T,), in rising order. A
+    piece keeps at least one character and does not begin with the space before it.
     """
     begins, ends = np.array(offsets, np.int32).reshape(-1, 2).T
     is_letter = np.array([not letter.isspace() for letter in text] + [True])
@@ -164,7 +165,7 @@ def without_spaces(text: str, offsets: Sequence[tuple[int, int]]) -> tuple[np.nd
 
 
 def begins_word(piece: str) -> bool:
-    # an unknown piece follows a space, with which its word begins
+    # a piece of a space precedes [UNK] and begins its word, so the bracket is no punctuation
     is_unknown = piece in ("[UNK]", OTHER_NAMES["[UNK]"])
     return (
         piece.startswith(SPACE)
@@ -174,7 +175,9 @@ def begins_word(piece: str) -> bool:
 
 
 def read_model(model_file: str) -> bytes:
-    """Return the bytes of a model that can be loaded. Raises UserError."""
+    """Return the bytes of a SentencePiece model file. Raises UserError if it cannot be read or
+    loaded.
+    """
     if tf.io.gfile.isdir(model_file):
         raise UserError(
             "is a folder",
@@ -200,13 +203,13 @@ def read_model(model_file: str) -> bytes:
 
 
 def count_words(documents: Iterable[Iterable[str | bytes]]) -> collections.Counter[str]:
-    """Count the words between spaces, unchanged; the learner normalises them later.
+    """Count words, the strings between spaces, as they are; the learner normalises them later.
 
     Args:
       documents: each an iterable of sentences (bytes in UTF-8, or str); read once.
 
     Returns:
-      Counts whose number grows with the number of distinct words, not with the text.
+      {word: count}, which grows with the number of distinct words, not with the text.
     """
     counts: collections.Counter[bytes] = collections.Counter()
     sentences = itertools.chain.from_iterable(documents)
@@ -279,7 +282,8 @@ def learn_sentencepiece(
 
 
 def most_frequent_words(word_counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return (word, count) of at most MAX_WORDS words, by count and then by text.
+    """Return (word, count) of the most frequent words, at most MAX_WORDS, sorted by count and then
+    by text.
 
     Ties at the cut are broken by a hash, not by the text: where a "word" is a line (Chinese, Thai)
     nearly all occur once, and the first ones by text have only the characters of the lowest codes.
@@ -296,13 +300,15 @@ def most_frequent_words(word_counts: Mapping[str, int]) -> list[tuple[str, int]]
 
 
 def pieces_of(content: bytes) -> list[str]:
-    """Return the pieces, by id, of the bytes of a model file."""
+    """Return the pieces of a model file, given as bytes, in order of ids."""
     model = sentencepiece.SentencePieceProcessor(model_proto=content)
     return [model.id_to_piece(index) for index in range(model.get_piece_size())]
 
 
 def ascii_characters(words: list[tuple[str, int]], do_lower_case: bool) -> str:
-    """Return the ASCII characters that occur more than once; they get pieces even when rare."""
+    """Return, in one string, the ASCII characters that occur more than once in the words; they get
+    pieces even when rare.
+    """
     counts: collections.Counter[str] = collections.Counter()
     for word, count in words:
         for character in word.lower() if do_lower_case else word:

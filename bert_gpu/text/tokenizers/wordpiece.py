@@ -31,7 +31,8 @@ MAX_WORD_CHARACTERS = 200  # Google's limit: a longer word is [UNK]
 MAX_WORD_BYTES = 4 * MAX_WORD_CHARACTERS
 # measured: the op slows down by a third when its outputs no longer fit the cache
 LINES_PER_CALL = 2048
-# the Basic Multilingual Plane and emoji; rarer characters take the slow path
+# The op is probed with characters below this code, the Basic Multilingual Plane and emoji; lines
+# with rarer characters are split by basic.py.
 PROBED_CODES = 0x1FB00
 
 
@@ -41,7 +42,8 @@ class Tokenizer(abc.ABC):
     Attributes:
       strip_accents: whether lower-casing removes accents; it means nothing in a cased tokenizer.
       separators: number of [SEP] between the two texts of a pair.
-      word_prefix: put before a word that is tokenized alone, as if in the middle of a text.
+      word_prefix: text to put before a word that is tokenized alone, so that it gets the pieces
+        that it has inside a text.
     """
 
     kind: str
@@ -69,18 +71,20 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def decode(self, ids: Iterable[int]) -> str:
-        """Join pieces to words, and words by spaces."""
+        """Return the text of the pieces with these ids: pieces joined to words, and words by
+        spaces.
+        """
 
     @abc.abstractmethod
     def files(self) -> dict[str, bytes]:
         """Return {name: content} of the files that the tokenizer can be opened from."""
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
-        """Return where a piece begins a word: bool, of the shape of ids."""
+        """Return, for each id, whether its piece begins a word: bool, of the shape of ids."""
         return self._starts_word[ids]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Return the text of each piece."""
+        """Return the piece of each id."""
         return [self.vocab[index] for index in ids]
 
 
@@ -137,8 +141,8 @@ class WordPieceTokenizer(Tokenizer):
         return flat, np.cumsum(np.concatenate(lengths))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Join pieces to words, and words by spaces. Case, accents and spacing that tokenizing
-        removed are lost.
+        """Return the text of the pieces with these ids: pieces joined to words, and words by
+        spaces. Case, accents and spacing that tokenizing removed are lost.
         """
         return " ".join(self.pieces(ids)).replace(" ##", "")
 
@@ -146,8 +150,8 @@ class WordPieceTokenizer(Tokenizer):
         return {"vocab.txt": "".join(f"{piece}\n" for piece in self.vocab).encode()}
 
     def _tokenize_batch(self, lines: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-        """Return (ids int32 (T,), number of ids of each line int64 (len(lines),)). Overwrites lines
-        that the op would treat differently.
+        """Return (ids int32 (T,), number of ids of each line int64 (len(lines),)). May overwrite
+        elements of `lines`: those that the op would tokenize otherwise than Google's rules.
         """
         if not self.strip_accents:
             lines = [lowered(line) for line in lines]
@@ -158,13 +162,15 @@ class WordPieceTokenizer(Tokenizer):
         lengths = np.diff(splits)
         if len(rows):
             odd_ids, odd_lengths = self._tokenize_words(basic.split_words(texts, self._uncases))
-            # Blanked lines have no ids, so their ids are inserted where the next line begins.
+            # The op saw these lines as empty, so their ids are inserted where the next line begins.
             ids = np.insert(ids, np.repeat(splits[rows], odd_lengths), odd_ids)
             lengths[rows] = odd_lengths
         return ids, lengths
 
     def _tokenize_words(self, rows: list[list[str]]) -> tuple[np.ndarray, np.ndarray]:
-        """Return (ids int32 (T,), number of ids of each list of words int64 (len(rows),))."""
+        """Return the ids of lists of words: (ids int32 (T,), number of ids of each list int64
+        (len(rows),)).
+        """
         # The op's limit is in bytes: a word with too many characters is replaced by one with too
         # many bytes.
         too_long = b"x" * (MAX_WORD_BYTES + 1)
@@ -188,8 +194,8 @@ class WordPieceTokenizer(Tokenizer):
 
 
 def lowered(line: bytes) -> bytes:
-    """Return a line in lower case. It is cleaned first, since a final sigma depends on what follows
-    in the cleaned text.
+    """Return a line in lower case. The line is cleaned first, since a final sigma depends on the
+    characters that follow it in the cleaned text.
     """
     if line.isascii():
         return line.lower()
@@ -197,8 +203,8 @@ def lowered(line: bytes) -> bytes:
 
 
 def matchable(vocab: list[str]) -> list[str]:
-    """Return the vocabulary for the op. Placeholders stand for rows without a piece and for pieces
-    with a control character, which the op cannot load and no cleaned text contains.
+    """Return a vocabulary as tensorflow-text's ops can load it: placeholders stand for ids without
+    a piece and for pieces with a control character, which no cleaned text contains.
     """
     idle = re.compile("[\x00-\x1f\x7f-\x9f]|^$")
     return [f"[idle {index}]" if idle.search(piece) else piece for index, piece in enumerate(vocab)]
@@ -215,14 +221,16 @@ def fast_bert_op(vocab: list[str], do_lower_case: bool) -> Any:
 
 
 def run_op(op: Any, lines: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Return (ids int32 (T,), row_splits int64 (len(lines) + 1,))."""
+    """Return the ids that a tokenizer op gives lines: (ids int32 (T,), row_splits int64 (len(lines)
+    + 1,)). Line i has ids[row_splits[i] : row_splits[i + 1]].
+    """
     with tf.device("CPU:0"):
         tokens = op.tokenize(tf.constant(lines, tf.string, shape=(len(lines),)))
     return tokens.values.numpy(), tokens.row_splits.numpy()
 
 
 def as_bytes(sentences: Iterable[str | bytes]) -> list[bytes]:
-    """Return a new list, every sentence as bytes."""
+    """Return a new list of the sentences, each as bytes."""
     return [encode(sentence) if isinstance(sentence, str) else sentence for sentence in sentences]
 
 
@@ -237,11 +245,11 @@ def encode(sentence: str) -> bytes:
 
 
 def odd_lines(lines: list[bytes], do_lower_case: bool) -> tuple[np.ndarray, list[str]]:
-    """Find lines that FastBertTokenizer may treat differently from Google: (their indices int64
-    (R,), their R texts).
+    """Return the indices, int64 (R,), and the texts of the R lines that FastBertTokenizer may
+    tokenize otherwise than Google's rules.
     """
     codes = np.frombuffer(b"".join(lines), np.uint8)
-    # printable ASCII; smaller and greater bytes both wrap above
+    # true for printable ASCII: smaller bytes wrap to values above the limit
     is_plain = codes - np.uint8(32) < np.uint8(95)
     if is_plain.all():
         return np.zeros(0, np.int64), []
@@ -261,15 +269,15 @@ def odd_lines(lines: list[bytes], do_lower_case: bool) -> tuple[np.ndarray, list
 
 
 def differs(texts: list[str], do_lower_case: bool) -> np.ndarray:
-    """Return which texts have a character or a word that the op may treat differently: bool
-    (len(texts),).
+    """Return, for each text, whether it has a character or a word that the op may treat otherwise
+    than Google's rules: bool (len(texts),).
     """
     codes = np.frombuffer("".join(text + "\n" for text in texts).encode("utf-32-le"), np.uint32)
     text_ends = np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)) + 1)
     kinds = character_kinds(codes, do_lower_case)
     odd = kinds == DIFFERENT
-    # The bytes of each word after normalisation: the op's limit is 200 bytes, Google's is
-    # 200 characters.
+    # A word of more than 200 bytes after normalisation is odd: the op's limit is 200 bytes, but
+    # Google's is 200 characters.
     is_separator = kinds == SEPARATOR
     bytes_before = np.cumsum(np.where(is_separator | odd, 0, kinds), dtype=np.int64)
     separators = np.flatnonzero(is_separator)
@@ -280,7 +288,7 @@ def differs(texts: list[str], do_lower_case: bool) -> np.ndarray:
     return result
 
 
-# kinds of characters beside numbers of bytes
+# kinds of characters; smaller values are numbers of bytes, see character_kinds
 UNKNOWN = 253
 DIFFERENT = 254
 SEPARATOR = 255
@@ -311,8 +319,8 @@ def character_kinds(codes: np.ndarray, do_lower_case: bool) -> np.ndarray:
 
 @functools.lru_cache(2)
 def character_table(do_lower_case: bool) -> np.ndarray:
-    """Return the kinds probed so far, a table that is filled in place; the last entry stands for
-    all characters from PROBED_CODES on.
+    """Return the table of kinds by character code, uint8 (PROBED_CODES + 1,), which
+    `character_kinds` fills in place. The last entry stands for all characters from PROBED_CODES on.
     """
     table = np.full(PROBED_CODES + 1, UNKNOWN, np.uint8)
     table[PROBED_CODES] = DIFFERENT
@@ -325,7 +333,9 @@ def probing_op(do_lower_case: bool) -> Any:
 
 
 def probe_kinds(codes: range, do_lower_case: bool) -> np.ndarray:
-    """Return the kinds of characters, see `character_kinds`: uint8 (len(codes),)."""
+    """Return the kinds of characters, as `character_kinds` does, by running the op: uint8
+    (len(codes),).
+    """
     kinds = np.full(len(codes), DIFFERENT, np.uint8)
     probed = [index for index, code in enumerate(codes) if context_free(chr(code))]
     if not probed:
@@ -347,7 +357,7 @@ def probe_kinds(codes: range, do_lower_case: bool) -> np.ndarray:
 
 
 def context_free(character: str) -> bool:
-    """Whether the treatment of a character does not depend on its neighbours, so that one probe is
+    """Return whether the op treats a character alike beside any neighbours, so that one probe is
     enough.
     """
     category = unicodedata.category(character)

@@ -2,7 +2,7 @@
 of a large corpus.
 
 The sample consists of whole blocks, chosen by a hash of seed and block index, so that it depends on
-the plan and the seed alone. The counts do not depend on the number of processes.
+the blocks and the seed alone. The counts do not depend on the number of processes.
 """
 
 import collections
@@ -16,14 +16,14 @@ from bert_gpu.text.parallel import LOCAL, Report, Workers, map_blocks
 from bert_gpu.text.tokenizers import sentence_piece
 from bert_gpu.text.vocabulary import wordpiece_learner
 
-# bytes of text that are read; a larger corpus is sampled. Words that do not occur in a gigabyte
-# would get no piece.
+# Most bytes of text that are read; a larger corpus is sampled. Words that do not occur in a
+# gigabyte would get no piece.
 SAMPLE_BYTES = 1 << 30
 
 
 def sample_blocks(blocks: Sequence[Block], max_bytes: int, seed: int) -> list[Block]:
-    """Return all blocks if they have at most max_bytes; else a sample of about max_bytes, at least
-    one block, in their order.
+    """Return all blocks if they have at most max_bytes of text; else a random sample of blocks with
+    about max_bytes in all, at least one, in the order of the corpus.
     """
     if sum(block.num_bytes for block in blocks) <= max_bytes:
         return list(blocks)
@@ -51,13 +51,13 @@ def count_words_of_blocks(
     strip_accents: bool = True,
     report: Report | None = None,
 ) -> collections.Counter[str]:
-    """Count words for a learner.
+    """Count the words of blocks of text, from which a vocabulary can be learnt.
 
     Args:
       do_lower_case, strip_accents: as in the tokenizer; only for WordPiece.
-      tokenization: WordPiece has other words than the other kinds.
+      tokenization: kind of vocabulary. Only WordPiece also divides text at punctuation.
       normalization: form for `clean.normalize`.
-      report: called with tokens = 0.
+      report: called with the bytes of text done since its last call, and 0 tokens.
 
     Returns:
       Counts that do not depend on the workers.

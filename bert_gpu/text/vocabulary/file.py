@@ -1,8 +1,9 @@
 """Reads the file of a WordPiece vocabulary: pieces in order of ids, one a line, or Hugging Face's
 tokenizer.json. Refuses files that BERT cannot use.
 
-A row without a piece is "" in the list of pieces: a blank line, and a line that a later one
-repeats. The last one counts, as in the `load_vocab` of Google and of transformers.
+An id without a piece has "" in the list of pieces: the id of a blank line, or of a line that a
+later line repeats. Of equal lines the last counts, as in the `load_vocab` of Google and of
+transformers.
 """
 
 from collections.abc import Collection
@@ -17,9 +18,9 @@ from bert_gpu.text.tokenizers.rules import SPECIAL_PIECES
 
 
 def read_vocab(path: str) -> list[str]:
-    """Return the pieces of a vocabulary file, in order of ids: one a line (LF and CRLF line ends
-    are the same), or in a tokenizer.json of Hugging Face's; "" for a row without a piece. Raises
-    UserError.
+    """Return the pieces of a vocabulary file in order of ids, "" for an id without a piece. The
+    file is a text of one piece a line (LF and CRLF line ends are the same) or a tokenizer.json of
+    Hugging Face's. Raises UserError.
     """
     if tf.io.gfile.isdir(path):
         names = [name for name in tf.io.gfile.listdir(path) if name.endswith(".txt")]
@@ -50,7 +51,8 @@ def read_file(path: str, what: str, kind: str, command: str) -> bytes:
     """Return the content of a vocabulary or model.
 
     Args:
-      what: name of the expected content. kind: kind of file to name. command: makes such a file.
+      what: name of the expected content. kind: kind of file that the user should name. command:
+        command that makes such a file. All three are for messages.
 
     Raises UserError.
     """
@@ -72,7 +74,7 @@ def read_file(path: str, what: str, kind: str, command: str) -> bytes:
 
 def pieces_of_lines(content: bytes, path: str) -> list[str]:
     """Return the pieces of a vocabulary with one piece a line; blank lines at its end are left out.
-    path: of its file. Raises UserError.
+    path: path of the file, for messages. Raises UserError.
     """
     try:
         lines = content.decode("utf-8-sig").rstrip("\r\n").split("\n")
@@ -91,8 +93,8 @@ def pieces_of_lines(content: bytes, path: str) -> list[str]:
 
 
 def pieces_of_json(content: bytes, path: str) -> list[str]:
-    """Return the pieces of a tokenizer.json, in order of ids. path: of its file. Raises
-    UserError.
+    """Return the pieces of a tokenizer.json, in order of ids. path: path of the file, for messages.
+    Raises UserError.
     """
     try:
         tokenizer = parse_json(content.decode())
@@ -132,7 +134,9 @@ def pieces_of_json(content: bytes, path: str) -> list[str]:
 
 
 def is_a_line(piece: str) -> bool:
-    """Whether a piece is read back unchanged from a line of a vocabulary file."""
+    """Return whether a piece can be written as a line of a vocabulary file and read back
+    unchanged.
+    """
     try:
         return piece.strip() == piece and piece.encode().count(b"\n") == 0
     except UnicodeEncodeError:  # a lone surrogate
@@ -140,17 +144,21 @@ def is_a_line(piece: str) -> bool:
 
 
 def num_pieces(vocab: Collection[str]) -> int:
-    """Return the number of rows of a vocabulary that have a piece."""
+    """Return the number of pieces in a vocabulary, without the "" of ids that have none."""
     return sum(map(bool, vocab))
 
 
 def has_piece(vocab: list[str], num_rows: int) -> np.ndarray:
-    """Return which rows of a table have a piece of the vocabulary: bool (num_rows,)."""
+    """Return, for each of num_rows ids, whether the vocabulary has a piece for it: bool
+    (num_rows,). num_rows: at least len(vocab), such as the rows of an embedding table.
+    """
     return np.pad(np.array([*map(bool, vocab)]), (0, num_rows - len(vocab)))
 
 
 def warn_of_blanks(vocab_file: str, vocab: list[str]) -> None:
-    """Warn, once, of rows of a vocabulary file that have no piece."""
+    """Warn, once, if lines of a vocabulary file are blank or repeated, so that their ids have no
+    piece.
+    """
     if blank := len(vocab) - num_pieces(vocab):
         console.warn_once(
             f"{vocab_file}: {blank:,} of {len(vocab):,} lines are blank or are repeated further "

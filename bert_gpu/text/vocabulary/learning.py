@@ -22,13 +22,13 @@ from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.tokenizers import hugging_face, sentence_piece
 from bert_gpu.text.vocabulary import counting, letters, wordpiece_learner
 
-BLOCK_BYTES = 8 << 20  # text that a process holds at once; a sample consists of such blocks
+BLOCK_BYTES = 8 << 20  # text of a block, which a process holds at once; samples are whole blocks
 
 
 @dataclasses.dataclass(frozen=True)
 class Learnt:
-    """A vocabulary. content: vocab.txt, a SentencePiece model or a tokenizer.json. pieces: by id.
-    num_bytes: of the text that was counted.
+    """A learnt vocabulary. content: the bytes of its file, a vocab.txt, a SentencePiece model or a
+    tokenizer.json. pieces: in order of ids. num_bytes: bytes of text whose words were counted.
     """
 
     content: bytes
@@ -46,7 +46,7 @@ def learn(
 
     Args:
       config: VocabConfig, or other settings with the same fields for learning.
-      console: shows progress. workers: count words.
+      console: shows progress. workers: the workers that count words.
 
     Raises UserError: the text has no words, or --vocab_size leaves no room for characters.
     """
@@ -100,7 +100,8 @@ def open_text(
     Args:
       config: settings with input_file, num_workers and ray_address.
       console: shows notes on the files. is_own: as for `find_inputs`.
-      spool: folder for unpacked text. It stays when this process is killed, for the next call.
+      spool: folder for unpacked text. It is removed at the end; the next call uses the folder that
+        a killed process left.
 
     Raises UserError when the text or a file name is wrong.
     """
@@ -157,7 +158,9 @@ def learn_files(
 
 
 def check_targets(config: VocabConfig) -> None:
-    """UserError for a file that cannot be written, before hours are spent on learning."""
+    """Raise UserError for an output file that cannot be written, before hours are spent on
+    learning.
+    """
     for path in config.targets:
         folder = os.path.dirname(path) or "."
         if os.path.isdir(path):

@@ -16,14 +16,15 @@ from bert_gpu.text.tokenizers.basic import uncase
 # the greatest shares of letters that may change without a warning
 ACCENTS_SHARE = 0.15  # French has 9 %, Czech and Greek 14 %, Vietnamese 27 %
 LETTERS_SHARE = 0.003  # the limit for letters of all other scripts
-# Beginnings of the names of characters of scripts whose marks are accents. Names of marks that
-# belong to no script begin with COMBINING; after composition they are rare.
+# Beginnings of the Unicode names of letters in scripts whose marks are accents. Names of marks that
+# belong to no script begin with COMBINING; after composition (NFC) few of these marks are left.
 ACCENTED = ("LATIN ", "GREEK ", "COMBINING ")
 WORD = re.compile(r"\S{1,12}")  # a longer word is shown in part
 
 
 def lower_case_warnings(documents: list[list[bytes]], config: Any) -> list[str]:
-    """Warn when lower-casing changes many letters beyond their case.
+    """Return warnings if lower-casing changes many letters beyond their case, at most one for
+    accents and one for other changes.
 
     Args:
       documents: from `quality.sample`.
@@ -57,15 +58,17 @@ def lower_case_warnings(documents: list[list[bytes]], config: Any) -> list[str]:
 
 
 def is_letter(character: str) -> bool:
-    """Whether a character is a letter or a mark of one, such as a vowel sign. A variation selector,
-    such as follows an emoji, is neither.
+    """Return whether a character is a letter or a mark on a letter, such as a vowel sign. A
+    variation selector, which may follow an emoji, is neither.
     """
     is_selector = "VARIATION SELECTOR" in unicodedata.name(character, "")
     return unicodedata.category(character)[0] in "LM" and not is_selector
 
 
 def describe_change(text: str, letters: set[str]) -> str:
-    """Return the commonest word with one of the letters, before and after lower-casing."""
+    """Return, as "'before' -> 'after'", how lower-casing changes the commonest word with one of the
+    letters.
+    """
     ((word, _),) = collections.Counter(
         word for word in WORD.findall(text) if not letters.isdisjoint(word)
     ).most_common(1)

@@ -20,18 +20,21 @@ from bert_gpu.text.tokenizers import basic, wordpiece
 
 LINES_PER_BATCH = 4096
 # The learner is Python and takes about a second for every 15,000 words in each of two to six
-# rounds, so it gets the most frequent words only. 71 MB of English has 100,000 (32,768 pieces in 13
-# seconds); the further words of a larger text are rare names and typing errors.
+# rounds, so it gets the most frequent words only. 71 MB of English has 100,000 different words
+# (32,768 pieces are learnt in 13 seconds); the further words of a larger text are rare names and
+# typing errors.
 MAX_WORDS = 100_000
 WORDS_PER_PIECE = 3  # a large vocabulary needs more than MAX_WORDS words
-# the learner's time grows with the square of it; longer "words" are mostly addresses and tables
+# The learner's time grows with the square of a word's length; longer "words" are mostly addresses
+# and parts of tables.
 MAX_WORD_CHARACTERS = 30
 MIN_PIECE_COUNT = 2  # a piece that occurs once teaches nothing
-# share of all characters of the text that get a piece; words with a rarer one become [UNK],
-# unless it is ASCII
+# Share of the text, in characters, that consists of characters with a piece. A word with a rarer
+# character becomes [UNK], unless that character is ASCII.
 CHARACTER_COVERAGE = 0.9999
 ROUNDS = 4  # the learner's default number of rounds
-# The search ends at most this share above the size; the rarest pieces beyond the size are dropped.
+# The search for the threshold may end with this share more pieces than requested; the rarest pieces
+# are then dropped.
 SIZE_SLACK = 0.05
 
 PUNCTUATION_CODES = [ord(mark) for mark in basic.ASCII_PUNCTUATION]
@@ -49,7 +52,7 @@ def count_words(
       do_lower_case, strip_accents: as in the tokenizer.
 
     Returns:
-      Counts whose number grows with the number of distinct words, not with the text.
+      {word: count}, which grows with the number of distinct words, not with the text.
     """
     plain_counts: collections.Counter[bytes] = collections.Counter()
     counts: collections.Counter[str] = collections.Counter()
@@ -60,8 +63,8 @@ def count_words(
             sentence.encode("utf-8", "ignore") if isinstance(sentence, str) else sentence
             for sentence in batch
         ]
-        # In plain ASCII every rule is a map of bytes: marks end words and are counted separately,
-        # control characters are removed.
+        # In plain ASCII every rule is a map of bytes: punctuation marks end words and are counted
+        # separately, control characters are removed.
         plain = b"\n".join(line for line in lines if line.isascii())
         mark_counts += np.bincount(np.frombuffer(plain, np.uint8), minlength=256)
         plain = plain.lower() if do_lower_case else plain
@@ -79,12 +82,11 @@ def count_words(
 
 
 def learn_wordpiece(word_counts: Mapping[str, int], vocab_size: int) -> list[str]:
-    """Learn a vocabulary from words with these counts.
+    """Learn a WordPiece vocabulary from counts of words.
 
     Args:
       word_counts: from `count_words`.
-      vocab_size: largest number of pieces; a text with too few pieces of at least MIN_PIECE_COUNT
-        gives fewer.
+      vocab_size: largest number of pieces; fewer if too few pieces occur MIN_PIECE_COUNT times.
 
     Returns:
       Special pieces, characters, "##" characters, then the other pieces, most frequent first.
@@ -115,8 +117,8 @@ def learn_wordpiece(word_counts: Mapping[str, int], vocab_size: int) -> list[str
         )
     inside = {character for word, _ in words for character in word[1:]}
     single = [*sorted(alphabet), *("##" + character for character in sorted(inside))]
-    # The learner adds "##" before every character; before those that are always alone
-    # (punctuation, CJK) it would never be used.
+    # The learner also makes a piece of "##" and each character. For a character that is always a
+    # word by itself (punctuation, CJK) that piece would never be used.
     idle = {"##" + character for character in alphabet - inside}
     vocab = dict.fromkeys([*wordpiece.SPECIAL_PIECES, *single])
     vocab.update(
@@ -128,8 +130,9 @@ def learn_wordpiece(word_counts: Mapping[str, int], vocab_size: int) -> list[str
 
 
 def frequent_characters(words: list[tuple[str, int]], limit: int) -> set[str]:
-    """Return the most frequent characters, which together are CHARACTER_COVERAGE of the text, and
-    ASCII; at most `limit`.
+    """Return at most `limit` characters: the most frequent ones, which together make up
+    CHARACTER_COVERAGE of the text, and ASCII characters that occur MIN_PIECE_COUNT times. words:
+    (word, count).
     """
     counts: collections.Counter[str] = collections.Counter()
     for word, count in words:
@@ -147,8 +150,8 @@ def frequent_characters(words: list[tuple[str, int]], limit: int) -> set[str]:
 
 
 def pieces_for_size(words: list[tuple[str, int]], size: int) -> list[str]:
-    """Return the learner's pieces for the largest threshold that gives `size` of them, or all
-    pieces.
+    """Return the learner's pieces for the largest threshold (least count of a piece) that gives at
+    least `size` pieces, or all pieces if there are fewer.
 
     Args:
       words: (word, count), most frequent first.
@@ -159,7 +162,7 @@ def pieces_for_size(words: list[tuple[str, int]], size: int) -> list[str]:
     """
     low = MIN_PIECE_COUNT
     high = max(MIN_PIECE_COUNT, words[0][1])
-    # first guess: the number of pieces is about the number of words that occur so often
+    # first guess: there are about as many pieces as words with at least this count
     threshold = words[min(size, len(words)) - 1][1]
     enough: list[str] = []
     fewer: list[str] = []
@@ -199,12 +202,14 @@ def pieces_for_size(words: list[tuple[str, int]], size: int) -> list[str]:
 
 
 def write_vocab(path: str, vocab: Iterable[str]) -> None:
-    """Write one piece a line. The file gets its name when it is complete."""
+    """Write a vocabulary to a file, one piece a line. The file gets its name when it is
+    complete.
+    """
     write_whole_file(path, file_content(vocab), "the vocabulary")
 
 
 def file_content(vocab: Iterable[str]) -> bytes:
-    """Return the bytes of vocab.txt."""
+    """Return the bytes of a vocab.txt with these pieces."""
     return "".join(f"{piece}\n" for piece in vocab).encode()
 
 
