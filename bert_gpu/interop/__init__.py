@@ -1,1 +1,1 @@
-"""Reads and writes models in our own format and in those of other projects."""
+"""Reads and writes models in bert-gpu's own format and in those of other projects."""

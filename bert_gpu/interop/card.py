@@ -1,8 +1,9 @@
 """Writes the model card, README.md in a model's folder: what the model is, how it was trained, and
 how to open it in each library.
 
-The card is made from the model's own configuration and from facts that the caller has read in
-run.json and dataset.json (runs/card_facts.py). Where there are none, one sentence stands for them.
+The card is made from the model's own configuration and from facts on its training that the caller
+has read in run.json and dataset.json (runs/card_facts.py). Without these facts, the card says that
+nothing is known of the training.
 """
 
 import json
@@ -18,11 +19,12 @@ from bert_gpu.text.vocabulary.file import num_pieces
 
 
 def readme(model: Model, usage: Mapping[str, Sequence[str]], library: str | None = None) -> bytes:
-    """Return the bytes of README.md.
+    """Return the bytes of README.md for a model.
 
     Args:
-      usage: {place: lines of code that open the folder there}.
-      library: Hugging Face's name of the library that opens the folder, for its index; None = none.
+      usage: {title of a way to open the folder, such as "In onnxruntime": lines of code}.
+      library: name of the library that opens the folder, for Hugging Face's index; None = the card
+        names none.
     """
     sections: Mapping[str, str | Mapping[str, str]] = {
         "The model": architecture(model),
@@ -42,7 +44,9 @@ def readme(model: Model, usage: Mapping[str, Sequence[str]], library: str | None
 
 
 def front_matter(model: Model, library: str | None) -> str:
-    """Return the lines that Hugging Face's index reads."""
+    """Return the head of the model card: lines of metadata (YAML) that Hugging Face's index
+    reads.
+    """
     lines = [f"library_name: {library}"] if library else []
     lines += [
         f"pipeline_tag: {ARCHITECTURES[model.notes.architecture].task}",
@@ -54,7 +58,7 @@ def front_matter(model: Model, library: str | None) -> str:
 
 
 def table(facts: Mapping[str, str]) -> str:
-    """Return a Markdown table of {name: text}."""
+    """Return a Markdown table of facts, {name: text}, with a row for each."""
 
     def cell(text: str) -> str:
         return " ".join(str(text).split()).replace("|", "\\|")
@@ -64,7 +68,9 @@ def table(facts: Mapping[str, str]) -> str:
 
 
 def architecture(model: Model) -> dict[str, str]:
-    """Return {name: text} of the facts in the configuration and the tokenizer."""
+    """Return {name: text} of the facts for the card that a model's configuration and tokenizer
+    give.
+    """
     config = model.config
     num_weights = sum(
         np.size(value)
@@ -97,8 +103,8 @@ def architecture(model: Model) -> dict[str, str]:
 
 
 def transformers_usage(architecture: str, remote: bool) -> dict[str, tuple[str, ...]]:
-    """Return {place: lines of Python} that open a folder of an architecture in transformers.
-    remote: whether the folder's own code computes the model.
+    """Return {title: lines of Python} that open a folder in transformers with the class for
+    `architecture`. remote: whether Python code in the folder computes the model.
     """
     auto = auto_class(architecture)
     more = ", trust_remote_code=True" if remote else ""
@@ -111,7 +117,9 @@ def transformers_usage(architecture: str, remote: bool) -> dict[str, tuple[str, 
 
 
 def own_usage(architecture: str) -> dict[str, tuple[str, ...]]:
-    """Return {place: lines of a shell} that use a folder of ours or write it in another format."""
+    """Return {title: lines of shell commands} that use a bert-gpu folder, or write it in another
+    format.
+    """
     train = "python run_classifier.py --init_checkpoint=FOLDER --data_dir=DATA"
     mask = 'python -m bert_gpu fill-mask --model=FOLDER "the capital of france is [MASK] ."'
     export = "python -m bert_gpu export --from=FOLDER --to=NEW --format"

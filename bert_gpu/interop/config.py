@@ -1,4 +1,4 @@
-"""Settings of `import`, `export` and `extend`."""
+"""Settings of the commands `import`, `export` and `extend`."""
 
 import dataclasses
 import os
@@ -33,7 +33,9 @@ class TransferConfig(Settings):
     )
 
     def check_paths(self) -> None:
-        """Raise UserError unless --from and --to are given and --to can be written to."""
+        """Raise UserError unless --from and --to are given and --to is a folder that can be written
+        to, empty unless --overwrite is given.
+        """
         if self.source is None or self.to is None:
             flag = "from" if self.source is None else "to"
             raise UserError("is needed", "give --from=MODEL --to=FOLDER", setting=flag)
@@ -100,7 +102,9 @@ class ExtendConfig(TransferConfig):
     quiet: bool = like(VocabConfig, "quiet")
 
     def check_paths(self) -> None:
-        """Raise UserError as TransferConfig does, and unless there is a text or a list of words."""
+        """Raise UserError as TransferConfig does, and unless exactly one of --input_file (a text)
+        and --tokens_file (a list of words) is given.
+        """
         super().check_paths()
         if (self.input_file is None) == (self.tokens_file is None):
             raise UserError(

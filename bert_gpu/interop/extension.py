@@ -1,9 +1,10 @@
-"""Words of one's own in the vocabulary of a trained model: text or a list -> words -> rows.
+"""Adds words to the vocabulary of a trained model: takes them from a text or a list, and gives each
+a row in the model's tables.
 
-The words are those that shorten the text most: count x (pieces - 1). The row of a word begins as
-the mean of the rows of the pieces that it has been so far, in the word embeddings and in the output
-bias. A word becomes a line of a vocab.txt; in tokenizers of other kinds it becomes an added token,
-which stays whole where it stands alone.
+From a text, the words are taken that shorten it most, by count x (pieces - 1). The row of a new
+word begins as the mean of the rows of the pieces that the word was split into before, in the word
+embeddings and in the output bias. A word becomes a line of a vocab.txt; in a tokenizer of another
+kind it becomes an added token, which stays whole where it stands alone.
 """
 
 import collections
@@ -31,10 +32,10 @@ from bert_gpu.text.vocabulary import counting, learning
 from bert_gpu.text.vocabulary.file import read_file
 from bert_gpu.text.vocabulary.wordpiece_learner import file_content
 
-TABLES = ("embeddings/word", "mlm/bias")  # weights with a row for each id
-MIN_COUNT = 2  # a word that occurs once in a text teaches its row little
-MAX_WORD_CHARACTERS = 100  # the limit of transformers; a longer word is [UNK] there
-NUM_NAMES = 10  # words that a message names
+TABLES = ("embeddings/word", "mlm/bias")  # weights that have a row for each token id
+MIN_COUNT = 2  # a single occurrence in a text would train the word's row too little
+MAX_WORD_CHARACTERS = 100  # transformers reads a longer word as [UNK]
+NUM_NAMES = 10  # maximum number of words that a message lists
 UNUSED = re.compile(r"\[unused\d+\]")
 
 
@@ -45,9 +46,9 @@ def extend(
     console: Console,
     is_own: Callable[[str], bool],
 ) -> Model:
-    """Return a model with further words, and print how they shorten the text. Arguments as for
-    `learning.open_text`. Raises UserError when no word would be added, or the model cannot have
-    any.
+    """Return `model` with words added to its vocabulary and tables, and print how they shorten the
+    text. text_format, console, is_own: as for `learning.open_text`. Raise UserError when there is
+    no word to add, or the model cannot take any.
     """
     tokenizer = model.tokenizer
     if tokenizer is None or not model.config.has_own_encoder:
@@ -58,7 +59,7 @@ def extend(
     else:
         counts = read_words(tokenizer, config.tokens_file, console)
     before = num_pieces(tokenizer, counts)
-    # the library would not add a text that is a piece, as inside a word it may be, a second time
+    # `tokenizers` adds no word that is a piece already, even a piece that only continues words
     pieces = {*tokenizer.vocab}
     candidates = {word: count for word, count in counts.items() if word not in pieces}
     words = choose(candidates, before, None if config.tokens_file else config.num_tokens)
@@ -89,8 +90,9 @@ def extend(
 
 
 def letter_rules(tokenizer: Tokenizer) -> tuple[bool, Callable[[str], str]]:
-    """Return (do_lower_case of `basic.split_words`, a function of the words that it returns). Only
-    WordPiece removes accents where it lower-cases.
+    """Return (do_lower_case for `basic.split_words`, a function to apply to each word that it
+    returns), which together treat letters as the tokenizer does. `split_words` removes accents
+    wherever it lower-cases; for a tokenizer that keeps accents, the function lower-cases instead.
     """
     lowers = tokenizer.do_lower_case
     strips = lowers and isinstance(tokenizer, WordPieceTokenizer) and tokenizer.strip_accents
@@ -104,8 +106,8 @@ def count_words(
     console: Console,
     is_own: Callable[[str], bool],
 ) -> dict[str, int]:
-    """Return {word: count} of the text, most frequent first, and in the order of the letters where
-    counts are equal. A word ends at spaces and punctuation.
+    """Return {word: count} of a text, or of a sample of a long one, most frequent word first and
+    equal counts in alphabetical order. A word ends at spaces and punctuation.
     """
     strips, fold = letter_rules(tokenizer)
     spool = f"{config.to}.unpacked"
@@ -121,8 +123,9 @@ def count_words(
 
 
 def read_words(tokenizer: Tokenizer, path: str, console: Console) -> dict[str, int]:
-    """Return {word: 1} of a file with one word a line, as the tokenizer reads them. Warns of lines
-    that are not one word to it.
+    """Return {word: 1} for the words in a file with one word a line, lower-cased as the tokenizer
+    does. Warn of lines that the tokenizer does not read as one word, and of words that are too
+    long.
     """
     content = read_file(path, "list of words", "text file", "a text editor")
     lines = content.decode("utf-8-sig", "ignore").splitlines()
@@ -142,12 +145,12 @@ def read_words(tokenizer: Tokenizer, path: str, console: Console) -> dict[str, i
 
 
 def name_some(words: Sequence[str]) -> str:
-    """Return the number of words and the first of them."""
+    """Return a text with the number of words and the first NUM_NAMES of them."""
     return f"{len(words):,} words" + (f", {', '.join(words[:NUM_NAMES])}" if words else "")
 
 
 def num_pieces(tokenizer: Tokenizer, words: Collection[str]) -> dict[str, int]:
-    """Return {word: number of its pieces} of words that stand after a space."""
+    """Return {word: number of pieces that the tokenizer splits it into after a space}."""
     _, row_splits = tokenizer.tokenize([f" {word}" for word in words])
     return dict(zip(words, np.diff(row_splits).tolist(), strict=True))
 
@@ -155,8 +158,9 @@ def num_pieces(tokenizer: Tokenizer, words: Collection[str]) -> dict[str, int]:
 def choose(
     counts: Mapping[str, int], lengths: Mapping[str, int], num_tokens: int | None
 ) -> list[str]:
-    """Return at most num_tokens words whose addition shortens the text most, that first; equal ones
-    in the order of their letters. num_tokens: None = all words of a list, in its order.
+    """Return at most num_tokens words to add, sorted by how much each shortens the text,
+    counts[word] * (lengths[word] - 1), and then alphabetically. lengths: {word: number of its
+    pieces}. num_tokens: None = all words of several pieces, in the order of `counts`.
     """
     several = [word for word in counts if lengths[word] > 1]
     if num_tokens is None:
@@ -175,11 +179,13 @@ def with_rows(
     words: Sequence[str],
     ids: Sequence[int],
 ) -> dict[str, np.ndarray]:
-    """Return weights whose rows `ids` are, for each word, the mean of the rows of its pieces."""
+    """Return a copy of `weights` in which row ids[i] of each of TABLES is the mean of the rows of
+    the pieces of words[i].
+    """
     flat, row_splits = tokenizer.tokenize([f" {word}" for word in words])
     extended = dict(weights)
     for name in (name for name in TABLES if name in weights):
-        table = weights[name]  # (V, E) or (V,)
+        table = weights[name]  # word embeddings (V, E) or output bias (V,)
         sums = np.add.reduceat(table[flat], row_splits[:-1], axis=0, dtype=np.float64)
         num_new = max(0, max(ids) + 1 - len(table))
         extended[name] = np.pad(table, [(0, num_new)] + [(0, 0)] * (table.ndim - 1))
@@ -190,8 +196,8 @@ def with_rows(
 def with_words(
     tokenizer: Tokenizer, words: Sequence[str], ids: Sequence[int], num_segments: int
 ) -> Tokenizer:
-    """Return a tokenizer with further words, whose ids are given. num_segments: as for
-    `tokenizer_json`.
+    """Return a tokenizer to which the words are added, words[i] with the id ids[i]. num_segments:
+    as for `tokenizer_json`.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "vocab.txt")

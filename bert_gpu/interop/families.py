@@ -1,8 +1,9 @@
-"""Names of a model's classes and tensors in Hugging Face's folders.
+"""Names of classes and tensors in the model folders of Hugging Face's transformers.
 
-A family (BERT, our own, and those in relatives.py) is a table of names: their tensors for each of
-our weights. Layouts differ in two ways: torch stores the weight of a linear layer as (out, in), and
-our query, key and value projections are one matrix (H, 3H), in this order. Imports no TensorFlow.
+A family (BERT, bert-gpu's own, and those in relatives.py) maps bert-gpu's name of each weight to
+the names of its tensors in a folder. Layouts differ in two ways: torch stores the weight of a
+linear layer as (out, in), bert-gpu as (in, out); and bert-gpu joins the projections to query, key
+and value, in this order, to one matrix (H, 3H). Imports no TensorFlow.
 """
 
 import typing
@@ -14,7 +15,7 @@ from bert_gpu.interop.heads import ARCHITECTURES, HEADS
 from bert_gpu.model.config import OWN_TYPE, ModelConfig
 from bert_gpu.model.weights import WeightSpec
 
-# {end of our names: end of theirs}; the keys of a layer norm begin with norm/
+# {end of bert-gpu's name of a weight: end of the name in torch}; norm/ marks those of a layer norm
 TORCH_LEAVES = {
     "kernel": ".weight",
     "bias": ".bias",
@@ -43,28 +44,32 @@ for head in HEADS.values():
 
 
 class Family(typing.NamedTuple):
-    """Names of one architecture's classes and tensors in transformers.
+    """Names of the classes and tensors of a family of classes in transformers, such as BERT's.
+
+    In this list, "our name" is bert-gpu's name of a weight, "their name" the family's name of a
+    tensor. A stem is a name without its end, such as /kernel or .weight.
 
     Attributes:
-      model_type: the entry of config.json.
-      class_name: beginning of the names of its classes.
-      prefix: beginning of the names of the encoder's tensors in a class with heads; "" where they
-        have none.
-      parts: {stem of our names: stems of their names, separated by spaces}; {} stands for the
-        layer's index. A class does not have the weights whose stem is no key. A key that is the
-        whole name of a weight maps to whole names. None: their names and layouts are ours.
+      model_type: the value of model_type in config.json.
+      class_name: beginning of the names of the classes, such as "Bert".
+      prefix: beginning of the names of the encoder's tensors in a class with heads; "" for none.
+      parts: {stem of our name: stems of their names, separated by spaces}; {} stands for the
+        layer's index. A weight whose stem is no key does not exist in the family. A key that is a
+        whole name maps to a whole name. None: the family has our names and layouts.
       decoder: stem of the layer that scores masked words; its weight repeats the word embeddings.
       architectures: the keys of ARCHITECTURES that the family has classes for.
-      unused_positions: rows of the table of positions before the row of the first token.
-      zeros: {their name: function of the config that returns the shape} of tensors that are 0 in
-        our models; in classes with a masked-word head.
-      differing: {architecture: parts} of names that only that class uses.
-      leaves: {end of our names: end of their names}, as TORCH_LEAVES.
-      transposed: ends of our names whose weights have their axes reversed.
+      unused_positions: number of rows in the table of positions before the row of the first token.
+      zeros: {their name: function of the ModelConfig that returns the shape} of tensors that
+        bert-gpu writes as zeros, in classes with a masked-word head, and has no weights for.
+      differing: {architecture: entries that replace those of `parts` in that class only}.
+      leaves: {end of our name: end of their name}, as TORCH_LEAVES.
+      transposed: ends of our names of the weights whose axes the family stores in reverse order.
     """
 
     def of(self, architecture: str) -> "Family":
-        """Return the family with the names of one class."""
+        """Return a copy of the family in which `parts` are those of the class for `architecture`
+        (see `differing`).
+        """
         changed = self.differing.get(architecture, {})
         return self._replace(parts=(self.parts or {}) | changed) if changed else self
 
@@ -85,13 +90,15 @@ class Family(typing.NamedTuple):
         return architecture.replace("Bert", self.class_name, 1)
 
     def architecture_of(self, class_name: str | None) -> str | None:
-        """Return the key of ARCHITECTURES for a class; None where the class is not the family's."""
+        """Return the key of ARCHITECTURES for the name of a class of the family; None for any other
+        name.
+        """
         architectures = (name for name in ARCHITECTURES if self.class_of(name) == class_name)
         return next(architectures, None)
 
     def names(self, name: str) -> list[str]:
-        """Return their names of the tensors that make up one of our weights; [] where they have no
-        such weight.
+        """Return the family's names of the tensors that make up a bert-gpu weight; [] where the
+        family has no such weight.
         """
         if self.parts is None:
             return [name]
@@ -106,8 +113,8 @@ class Family(typing.NamedTuple):
         return [f"{part.format(layer)}{end}" for part in self.parts.get(stem, "").split()]
 
     def with_prefix(self, name: str) -> str:
-        """Return a tensor's name in a class with heads; `name` may lack the prefix, as in the bare
-        encoder.
+        """Return the name that a tensor has in a class with heads: `name` with the family's prefix,
+        which names in the bare encoder lack.
         """
         if not self.prefix or self.parts is None or name.startswith(self.prefix):
             return name
@@ -117,21 +124,27 @@ class Family(typing.NamedTuple):
         return f"{self.prefix}{name}" if is_encoders else name
 
     def layer_prefix(self, index: int) -> str:
-        """Return the beginning of the names of a layer's tensors in the classes with heads."""
+        """Return the beginning of the names of the tensors of layer `index`, in classes with
+        heads.
+        """
         if self.parts is None:
             return f"layer_{index}/"
         start = self.parts["layer/attention/qkv"].partition("{}")[0]
         return f"{start}{index}{self.leaves['bias'][0]}"
 
     def to_theirs(self, name: str, array: np.ndarray) -> list[np.ndarray]:
-        """Return the tensors of one of our weights in their layout, in the order of `names`."""
+        """Return the family's tensors for `array`, the bert-gpu weight `name`: in the family's
+        layout, and in the order of `names`.
+        """
         if name == "embeddings/position" and self.unused_positions:
             array = np.pad(array, [(self.unused_positions, 0), (0, 0)])
         parts = np.split(array, len(self.names(name)), axis=-1)
         return [np.ascontiguousarray(p.T if self._is_transposed(name) else p) for p in parts]
 
     def to_ours(self, name: str, tensors: Sequence[np.ndarray]) -> np.ndarray:
-        """Return one of our weights from their tensors, which are in the order of `names`."""
+        """Return the bert-gpu weight `name`, made from the family's tensors for it in the order of
+        `names`.
+        """
         if self._is_transposed(name):
             tensors = [tensor.T for tensor in tensors]
         array = np.concatenate(tensors, axis=-1) if len(tensors) > 1 else tensors[0]
@@ -140,8 +153,8 @@ class Family(typing.NamedTuple):
         return np.ascontiguousarray(array)
 
     def shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of each of their tensors of one of our weights, which has the shape
-        `shape`.
+        """Return the shape of each of the family's tensors for the bert-gpu weight `name`, whose
+        own shape is `shape`.
         """
         shape = (*shape[:-1], shape[-1] // len(self.names(name)))
         if name == "embeddings/position":
@@ -158,17 +171,19 @@ class Family(typing.NamedTuple):
         read: Callable[[str, tuple[int, ...]], np.ndarray],
         is_expected: Callable[[str], bool],
     ) -> tuple[dict[str, np.ndarray], list[str]]:
-        """Return our weights, read from tensors under the family's names.
+        """Return bert-gpu's weights, read from tensors under the family's names.
 
         Args:
-          specs: {our name: WeightSpec} of all weights that the model may have.
+          specs: {bert-gpu's name: WeightSpec} of all weights that the model may have.
           their_names: names of the tensors in the file.
-          read: returns the array of one of their names, given its expected shape; may raise
+          read: function of (name of a tensor, expected shape) that returns the tensor; may raise
             UserError.
-          is_expected: returns whether the model should have one of our weights.
+          is_expected: function of bert-gpu's name of a weight that returns whether the model should
+            have it.
 
         Returns:
-          ({our name: array}, [our names that are expected and missing]).
+          ({name: array} of the weights, [name of each weight that is expected and missing]), both
+            with bert-gpu's names.
         """
         weights = {}
         missing = []
@@ -187,14 +202,14 @@ OWN = Family(OWN_TYPE, "BertGpu", "", None, transposed=())
 
 
 def family_of(config: ModelConfig) -> Family:
-    """Return the family in which our own folders are written: BERT for a classic BERT, else
-    ours.
+    """Return the family under whose names bert-gpu writes its own folders: BERT for a classic BERT,
+    else OWN.
     """
     return BERT if config.is_classic else OWN
 
 
 def auto_class(architecture: str) -> str:
-    """Return the class of transformers that opens a folder of an architecture, such as
-    AutoModelForMaskedLM.
+    """Return the Auto class of transformers that opens a folder of an architecture, such as
+    AutoModelForMaskedLM for BertForMaskedLM.
     """
     return architecture.replace("Bert", "AutoModel" if "For" in architecture else "Auto", 1)

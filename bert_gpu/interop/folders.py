@@ -3,8 +3,8 @@ never a mixture.
 
 The new folder is written under a hidden name, .NAME.PID.partial; then the old one is renamed to
 .NAME.PID.old and the new one to NAME. A process killed between these two renames leaves no NAME:
-the next write first restores the old folder, and `displaced` returns its path for the messages of
-readers.
+the next write first restores the old folder, and until then `displaced` returns the old folder's
+path, which commands that look for NAME put in their error messages.
 """
 
 import fnmatch
@@ -18,8 +18,9 @@ from collections.abc import Callable, Collection, Mapping
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import atomic_file, check_local
 
-# Patterns of all files that the formats read or write. A file that stayed from an older model would
-# change the new one. README.md is not listed, because every format replaces it.
+# Patterns of the files of a model in any format. They are removed before a new model is written,
+# because a file left from an older model would change how the new one is read. README.md is not
+# listed, because every format replaces it.
 MODEL_FILES = (
     "config.json",
     "model.safetensors*",
@@ -43,20 +44,20 @@ MODEL_FILES = (
     "saved_model.pb",
     "model.onnx",
 )
-# {file: names that belong to a model only beside that file}, because other folders may have them
+# {file: names that belong to a model only where that file exists, as other folders may have them}
 COMPANION_FILES = {
     "saved_model.pb": ("fingerprint.pb", "variables", "assets"),
-    "onnx/model.onnx": ("onnx",),  # including models derived from it, such as quantised ones
+    "onnx/model.onnx": ("onnx",),  # with quantised forms of the model, if any
 }
 
 
 def replace_folder(
     folder: str, contents: Mapping[str, bytes], is_whole_model: bool = False
 ) -> None:
-    """Write the files `contents` {name: bytes} to `folder`; files of other names stay. A name may
-    contain a folder, as in variables/variables.index.
+    """Replace a folder by one with the files `contents`, {name: bytes}, and the old folder's files
+    of other names. A name may contain a folder, as in variables/variables.index.
 
-    is_whole_model: whether the contents are a complete model, so that the files of another model
+    is_whole_model: whether the contents are a complete model, so that the files of the old model
     are removed.
 
     Raises:
@@ -64,7 +65,7 @@ def replace_folder(
         changed.
     """
     check_local(folder, "output_dir")
-    folder = os.path.realpath(folder)  # so that a link stays and its target is replaced
+    folder = os.path.realpath(folder)  # a link stays; the folder that it leads to is replaced
     if os.path.exists(folder) and not os.path.isdir(folder):
         raise UserError("is a file", "name a folder", where=folder)
     if os.path.commonpath([folder, os.path.realpath(os.curdir)]) == folder:
@@ -112,8 +113,8 @@ def recover(folder: str) -> None:
 
 
 def displaced(folder: str) -> str | None:
-    """Return the path of the old folder if a write was killed between its two renames, else
-    None.
+    """Return the path of the old folder if a write was killed between its two renames, so that
+    `folder` is missing; None otherwise.
     """
     parent, name = os.path.split(os.path.realpath(folder))
     if os.path.lexists(folder) or not os.path.isdir(parent):
@@ -135,8 +136,8 @@ def write_files(folder: str, contents: Mapping[str, bytes]) -> None:
 
 
 def saved_files(save: Callable[[str], object]) -> dict[str, bytes]:
-    """Return {name: bytes} of the files that TensorFlow writes when `save` gets the path of a
-    temporary folder. Raise UserError when they cannot be written.
+    """Return {name: bytes} of the files that the function `save` writes with TensorFlow to a
+    temporary folder, whose path it gets. Raise UserError when the files cannot be written.
     """
     import tensorflow as tf
 
@@ -161,8 +162,8 @@ def files_of_model(folder: str) -> set[str]:
 
 
 def copy_others(source: str, target: str, names: Collection[str]) -> None:
-    """Copy the files of `source` that are not in `names`; links stay links. Nothing is copied from
-    a subfolder that has new files.
+    """Copy the files and folders of `source` to `target`, except those in `names`; links stay
+    links. If a name lies in a subfolder, nothing of that subfolder is copied.
     """
     replaced = {name.split("/")[0] for name in names}
     for entry in os.scandir(source):

@@ -1,9 +1,9 @@
-"""Table of the formats of models that are read and written, and the functions that a format
-provides.
+"""Table of the formats in which models are read and written, and the interface of a format's
+module.
 
 The module of a format lies in this package and has the functions of `FormatModule`. It is imported
 when it is needed, so that the packages that only it needs are not loaded for other formats. A new
-format takes its module and its row in FORMATS.
+format needs a module and a row in FORMATS.
 """
 
 import importlib
@@ -21,15 +21,15 @@ if typing.TYPE_CHECKING:
 
 
 class Embedding(typing.NamedTuple):
-    """The rules by which a folder of sentence-transformers makes a vector of a text; the defaults
-    are those of any other folder.
+    """Rules by which a folder of sentence-transformers makes a vector from a text; the defaults are
+    for a folder of any other kind.
 
     Attributes:
-      pooling: as --pooling.
-      is_normalized: whether vectors have the length 1.
-      prefix: stands before each text.
+      pooling: how the vectors of tokens become one, as --pooling.
+      is_normalized: whether vectors are scaled to the length 1.
+      prefix: text that is put before each text.
       lowers: whether texts are lower-cased before they are tokenized.
-      lacking: the parts of it that bert-gpu does not compute, as text; "" for none.
+      lacking: names of the folder's rules that bert-gpu does not compute, as text; "" for none.
     """
 
     pooling: str | None = None
@@ -43,14 +43,14 @@ class Notes(typing.NamedTuple):
     """Facts about a model's files, beside its config and weights.
 
     Attributes:
-      missing: names of our weights that the files lack.
-      unused: names of their tensors that are not used here.
+      missing: bert-gpu's names of the weights that the files lack.
+      unused: names of the tensors in the files that bert-gpu does not use.
       architecture: a class of `transformers` such as BertForMaskedLM, which determines the heads.
       labels: names of a classifier's classes.
-      problem_type: meaning of its scores, in the words of `transformers`; None = one of the
-        classes.
-      foreign: the class that config.json names, where its head is none of ours.
-      max_seq_length: tokens at which texts were cut in training.
+      problem_type: meaning of a classifier's scores, as in a config.json of `transformers`; None =
+        scores of classes of which one is right.
+      foreign: the class that config.json names, where bert-gpu has no such head; None otherwise.
+      max_seq_length: number of tokens at which texts were cut in training; None = not known.
       embedding: settings of sentence-transformers.
     """
 
@@ -68,11 +68,11 @@ class Model(typing.NamedTuple):
     """A model in memory.
 
     Attributes:
-      weights: {our name: float32 array}.
-      tokenizer: None without a vocabulary.
-      card: facts of its model card on its training, {title: {name: text}}; None where they are not
-        known.
-      task: {name: bytes} of the files that describe its use (usage.usage_files).
+      weights: {bert-gpu's name: float32 array}.
+      tokenizer: None for a model without a vocabulary.
+      card: facts on the training for the model card, {heading: {name: text}}; None where they are
+        not known.
+      task: {name: bytes} of the files that say how the model is used (usage.usage_files).
     """
 
     config: ModelConfig
@@ -85,37 +85,41 @@ class Model(typing.NamedTuple):
 
 class FormatModule(typing.Protocol):
     """The functions that the module of a format provides; the first three only where the format is
-    read. Importing such a module must import neither TensorFlow nor anything else that is slow,
-    because a path is tried with each of them; only our own format is recognised without its module.
+    read. Importing the module must load neither TensorFlow nor anything else that is slow, because
+    `recognise` tries the module of every format on a path. Only bert-gpu's own format is recognised
+    without its module.
     """
 
     def recognises(self, path: str) -> bool:
         """Return whether a path (a folder, a file, or the prefix of a checkpoint's files) is a
-        model in this format, from the names of files and at most their first bytes.
+        model in this format. Look only at names of files and at their first bytes.
         """
 
     def read_config(self, path: str) -> ModelConfig:
-        """Return the shape of a model in this format. Raise UserError when it cannot be read."""
+        """Return the ModelConfig of a model in this format. Raise UserError when it cannot be
+        read.
+        """
 
     def read(self, path: str) -> Model:
-        """Return the model without its tokenizer, whose files are the same in every format
-        (models.open_model reads them). Raise UserError for files that are damaged or contradict
-        each other.
+        """Return the model without its tokenizer: models.open_model reads that, because the
+        tokenizer's files are the same in every format. Raise UserError for files that are damaged
+        or contradict each other.
         """
 
     def write(self, model: Model, folder: str, options: "ExportConfig") -> str:
-        """Write a model's folder, as a whole or not at all. Return the line that the command prints
-        last. Raise UserError, before anything is written, when the format cannot hold the model.
+        """Write a model's folder, as a whole or not at all, and return the line that the command
+        prints last. Raise UserError, before anything is written, when the format cannot hold the
+        model.
         """
 
 
 class Format(typing.NamedTuple):
-    """A row of the table.
+    """A row of FORMATS.
 
     Attributes:
-      reads: whether the format can be read; all can be written.
-      holds_task: whether it writes Model.task.
-      file: of a format that is not read, the file by which its folders are recognised.
+      reads: whether bert-gpu can read the format; it can write all formats.
+      holds_task: whether a folder of the format gets the files in Model.task.
+      file: for a format that is not read, the file by which a folder of the format is recognised.
     """
 
     reads: bool = True
@@ -123,8 +127,8 @@ class Format(typing.NamedTuple):
     file: str | None = None
 
 
-OURS = "huggingface"  # the format that trainings write; has_model recognises it
-FORMATS = {  # {name: Format}; the names are also those of the modules
+OURS = "huggingface"  # the format in which a training writes its model
+FORMATS = {  # {name of the format and of its module: Format}
     OURS: Format(holds_task=True),
     "google": Format(),
     "garden": Format(),
@@ -134,14 +138,16 @@ FORMATS = {  # {name: Format}; the names are also those of the modules
 
 
 def format_names(*, writes: bool) -> tuple[str, ...]:
-    """Return the names of the formats that can be written, or of those that can be read."""
+    """Return the names of all formats if `writes`, because all can be written, else of those that
+    can be read.
+    """
     return tuple(name for name, row in FORMATS.items() if writes or row.reads)
 
 
 def formats_holding(config: ModelConfig) -> str:
-    """Return the flags, for messages, that select a format that can hold a model which another
-    format cannot. Any model with our own encoder can be written as OURS, an encoder of Model Garden
-    only as a graph.
+    """Return, for a message, the flags that select a format which can hold the model, where another
+    format cannot. bert-gpu's own format can hold any model with an encoder of bert-gpu; an encoder
+    of Model Garden can only be written as a graph (SavedModel or ONNX).
     """
     if config.has_own_encoder:
         return f"--format={OURS}"
@@ -157,7 +163,7 @@ def open_format(name: str) -> FormatModule:
 
 
 def has_model(path: str) -> bool:
-    """Return whether a folder holds a model in our own format, which is that of Hugging Face."""
+    """Return whether a folder holds a model in bert-gpu's own format, which is Hugging Face's."""
     return os.path.exists(os.path.join(path, "config.json"))
 
 
@@ -173,8 +179,8 @@ WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.b
 
 
 def write_only_format(folder: str) -> str | None:
-    """Return the name of the format of a folder whose model cannot be read, because bert-gpu only
-    writes that format; None for other folders.
+    """Return the name of a folder's format if bert-gpu can write the format but not read it; None
+    for other folders.
     """
     files = {name: row.file for name, row in FORMATS.items() if row.file}
     formats = [name for name, file in files.items() if os.path.exists(f"{folder}/{file}")]

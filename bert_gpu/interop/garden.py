@@ -2,10 +2,10 @@
 BertClassifier.
 
 A checkpoint of Model Garden is a graph of objects. So this module builds the objects, sets or reads
-their variables, and lets tf.train.Checkpoint do the rest, with the items that Model Garden's tasks
-save and load: `model`, `encoder`, `masked_lm`, `next_sentence.pooler_dense` and
-`sentence_prediction.pooler_dense`. Model Garden's attention keeps the heads apart: its kernels are
-(H, N, D), ours (H, N x D).
+their variables, and leaves the files to tf.train.Checkpoint, with the items that Model Garden's
+tasks save and load: `model`, `encoder`, `masked_lm`, `next_sentence.pooler_dense` and
+`sentence_prediction.pooler_dense`. The kernels of attention are (H, N, D) in Model Garden and (H, N
+x D) in bert-gpu (H hidden, N heads, D per head).
 """
 
 import warnings
@@ -40,7 +40,7 @@ tf = LazyModule("tensorflow")
 MASKED_LM = "masked_lm"
 NEXT_SENTENCE = "next_sentence"
 CLASSES = "sentence_prediction"
-POOLED_CLASSES = "pooled_prediction"  # our name of a head of classes on the encoder's own pooler
+POOLED_CLASSES = "pooled_prediction"  # bert-gpu's name of a classifier on the encoder's pooler
 POOLER = "encoder/pooler_transform"
 OUR_HEADS = {
     MASKED_LM: "mlm/",
@@ -49,7 +49,7 @@ OUR_HEADS = {
     POOLED_CLASSES: "classifier/",
 }
 _LAYER = "encoder/transformer/layer_{}"
-PARTS = {  # as families.BERT_PARTS; variable_names adds those that depend on the heads
+PARTS = {  # as families.BERT_PARTS; variable_names adds the pooler and the classifier
     "embeddings/word": "encoder/word_embeddings/embeddings",
     "embeddings/position": "encoder/position_embedding/embeddings",
     "embeddings/segment": "encoder/type_embeddings/embeddings",
@@ -71,14 +71,17 @@ VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"  # the end of a variable's name in a check
 
 
 def recognises(path: str) -> bool:
-    """Return whether a path names an object-based checkpoint."""
+    """Return whether a path names an object-based checkpoint (TensorFlow 2), as Model Garden
+    writes.
+    """
     prefix = find_checkpoint(path)
     return prefix is not None and has_objects(prefix)
 
 
 def variable_names(config: ModelConfig, heads: Collection[str]) -> dict[str, list[str]]:
-    """Return {our name: [their names]}: names in BertEncoderV2 with "encoder/" before them, and
-    those of a set of heads. The pooler is that of a head, where a head has its own.
+    """Return {bert-gpu's name of a weight: names of its variables} of an encoder with a set of
+    heads. The encoder's variables have the names in BertEncoderV2 after "encoder/". The pooler is
+    the one that belongs to a head, where a head has its own, else the encoder's.
     """
     poolers = [f"{head}/pooler_dense" for head in (NEXT_SENTENCE, CLASSES) if head in heads]
     classes = CLASSES if CLASSES in heads else POOLED_CLASSES
@@ -91,12 +94,12 @@ def variable_names(config: ModelConfig, heads: Collection[str]) -> dict[str, lis
 def build(
     config: ModelConfig, num_classes: int | None = None
 ) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """Build Model Garden's objects with the shape of a classic ModelConfig. Without num_classes
-    there is no BertClassifier.
+    """Build Model Garden's objects, with the sizes of a classic ModelConfig. num_classes: number of
+    classes of the BertClassifiers; without it there are none.
 
     Returns:
-      (BertPretrainerV2, {head: BertClassifier} on its encoder, {name as in `variable_names`:
-        tf.Variable}).
+      (BertPretrainerV2, {name of a head: BertClassifier on the same encoder}, {name as in
+        `variable_names`: tf.Variable}).
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -119,7 +122,7 @@ def build(
     pretrainer = models.BertPretrainerV2(
         encoder, mlm_initializer="zeros", classification_heads=[head]
     )
-    pretrainer(pretrainer.inputs)  # makes the variables
+    pretrainer(pretrainer.inputs)  # this call makes the variables
     names = {
         variable.name.removesuffix(":0").removeprefix("bert/"): variable
         for variable in pretrainer.trainable_weights
@@ -142,8 +145,8 @@ def build(
 
 
 def items(model: Any) -> dict[str, Any]:
-    """Return {name: object} that Model Garden's trainer saves of a BertPretrainerV2 or a
-    BertClassifier.
+    """Return {name: object} of the objects that Model Garden's trainer saves for a BertPretrainerV2
+    or a BertClassifier.
     """
     return dict(model.checkpoint_items, model=model)
 
@@ -155,7 +158,7 @@ def read(path: str) -> Model:
     check_classic(config, "garden")
     with reading(prefix):
         shapes = dict(tf.train.list_variables(prefix))
-    if config.num_hidden_layers > len(shapes):  # before building that many layers
+    if config.num_hidden_layers > len(shapes):  # checked before a wrong number of layers is built
         raise UserError(
             f"bert_config.json says num_hidden_layers={config.num_hidden_layers}, "
             f"the checkpoint has {len(shapes)} variables",
@@ -175,8 +178,9 @@ def read(path: str) -> Model:
 
 
 def restore(path: str, prefix: str, pretrainer: Any, classifiers: Mapping[str, Any]) -> set[str]:
-    """Read a checkpoint into the variables of the encoder and of the heads that it has, and return
-    the names of these heads. Raise UserError when the checkpoint does not have the whole encoder.
+    """Read a checkpoint into the variables of the encoder and of those heads that the checkpoint
+    has, and return the names of these heads. Raise UserError when the checkpoint lacks part of the
+    encoder.
     """
     encoder = pretrainer.encoder_network
     masked_lm = pretrainer.masked_lm
@@ -212,22 +216,22 @@ def restore(path: str, prefix: str, pretrainer: Any, classifiers: Mapping[str, A
 
 
 def flat(config: ModelConfig, name: str, array: np.ndarray) -> np.ndarray:
-    """Return one of their variables in the shape of our weight `name`, with the attention heads
-    side by side.
+    """Return a variable of Model Garden in the shape of bert-gpu's weight `name`, in which the axis
+    of attention heads and the axis within a head are one.
     """
     if name.startswith("layer_") and "/attention/" in name and "norm" not in name:
         if name.endswith("output/kernel"):
-            return array.reshape(-1, config.hidden_size)  # (N, D, H)
+            return array.reshape(-1, config.hidden_size)  # array: (N, D, H)
         if "qkv" in name:
-            return array.reshape(*array.shape[:-2], -1)  # (..., N, D)
+            return array.reshape(*array.shape[:-2], -1)  # array: (..., N, D)
     return array
 
 
 def saved_objects(
     weights: Mapping[str, np.ndarray], pretrainer: Any, classifiers: Mapping[str, Any]
 ) -> tuple[dict[str, Any], set[str]]:
-    """Return ({name: object} to save, set of its heads) for {our name: array}. Model Garden's
-    classifier has no pretraining heads beside its own.
+    """Return ({name: object to save}, set of the names of their heads) for weights, {bert-gpu's
+    name: array}. A Model Garden classifier is saved without the pretraining heads.
     """
     encoder = pretrainer.encoder_network
     masked_lm = pretrainer.masked_lm

@@ -1,9 +1,9 @@
 """Reads and writes TensorFlow 1 checkpoints of Google's BERT: bert_model.ckpt, bert_config.json and
 vocab.txt.
 
-Their variables are our weights under other names: query, key and value are one matrix here, and the
-scores of next sentences and of classes are stored transposed. The variables of an optimizer are
-ignored.
+The checkpoint's variables are bert-gpu's weights under other names. bert-gpu joins query, key and
+value to one matrix; the checkpoint stores the kernels of the next-sentence head and of the
+classifier transposed. The variables of an optimizer are ignored.
 """
 
 import dataclasses
@@ -56,21 +56,21 @@ GOOGLE = Family(
 
 
 def recognises(path: str) -> bool:
-    """Return whether a path names a checkpoint of named variables."""
+    """Return whether a path names a checkpoint of named variables (TensorFlow 1)."""
     prefix = find_checkpoint(path)
     return prefix is not None and not has_objects(prefix)
 
 
 def specs_of(config: ModelConfig, num_classes: int = 1) -> dict[str, WeightSpec]:
-    """Return {our name: WeightSpec} of all weights that a checkpoint may have."""
+    """Return {bert-gpu's name: WeightSpec} of all weights that a checkpoint may have."""
     encoder = encoders.open_encoder(config)
     return heads.specs_of(encoder, "BertForSequenceClassification", num_classes)
 
 
 def read_config(path: str) -> ModelConfig:
-    """Return the ModelConfig of a checkpoint; see formats.FormatModule. Its vocab_size is the
-    number of rows of the word embeddings, which NVIDIA pads beyond the vocab_size of
-    bert_config.json.
+    """Return the ModelConfig of a checkpoint; see formats.FormatModule. vocab_size is the number of
+    rows of the word embeddings where it exceeds the vocab_size in bert_config.json, because NVIDIA
+    pads the rows.
     """
     config = tf_checkpoints.read_config(path)
     prefix = find_checkpoint(path) or path
@@ -88,7 +88,7 @@ def read(path: str) -> Model:
         reader = tf.train.load_checkpoint(prefix)
         stored = reader.get_variable_to_shape_map()
     shapes = {name: tuple(size) for name, size in stored.items() if not OPTIMIZER.search(name)}
-    if config.num_hidden_layers > len(shapes):  # before building a table of that many layers
+    if config.num_hidden_layers > len(shapes):  # checked before a huge table is built
         raise UserError(
             f"bert_config.json says num_hidden_layers={config.num_hidden_layers}, "
             f"the checkpoint has {len(shapes)} variables",
@@ -121,7 +121,7 @@ def read(path: str) -> Model:
 
 
 def write(model: Model, folder: str, options: ExportConfig) -> str:
-    """Write a model as Google's files; see formats.FormatModule."""
+    """Write a model as the files of Google's BERT; see formats.FormatModule."""
     check_classic(model.config, "google")
     tensors: dict[str, np.ndarray] = {}
     specs = specs_of(model.config)

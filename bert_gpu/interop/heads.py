@@ -1,6 +1,6 @@
-"""Tables of the heads that a model may have on its encoder, and of the classes of transformers with
-them. A new head is a row of HEADS, and a row of ARCHITECTURES where it makes a class. Imports no
-TensorFlow.
+"""Tables of the heads that a model may have on its encoder, and of the classes of transformers that
+have these heads. A new head needs a row in HEADS, and a row in ARCHITECTURES where transformers has
+a class for it. Imports no TensorFlow.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ class Head(typing.NamedTuple):
 
     Attributes:
       weights: function of (ModelConfig, number of classes) that returns {name: WeightSpec},
-        including the weights of other heads that it computes through.
-      parts: {stem of our names: stem of theirs in BERT's classes of transformers}.
+        including the weights of other heads whose output this head takes.
+      parts: {bert-gpu's name of a layer: its name in transformers' BERT}, without ends such as
+        /kernel and .weight.
       outputs: function of (weights, hidden (B, S, H), mask (B, S), ModelConfig) that returns {name
-        in transformers: tensor}.
+        of the output in transformers: tensor}.
     """
 
     weights: Callable[[ModelConfig, int], dict[str, WeightSpec]]
@@ -90,11 +91,11 @@ class Architecture(typing.NamedTuple):
     """A class of transformers.
 
     Attributes:
-      heads: keys of HEADS.
+      heads: keys in HEADS of the heads that the class has.
       title: description of the model, for its model card.
-      task: name of its task in Hugging Face's index.
-      own: the head of its task, None for pretraining.
-      has_labels: whether that head has an output for each class.
+      task: name of the class's task in Hugging Face's index.
+      own: key in HEADS of the head for that task; None for pretraining.
+      has_labels: whether the head `own` has an output for each label of the task.
     """
 
     heads: tuple[str, ...]
@@ -105,7 +106,9 @@ class Architecture(typing.NamedTuple):
 
     @property
     def prefixes(self) -> tuple[str, ...]:
-        """Return the beginnings of the names of its heads' weights."""
+        """Return the beginnings of the names of the weights in the class's heads, such as
+        "mlm/".
+        """
         return tuple(f"{head}/" for head in self.heads)
 
 
@@ -137,12 +140,12 @@ ARCHITECTURES = {
         ("span",), "A model that finds answers in texts", "question-answering", own="span"
     ),
 }
-# {class: its head} of the classes whose head has an output for each class of a task
+# {class of transformers: key of its task's head} where the head has an output for each label
 LABELLED = {name: row.own for name, row in ARCHITECTURES.items() if row.has_labels}
 PREFIXES = tuple(f"{head}/" for head in HEADS)
-# (weights, the class of a model that has them and lacks those of each row above). The pooler
-# distinguishes classifiers of texts from those of tokens, whose other names are the same in BERT's
-# classes.
+# (names of weights, class of transformers): the first row whose weights a model all has gives its
+# class. The pooler distinguishes classifiers of texts from classifiers of tokens, whose other
+# weights have the same names in BERT's classes.
 ARCHITECTURES_BY_WEIGHTS = (
     (("span/kernel",), "BertForQuestionAnswering"),
     (("classifier/kernel", "pooler/kernel"), "BertForSequenceClassification"),
@@ -155,8 +158,8 @@ ARCHITECTURES_BY_WEIGHTS = (
 
 
 def architecture_of(names: Iterable[str]) -> str:
-    """Return the class of transformers that has the most of some heads and no others; BertModel,
-    whose pooler may be absent, where no other class fits.
+    """Return the class of transformers that has the most of the heads `names` and no other head;
+    BertModel where no class fits, because its pooler may be absent.
     """
     fitting = [name for name, row in ARCHITECTURES.items() if set(row.heads) <= set(names)]
     ranks = {name: (len(ARCHITECTURES[name].heads), name != "BertModel") for name in fitting}
@@ -164,22 +167,22 @@ def architecture_of(names: Iterable[str]) -> str:
 
 
 def guess_architecture(has: Callable[[str, str], bool]) -> str:
-    """Return the class of transformers of a model whose files name no known class. has: returns
-    whether the model has one of our weights, (weight, class that would be named) -> bool.
+    """Return the class of transformers for a model whose files name no known class. has: function
+    of (weight, class) that returns whether the model has the weight under the name that the class
+    gives it.
     """
     rows = ARCHITECTURES_BY_WEIGHTS
     return next(name for weights, name in rows if all(has(weight, name) for weight in weights))
 
 
 def is_left_out(name: str, architecture: str) -> bool:
-    """Return whether a weight belongs to a head that an architecture does not have."""
+    """Return whether the weight `name` belongs to a head that the class `architecture` lacks."""
     return name.startswith(PREFIXES) and not name.startswith(ARCHITECTURES[architecture].prefixes)
 
 
 def specs_of(encoder: Encoder, architecture: str, num_classes: int = 1) -> dict[str, WeightSpec]:
-    """Return {name: WeightSpec} of every weight that a model with an encoder and an architecture
-    may have: the encoder's, those of the pretraining heads, and those of the architecture's own
-    heads.
+    """Return {name: WeightSpec} of every weight that a model of the class `architecture` may have:
+    the weights of the encoder, of the pretraining heads, and of the class's own heads.
     """
     specs = encoder.weights()
     for name in dict.fromkeys((*PRETRAINING_HEADS, *ARCHITECTURES[architecture].heads)):

@@ -13,8 +13,9 @@ from bert_gpu.interop.families import Family
 def rename_tensors(
     family: Family, tensors: dict[str, np.ndarray], folder: str
 ) -> dict[str, np.ndarray]:
-    """Return a folder's {name: tensor} under the names of a family's classes with heads, without
-    tensors that repeat others or are 0. Raise UserError where such a tensor has other values.
+    """Return a folder's tensors, {name: tensor}, under the names that a family's classes with heads
+    use. The decoder, which repeats the word embeddings, and tensors that must be 0 are left out;
+    raise UserError where one of them has other values.
     """
     if family.parts is None:
         return tensors
@@ -27,8 +28,9 @@ def rename_tensors(
 
 
 def pop_decoder(folder: str, family: Family, tensors: dict[str, np.ndarray]) -> None:
-    """Remove the decoder of masked words, which repeats the word embeddings and the output bias;
-    keep its bias if that is the only copy.
+    """Remove the decoder of masked words from `tensors`: its weight repeats the word embeddings,
+    and its bias the output bias. The bias takes the place of the output bias where that is missing.
+    Raise UserError where the weight differs from the word embeddings.
     """
     (words_name,) = family.names("embeddings/word")
     (bias_name,) = family.names("mlm/bias")
@@ -46,15 +48,15 @@ def pop_decoder(folder: str, family: Family, tensors: dict[str, np.ndarray]) -> 
 
 
 def canonical(name: str, family: Family) -> str:
-    """Return a tensor's name as in the family's table: old files call the weights of a norm gamma
-    and beta, and names of a bare encoder lack the prefix.
+    """Return the name of a tensor as a family's classes with heads use it: old files call the
+    weight and bias of a norm gamma and beta, and names in a bare encoder lack the prefix.
     """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     return family.with_prefix(re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
 
 
 def check_tensor(folder: str, name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Raise UserError for a tensor of another shape, or with values that are not finite."""
+    """Raise UserError unless a tensor has the shape `shape` and all of its values are finite."""
     if tensor.shape != shape:
         raise UserError(f"{name} has shape {tensor.shape}, config.json gives {shape}", where=folder)
     if not np.isfinite(tensor).all():

@@ -1,10 +1,11 @@
 """Reads and writes model folders of Hugging Face: config.json and model.safetensors.
 
-This is also the project's own format, so that trained models open in `transformers` directly. For
-other architectures than BERT's (not config.is_classic), such as a pre-LN model, the folder has a
-model_type of our own, our names of tensors and, in modeling_bert_gpu.py, the code that computes the
-model in `transformers`. `export` writes the class of a relative (relatives.py) instead, where one
-computes the same. families.py has the names of tensors, heads.py those of classes.
+This is also bert-gpu's own format, so that trained models open in `transformers` directly. For a
+model that is not a classic BERT (config.is_classic), such as a pre-LN model, the folder has a
+model_type of bert-gpu, bert-gpu's names of tensors and, in modeling_bert_gpu.py, code that computes
+the model in `transformers`. Where a relative of BERT computes the same (relatives.py), `export`
+writes the relative's class instead. families.py has the names of tensors, heads.py the names of
+classes.
 """
 
 import os
@@ -35,13 +36,13 @@ from bert_gpu.model import config as model_config
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 
-# the code that computes a model of ours in transformers, copied into its folder
+# the code that computes a bert-gpu model in transformers; it is copied into the model's folder
 CODE = pathlib.Path(__file__).with_name("modeling_bert_gpu.py")
 
 
 def _num_classes(family: Family, architecture: str, tensors: Mapping[str, np.ndarray]) -> int:
-    """Return the number of classes of the classifier among tensors with a family's names; 1 without
-    one.
+    """Return the number of classes of the classifier among tensors, {a family's name: array}; 1
+    where there is no classifier.
     """
     (name,) = family.names(f"{LABELLED.get(architecture, 'classifier')}/kernel")
     kernel = tensors.get(name)
@@ -50,13 +51,14 @@ def _num_classes(family: Family, architecture: str, tensors: Mapping[str, np.nda
 
 
 def read_model(folder: str) -> tuple[ModelConfig, dict[str, np.ndarray], Notes]:
-    """Read a folder of a class of Hugging Face's BERT (heads.ARCHITECTURES) or of a relative.
+    """Read the folder of a model whose class is one of BERT's (heads.ARCHITECTURES) or a
+    relative's.
 
     Returns:
-      (config, weights, notes): ModelConfig; {our name: float32 array} of the weights in the folder;
-        Notes. `notes.missing` names weights of the folder's architecture that the file lacks; for a
-        relative's classes, `notes.architecture` names BERT's class with the same heads. The head of
-        a task is not read where config.json names a class that is not ours.
+      (config, weights, notes): ModelConfig; {bert-gpu's name: float32 array} of the weights in the
+        folder; Notes. `notes.missing` names weights of the architecture that the file lacks; for a
+        relative, `notes.architecture` names BERT's class with the same heads. The head of a task is
+        not read where config.json names a class that bert-gpu does not know.
 
     Raises:
       UserError: no such folder or file, a damaged file, a shape that contradicts config.json, an
@@ -71,7 +73,7 @@ def read_model(folder: str) -> tuple[ModelConfig, dict[str, np.ndarray], Notes]:
     tensors = hf_tensors.rename_tensors(family, tensors, folder)
     with model_config.naming(config_path):
         encoder = open_encoder(config)
-    if encoder.num_groups > len(tensors):  # before building a table of that many layers
+    if encoder.num_groups > len(tensors):  # checked before a huge table is built
         raise UserError(
             f"config.json says num_hidden_layers={config.num_hidden_layers}, the "
             f"file has {len(tensors)} tensors",
@@ -88,7 +90,7 @@ def read_model(folder: str) -> tuple[ModelConfig, dict[str, np.ndarray], Notes]:
     architecture = family.architecture_of(class_name) or guess_architecture(has)
     head = ARCHITECTURES[architecture].own
     if class_name != family.class_of(architecture) and class_name and head:
-        foreign = class_name  # the meaning of its scores is not known
+        foreign = class_name  # the head is not read, as its scores have no known meaning
         for part in ("kernel", "bias"):
             tensors.pop(family.of(architecture).names(f"{head}/{part}")[0], None)
         architecture = guess_architecture(has)
@@ -122,13 +124,13 @@ def read_model(folder: str) -> tuple[ModelConfig, dict[str, np.ndarray], Notes]:
 
 
 def read(path: str) -> Model:
-    """Return the model of a folder."""
+    """Return the model in a folder; see formats.FormatModule."""
     return Model(*read_model(path))
 
 
 def write(model: Model, folder: str, options: ExportConfig) -> str:
     """Write a model's folder for transformers: as a BERT, as a relative that computes the same, or
-    with our code. Return the line for the log, which names the class.
+    with bert-gpu's code. Return the line for the log, which names the class.
     """
     config = model.config
     architecture = model.notes.architecture
@@ -166,15 +168,18 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
 
 
 def _open_call(folder: str, architecture: str, more: str = "") -> str:
-    """Return the call that opens a folder in transformers."""
+    """Return, as text, the Python call that opens a folder in transformers. more: text of further
+    arguments.
+    """
     return f'{auto_class(architecture)}.from_pretrained("{folder}"{more})'
 
 
 def write_own(
     model: Model, folder: str, more: Mapping[str, bytes] | None = None, is_whole_model: bool = False
 ) -> str:
-    """Write a model as a folder of ours, with its tokenizer, its card, its task and further files
-    {name: bytes}; return the line for the log. is_whole_model: as in folders.replace_folder.
+    """Write a model as a bert-gpu folder, with its tokenizer, its card, the files in Model.task and
+    further files `more`, {name: bytes}; return the line for the log. is_whole_model: as in
+    folders.replace_folder.
     """
     config = model.config
     notes = model.notes
@@ -200,8 +205,9 @@ def write_model(
     labels: tuple[str, ...] = (),
     files: Mapping[str, bytes] | None = None,
 ) -> None:
-    """Write a model folder of ours without a card, which `read_model` reads back and `transformers`
-    opens with `architecture`.from_pretrained; arguments as for `_write_folder`.
+    """Write a bert-gpu folder without a model card. `read_model` reads it, and the from_pretrained
+    of the class `architecture` opens it in `transformers`. labels: names of classes, as in Notes;
+    files: as for `_write_folder`.
     """
     if architecture not in ARCHITECTURES:
         raise UserError(
@@ -217,15 +223,15 @@ def _write_folder(
     relative: Relative | None = None,
     is_whole_model: bool = False,
 ) -> None:
-    """Write a model's folder in Hugging Face's format: as a relative's class, as that of the family
-    which the model came from, or as ours.
+    """Write a model's folder in Hugging Face's format: as the class of `relative`, else of the
+    relative that the model was read from, else as BERT or bert-gpu's own.
 
-    The bytes depend on the arguments alone. The folder is replaced as a whole when it is complete;
-    other files of the old folder stay.
+    The bytes depend on the arguments alone. The folder is replaced as a whole when the new one is
+    complete; other files of the old folder stay.
 
     Args:
-      model: its weights that the architecture does not have (a pretraining head in a classifier)
-        are left out; without labels, the classes are named LABEL_0, LABEL_1 and so on.
+      model: of its weights, those that the architecture does not have (a pretraining head in a
+        classifier) are left out; without labels, the classes are named LABEL_0, LABEL_1 and so on.
       files: {name: bytes} of further files, such as vocab.txt.
       is_whole_model: as in folders.replace_folder.
 
@@ -251,9 +257,9 @@ def _write_folder(
 
 
 def _code_for(config: ModelConfig) -> tuple[dict[str, bytes], dict[str, Any]]:
-    """Return {name: bytes} of the code that computes a model in transformers, and the entries of
-    its config.json that name the code. Both are empty where transformers has a class, and for an
-    encoder of Model Garden, which our code does not compute.
+    """Return ({name: bytes} of the code that computes a model in transformers, entries of
+    config.json that name the code). Both are empty where transformers has a class for the model,
+    and for an encoder of Model Garden, which the code does not compute.
     """
     if config.is_classic or not config.has_own_encoder:
         return {}, {}
@@ -264,7 +270,9 @@ def _code_for(config: ModelConfig) -> tuple[dict[str, bytes], dict[str, Any]]:
 
 
 def score_meaning(architecture: str, problem_type: str | None) -> dict[str, str]:
-    """Return the entry of a config.json for the meaning of a classifier's scores."""
+    """Return the entry of config.json for the meaning of a classifier's scores, {"problem_type":
+    problem_type}; {} where there is none.
+    """
     if architecture not in LABELLED or problem_type is None:
         return {}
     return {"problem_type": problem_type}
@@ -276,7 +284,9 @@ def _checked_labels(
     architecture: str,
     labels: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """Return the names of all classes of an architecture's head, () for a head without classes."""
+    """Return the names of all classes of an architecture's head: `labels`, or LABEL_0, LABEL_1 and
+    so on; () for a head without classes. Raise UserError for a wrong number of labels.
+    """
     if architecture not in LABELLED:
         return ()
     num_classes = _num_classes(OWN, architecture, weights)
@@ -293,8 +303,8 @@ def _their_tensors(
     weights: Mapping[str, np.ndarray],
     architecture: str,
 ) -> dict[str, np.ndarray]:
-    """Return {name: tensor} of a family's class. Raise UserError when the model lacks one of its
-    weights.
+    """Return {name: tensor} of a model's weights, with the names and layout of a family's class.
+    Raise UserError when the model lacks a weight of the class.
     """
     family = family.of(architecture)
     tensors: dict[str, np.ndarray] = {}

@@ -1,10 +1,10 @@
-"""BERT with bert-gpu's switches, for Hugging Face's transformers: pre-LN, RMSNorm, gates, rotary or
+"""BERT with bert-gpu's options, for Hugging Face's transformers: pre-LN, RMSNorm, gates, rotary or
 sinusoidal positions, no biases, factorised embeddings, layers that share weights.
 
 This file is copied beside a model's weights, where config.json names it; it needs only torch and
-transformers 5. AutoModel and its relatives open the folder with trust_remote_code=True.
+transformers 5. The Auto classes, such as AutoModel, open the folder with trust_remote_code=True.
 
-Weights are one flat table of parameters under the names of the weights file, with kernels as (in,
+All weights are parameters of one module, under their names in the weights file; kernels are (in,
 out). Legend: B batch, S sequence, H hidden, N heads, D per head, E embedding width, V vocabulary.
 """
 
@@ -39,7 +39,9 @@ ACTIVATIONS = {
 
 
 class BertGpuConfig(PretrainedConfig):
-    """The fields of bert-gpu's model; the defaults of those that BERT lacks mean BERT."""
+    """Configuration of a bert-gpu model; the fields that BERT's configuration lacks have defaults
+    that give BERT.
+    """
 
     model_type = "bert_gpu"
 
@@ -118,7 +120,7 @@ def norm_shapes(config: BertGpuConfig, name: str, size: int) -> dict[str, tuple[
 
 
 def encoder_shapes(config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
-    """Return {name: shape} of the weights of embeddings and layers."""
+    """Return {name: shape} of the encoder's weights: embeddings, layers and final norm."""
     hidden = config.hidden_size
     width = config.embedding_size or config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {"embeddings/word": (config.vocab_size, width)}
@@ -158,8 +160,8 @@ def mlm_shapes(config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
 
 
 def activate(name: str, x: torch.Tensor) -> torch.Tensor:
-    """Return the activation of x. A gate multiplies the first half of x by the activation of the
-    second.
+    """Return the activation called `name` of x. For a gate, such as geglu, return the first half of
+    x's last axis times the activation of the second half.
     """
     if name in GATES:
         values, gates = x.chunk(2, -1)
@@ -168,15 +170,17 @@ def activate(name: str, x: torch.Tensor) -> torch.Tensor:
 
 
 def sinusoids(num_positions: int, width: int, device: torch.device) -> torch.Tensor:
-    """Return sines (even columns) and cosines (odd columns) of position / 10000^(2 i / width)."""
+    """Return (num_positions, width): sines (even columns) and cosines (odd columns) of position /
+    10000^(2 i / width), for the pair i of columns.
+    """
     return torch.stack(angles(num_positions, width, device), -1).reshape(num_positions, width)
 
 
 def angles(
     num_positions: int, size: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (sines, cosines) of position / 10000^(2 i / size): float32 (num_positions, size / 2)
-    each.
+    """Return (sines, cosines) of position / 10000^(2 i / size), for the column i: float32
+    (num_positions, size / 2) each.
     """
     positions = torch.arange(num_positions, dtype=torch.float64, device=device)
     steps = torch.arange(0, size, 2, dtype=torch.float64, device=device)
@@ -185,18 +189,22 @@ def angles(
 
 
 def rotate(x: torch.Tensor, sines: torch.Tensor, cosines: torch.Tensor) -> torch.Tensor:
-    """Turn dimensions i and i + D / 2 of (B, N, S, D) by the angle of their position."""
+    """Return x, (B, N, S, D), with each pair of dimensions i and i + D / 2 rotated by the angle
+    that belongs to the position and to i.
+    """
     first, second = x.chunk(2, -1)
     return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1)
 
 
 class BertGpuPreTrainedModel(PreTrainedModel):
-    """The encoder, and the parameters of the heads that a class names."""
+    """Base class of all models: the encoder, and the parameters of the heads that a subclass names
+    in head_shapes.
+    """
 
     config_class = BertGpuConfig
     base_model_prefix = ""
     _supports_sdpa = True
-    # weights of the heads of other classes
+    # a weights file may contain heads that the class which opens it does not have
     _keys_to_ignore_on_load_unexpected = [r"^(mlm|nsp|pooler|classifier|token_classifier|span)/"]
 
     def __init__(self, config: BertGpuConfig) -> None:
@@ -210,7 +218,7 @@ class BertGpuPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Set the first values of the parameters that were not loaded."""
+        """Set the initial values of the parameters that no file gave."""
         for name, parameter in module.named_parameters(recurse=False):
             if getattr(parameter, "_is_hf_initialized", False):
                 continue
@@ -277,8 +285,9 @@ class BertGpuPreTrainedModel(PreTrainedModel):
         turns: list[torch.Tensor] | None,
         attentions: list[torch.Tensor] | None,
     ) -> torch.Tensor:
-        """Return the self-attention of x. turns: sines and cosines of rotary positions. attentions:
-        list to which the weights (B, N, S, S) are added.
+        """Return the output of self-attention for x, (B, S, H). turns: [sines, cosines] of rotary
+        positions, or None. attentions: list to which the attention weights (B, N, S, S) are
+        appended, or None.
         """
         config = self.config
         batch_size, length, hidden = x.shape
@@ -301,8 +310,8 @@ class BertGpuPreTrainedModel(PreTrainedModel):
         return self._dense(f"{name}/output", inner)
 
     def _add(self, name: str, x: torch.Tensor, block: Callable[..., torch.Tensor]) -> torch.Tensor:
-        """Return x with the output of one block added, normalised before the block or after the
-        sum.
+        """Return x plus the output of a block (attention or feed-forward). With norm_first, the
+        block's input is normalised, otherwise the sum.
         """
         if self.config.norm_first:
             return x + self._drop(block(self._norm(f"{name}/norm", x)))
@@ -319,9 +328,9 @@ class BertGpuPreTrainedModel(PreTrainedModel):
     ) -> tuple[
         torch.Tensor, torch.Tensor, tuple[torch.Tensor, ...] | None, tuple[torch.Tensor, ...] | None
     ]:
-        """Return (hidden states (B, S, H), mask (B, S), those of all layers, all attentions).
-        attends: return the attentions; keeps: return the hidden states of all layers; they are None
-        otherwise.
+        """Return (hidden states (B, S, H), mask (B, S), hidden states of all layers, attention
+        weights of all layers). The last is None unless `attends`, the one before it None unless
+        `keeps`.
         """
         config = self.config
         x = self._embed(input_ids, token_type_ids, inputs_embeds)
@@ -398,15 +407,15 @@ class BertGpuPreTrainedModel(PreTrainedModel):
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the mean over labels that are not -100; None without labels."""
+    """Return the mean cross-entropy over the labels that are not -100; None without labels."""
     if labels is None:
         return None
     return functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
 
 class BertGpuModel(BertGpuPreTrainedModel):
-    """The bare encoder; pooler_output is the sentence vector of the first token, as for
-    next-sentence prediction.
+    """The encoder without the head of a task; pooler_output is computed from the first token, as
+    for next-sentence prediction.
     """
 
     def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
@@ -453,8 +462,8 @@ class BertGpuForMaskedLM(BertGpuPreTrainedModel):
 
 
 class BertGpuForSequenceClassification(BertGpuPreTrainedModel):
-    """A classifier of texts; with pooling="mean", the vector of a text is the mean over all
-    tokens.
+    """A classifier of texts. Its pooler takes the hidden state of the first token or, with
+    pooling="mean", the mean over all tokens of the text.
     """
 
     def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:

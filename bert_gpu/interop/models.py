@@ -1,7 +1,7 @@
-"""Reads a model in any format with its tokenizer, and writes one.
+"""Reads a model in any format with its tokenizer, and converts it to another format.
 
-Our own format is that of Hugging Face (config.json, model.safetensors, vocab.txt); trainings write
-it. formats.py lists the other formats, and sources.py finds a model.
+bert-gpu's own format, in which a training writes its model, is Hugging Face's (config.json,
+model.safetensors, vocab.txt). formats.py lists the other formats, and sources.py finds a model.
 """
 
 import os
@@ -38,15 +38,15 @@ from bert_gpu.model.encoders import open_encoder
 
 
 def read_model(path: str) -> Model:
-    """Return the model, in any format, at a path that `find_model` returned: with all facts on its
-    use in its files, without its tokenizer.
+    """Return the model, in any format, at a path that `find_model` returned. It has no tokenizer,
+    but has all facts on the model's use that the files state.
     """
     return with_usage(path, open_format(recognise(path) or OURS).read(path))
 
 
 def read_start(path: str, flag: str = "init_checkpoint") -> tuple[str, Model]:
-    """Return (path, model) of the model that a flag names, without its tokenizer. Raise UserError
-    when it lacks weights of the encoder.
+    """Return (path, model) for the path that a user gave with a flag; the model has no tokenizer.
+    Raise UserError when the model lacks weights of the encoder.
     """
     model_path = find_model(path, flag)
     model = read_model(model_path)
@@ -64,8 +64,8 @@ def read_start(path: str, flag: str = "init_checkpoint") -> tuple[str, Model]:
 def open_model(
     path: str, flag: str, vocab_file: str | None = None, do_lower_case: bool | None = None
 ) -> tuple[str, Model]:
-    """Return (path, model) of the model that a flag names, with its tokenizer if it has a
-    vocabulary; vocab_file, do_lower_case as for `load_tokenizer`.
+    """Return (path, model) for the path that a user gave with a flag; the model has its tokenizer
+    if there is a vocabulary. vocab_file, do_lower_case: as for `load_tokenizer`.
     """
     model_path, model = read_start(path, flag)
     vocabulary = find_vocabulary(model_path, do_lower_case) if vocab_file is None else vocab_file
@@ -77,8 +77,8 @@ def open_model(
 
 
 def describe_unused(notes: Notes) -> str:
-    """Return a text for the log on the tensors of a model's files that no model here has; "" for
-    none.
+    """Return a text for the log that names the tensors in a model's files for which bert-gpu's
+    models have no weights; "" for none.
     """
     names = notes.unused
     if not names:
@@ -88,8 +88,8 @@ def describe_unused(notes: Notes) -> str:
 
 
 def describe_lost(model: Model) -> str:
-    """Return a text for a warning on the parts of a model that a format of weights alone cannot
-    hold; "" for none.
+    """Return a text for a warning that names the parts of a model which a format that holds only
+    weights loses; "" for none.
     """
     means = model.notes.problem_type
     labels = model.notes.labels
@@ -115,11 +115,11 @@ def transfer(
     """Read a model in any format and write it in another.
 
     Args:
-      config: settings whose check_paths has passed; an ExportConfig where there is a format_name.
-      warn: called with texts on missing and unused weights.
-      format_name: a key of formats.FORMATS; None = a folder of ours.
-      describe: returns the Model.card of the model at a path.
-      change: returns the model to write for the one that was read.
+      config: settings whose check_paths has passed; an ExportConfig where format_name is given.
+      warn: called with a text on each loss, such as missing or unused weights.
+      format_name: a key of formats.FORMATS; None = bert-gpu's own format.
+      describe: function of the path of a model that returns its Model.card.
+      change: function of the model that was read that returns the model to write.
 
     Returns:
       The last line for the log.
@@ -129,7 +129,7 @@ def transfer(
         has been written.
     """
     assert config.source is not None and config.to is not None  # check_paths has checked both
-    if is_run(config.to):  # a training in it would lose the files that it writes
+    if is_run(config.to):  # replacing it would remove files of the run
         raise UserError(
             "is the folder of a run", "name another folder", setting="to", value=config.to
         )

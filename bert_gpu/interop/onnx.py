@@ -1,9 +1,10 @@
 """Writes ONNX for CPUs and other runtimes: a graph that takes token ids, in onnx/model.onnx, where
-transformers.js and sentence-transformers look for it; the names are those of Hugging Face's
-optimum.
+transformers.js and sentence-transformers look for it. Inputs and outputs have the names that
+Hugging Face's optimum gives them.
 
-tf2onnx translates our own graph, so every variant of the encoder can be exported. Batch and length
-are free. The inputs are int64 (B, S); the tokenizer's files lie beside the model.
+tf2onnx translates bert-gpu's TensorFlow graph, so every variant of the encoder can be exported.
+Batch size and length are not fixed. The inputs are int64 (B, S); the tokenizer's files lie beside
+the model.
 
 Legend: B batch, S sequence, H hidden, V vocabulary, C classes.
 """
@@ -52,7 +53,7 @@ USAGE = {
         "const outputs = await model(tokenizer(texts, { padding: true, truncation: true }));",
     ),
 }
-MAX_WEIGHT_BYTES = 2_000_000_000  # an ONNX file is one message of at most 2 GiB
+MAX_WEIGHT_BYTES = 2_000_000_000  # an ONNX file is one protobuf message, at most 2 GiB long
 
 
 def outputs(
@@ -62,10 +63,10 @@ def outputs(
     mask: tf.Tensor,
     config: ModelConfig,
 ) -> dict[str, tf.Tensor]:
-    """Return {name: tensor} of a class of transformers: last_hidden_state and the outputs of its
-    heads. A task's class has the outputs of the task's head alone; a head that lacks weights has
-    none. The scores of words are called logits also where there is a next-sentence head, because
-    programs that fill masks read that name.
+    """Return {name: tensor} of the outputs of the class `architecture` of transformers:
+    last_hidden_state and the outputs of its heads. A class for a task gives only the task's head; a
+    head that lacks weights is left out. The scores of words are called logits also where there is a
+    next-sentence head, because programs that fill masks read that name.
     """
     tensors = dict(last_hidden_state=hidden)
     row = ARCHITECTURES[architecture]
@@ -103,10 +104,10 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
             setting="format",
             value="onnx",
         )
-    # As constants, tf2onnx would make them inputs of the graph.
+    # tf2onnx would turn constants, but not variables, into inputs of the graph.
     weights = {name: tf.Variable(value) for name, value in model.weights.items()}
 
-    # transformers' classes of other families with one segment or none take no segments
+    # a class of another family than BERT's takes no token_type_ids if it has at most one segment
     relative = own_relative(config, architecture)
     names = INPUTS[:2] if relative and config.type_vocab_size < 2 else INPUTS
 
@@ -122,7 +123,7 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
         warnings.simplefilter("ignore")
         function = tf.function(compute, autograph=False, input_signature=signature)
         proto, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
-    # the graph itself computes a variant of BERT, so the folder of one may be opened as a BERT
+    # a variant of BERT too has the model_type "bert" here: the graph computes it, not the class
     more = score_meaning(architecture, model.notes.problem_type)
     make_config = relative.config_bytes if relative else model_config.config_bytes
     more |= {} if relative else dict(model_type="bert")
@@ -140,7 +141,9 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
 
 
 def import_tf2onnx() -> types.ModuleType:
-    """Import and return the converter, which is not installed by default."""
+    """Import and return tf2onnx, which is not installed by default. Raise UserError when it is
+    missing.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,10 +1,10 @@
-"""BERT's relatives among the classes of transformers: those that compute the same as our encoder
-with some switches set. Our models with these switches open in transformers without code of ours,
-and models of these classes open here.
+"""BERT's relatives in transformers: families of classes, such as RoBERTa's, that compute the same
+as bert-gpu's encoder with some of its options set. bert-gpu's models with these options open in
+transformers without bert-gpu's code, and bert-gpu opens models of these classes.
 
-A relative is its family's names and the entries of its config.json that stand for our switches.
-ModernBERT is not listed: its embeddings are always normalised and its first attention never is,
-which no setting of our encoder computes. Imports no TensorFlow.
+A relative consists of its family's names and of the entries of its config.json that stand for
+bert-gpu's options. ModernBERT is not listed: it always normalises the embeddings and never the
+input of the first attention, which no options of bert-gpu's encoder give. Imports no TensorFlow.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from bert_gpu.interop.tensors import num_rows
 from bert_gpu.model import config as model_config
 from bert_gpu.model.config import CONFIG_FIELDS, OWN_TYPE, ModelConfig
 
-SHARED = (  # keys that both configurations have
+SHARED = (  # fields of ModelConfig that a relative's config.json has too
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
     *("intermediate_size", "hidden_act", "hidden_dropout_prob", "attention_probs_dropout_prob"),
     *("max_position_embeddings", "type_vocab_size", "initializer_range", "layer_norm_eps"),
@@ -30,15 +30,18 @@ SHARED = (  # keys that both configurations have
 
 
 class Relative(typing.NamedTuple):
-    """A family, and the models of ours that its classes compute.
+    """A family, and the bert-gpu models that its classes compute.
 
     Attributes:
-      switches: {field of ModelConfig: value} that all of its models have.
-      free: departures from BERT that may have any value and have the same names there.
-      activations: {hidden_act: its name there}.
-      constants: {key of its config.json: value} that all of our models have.
-      is_supported: returns whether the relative computes the other fields of a ModelConfig.
-      names: {field of ModelConfig: its key in config.json} of those with other names there.
+      switches: {field of ModelConfig: value} that all models of the family have.
+      free: fields of ModelConfig, beyond BERT's, that may have any value and have the same name in
+        the family's config.json.
+      activations: {hidden_act: its name in the family's config.json}.
+      constants: {key of the family's config.json: value} that is written for every
+        bert-gpu model, and required of a model that is read.
+      is_supported: function of a ModelConfig that returns whether the family computes its other
+        fields.
+      names: {field of ModelConfig: its key in the family's config.json} where the two differ.
     """
 
     family: Family
@@ -51,13 +54,16 @@ class Relative(typing.NamedTuple):
 
     @property
     def keys(self) -> dict[str, str]:
-        """{field of ModelConfig: its key in config.json} of the fields that vary."""
+        """Return {field of ModelConfig: its key in the family's config.json} of the fields that
+        vary between models.
+        """
         varying = (name for name in (*SHARED, *self.free) if name not in self.switches)
         return {name: self.names.get(name, name) for name in varying}
 
     def fits(self, config: ModelConfig, architecture: str) -> bool:
-        """Return whether the relative computes the same as a model with these heads. The head of
-        next sentences may be left out where the relative has no class for it.
+        """Return whether the family computes the same as a model with a ModelConfig and the heads
+        of `architecture`. The next-sentence head may be left out where the family has no class with
+        it.
         """
         names = (*self.switches, *self.free, "hidden_act")
         varied = {name: getattr(ModelConfig(), name) for name in names}
@@ -70,8 +76,8 @@ class Relative(typing.NamedTuple):
         )
 
     def architecture_for(self, architecture: str) -> str | None:
-        """Return the relative's architecture with the same heads, or else without next sentences;
-        None where it has neither.
+        """Return the architecture with the same heads if the family has a class for it, else the
+        one without next sentences; None where the family has neither.
         """
         fewer = {"BertForPreTraining": "BertForMaskedLM"}.get(architecture)
         names = (name for name in (architecture, fewer) if name in self.family.architectures)
@@ -84,8 +90,8 @@ class Relative(typing.NamedTuple):
         labels: tuple[str, ...],
         more: dict[str, Any],
     ) -> bytes:
-        """Return the text of its config.json for a ModelConfig that fits; more: further {key:
-        value}.
+        """Return the bytes of the family's config.json for a ModelConfig that `fits`. more: further
+        entries, {key: value}.
         """
         keys = self.keys
         values = {name: getattr(config, name) for name in keys}
@@ -99,8 +105,8 @@ class Relative(typing.NamedTuple):
         return model_config.json_bytes(values, self.family.class_of(architecture), labels)
 
     def read_config(self, path: str, values: dict[str, Any]) -> ModelConfig:
-        """Return the ModelConfig of its config.json. Raise UserError for settings that our encoder
-        does not compute.
+        """Return the ModelConfig for `values`, the content of the family's config.json at `path`.
+        Raise UserError for settings that bert-gpu's encoder does not compute.
         """
         own = {key: (value, "all models here have that") for key, value in self.constants.items()}
         positions = self.switches.get("position_embedding_type", "absolute")
@@ -136,7 +142,7 @@ class Relative(typing.NamedTuple):
             )
 
 
-# keys of their config.json, beside those of BERT, that do not change the computation
+# keys of relatives' config.json, beside BERT's keys, that do not change the computation
 IGNORED_KEYS = frozenset(
     "classifier_dropout_prob head_dim net_structure_type num_memory_blocks gap_size "
     "down_scale_factor seq_classif_dropout qa_dropout tie_weights_".split()
@@ -145,7 +151,7 @@ _PLAIN = {name: name for name in ("gelu", "gelu_new", "relu")}
 
 
 def _parts(prefix: str, changes: dict[str, str]) -> dict[str, str]:
-    """Return BERT's table of names with another prefix and with some other names."""
+    """Return BERT_PARTS with `prefix` in place of "bert." and with the entries `changes`."""
     return {ours: theirs.replace("bert.", prefix) for ours, theirs in BERT_PARTS.items()} | changes
 
 
@@ -163,7 +169,7 @@ _MEGATRON = Family(
     ),
 )
 
-# names of the masked-word head, and those in classifiers of texts
+# RoBERTa's names in the masked-word head, and in the two layers of a classifier of texts
 _LM_HEAD = {
     "mlm/transform": "lm_head.dense",
     "mlm/norm": "lm_head.layer_norm",
@@ -230,7 +236,7 @@ _ROBERTA_PRE_LAYER_NORM = Family(
     ),
     "lm_head.decoder",
     _WITHOUT_NEXT_SENTENCES,
-    unused_positions=1,  # its positions are counted from that of padding
+    unused_positions=1,  # the first token has position 1, because padding has 0
     differing=_TWO_LAYERS,
 )
 
@@ -266,7 +272,7 @@ _NOMIC = Family(
     "nomic_bert",
     "NomicBert",
     "nomic_bert.",
-    _parts(  # the names in its files, which transformers changes when it loads them
+    _parts(  # the names in weights files; transformers renames the tensors when it loads them
         "nomic_bert.",
         {
             "embeddings/norm": "nomic_bert.emb_ln",
@@ -279,21 +285,21 @@ _NOMIC = Family(
             "mlm/norm": "cls.predictions.transform.layer_norm",
         },
     ),
-    # it has no class with a pooler but no classifier, and none that finds answers
+    # NomicBERT has no class for a bare encoder with a pooler, and none for question answering
     architectures=(
         *("BertForMaskedLM", "BertForSequenceClassification", "BertForTokenClassification"),
     ),
     zeros={"cls.predictions.transform.dense.bias": lambda config: (config.hidden_size,)},
 )
 
-# the first that fits is used
+# several relatives may fit a model: the first of them is used
 RELATIVES = (
     *(
         Relative(
             family,
             dict(model_family=family.model_type, first_position=2),
-            {"gelu": "gelu"},  # their masked-word heads always compute gelu
-            dict(pad_token_id=1),  # from which positions are counted
+            {"gelu": "gelu"},  # RoBERTa's masked-word head always computes gelu
+            dict(pad_token_id=1),  # the first token has position pad_token_id + 1
         )
         for family in (_ROBERTA, _XLM_ROBERTA)
     ),
@@ -321,7 +327,7 @@ RELATIVES = (
     Relative(
         _ROBERTA_PRE_LAYER_NORM,
         dict(norm_first=True),
-        {"gelu": "gelu"},  # its masked-word head always computes gelu
+        {"gelu": "gelu"},  # the family's masked-word head always computes gelu
         dict(pad_token_id=0),
     ),
     Relative(
@@ -330,7 +336,7 @@ RELATIVES = (
         _PLAIN,
         dict(inner_group_num=1),
         ("embedding_size", "num_hidden_groups"),
-        # it always has a projection behind the embeddings
+        # ALBERT always projects embeddings, bert-gpu only to another size
         lambda config: config.embedding_width != config.hidden_size,
     ),
     Relative(
@@ -343,8 +349,8 @@ RELATIVES = (
 
 
 def relative_of(config: ModelConfig, architecture: str) -> Relative | None:
-    """Return the relative that computes the same as a model of a ModelConfig with these heads; None
-    for a classic BERT and where no relative does.
+    """Return the relative that computes the same as a model with a ModelConfig and the heads of
+    `architecture`; None for a classic BERT, and where no relative does.
     """
     if config.is_classic:
         return None
@@ -352,14 +358,15 @@ def relative_of(config: ModelConfig, architecture: str) -> Relative | None:
 
 
 def own_relative(config: ModelConfig, architecture: str) -> Relative | None:
-    """Return the relative that a model came from, if it still computes the same with these heads:
-    trainings write its class. None for a model that began here.
+    """Return the relative that a model was first read from, if the relative still computes the same
+    with the heads of `architecture`; then a training writes the relative's class. None for a model
+    that bert-gpu made.
     """
     return None if config.model_family == "bert" else relative_of(config, architecture)
 
 
 class FolderConfig(typing.NamedTuple):
-    """The config.json of a model's folder: its Family, its ModelConfig, and all of its values."""
+    """A model's config.json: its Family, its ModelConfig, and all values in the file."""
 
     family: Family
     config: ModelConfig
@@ -367,10 +374,11 @@ class FolderConfig(typing.NamedTuple):
 
 
 def read_shape(path: str) -> FolderConfig:
-    """Read the config.json of a folder of BERT's, of ours or of a relative.
+    """Return the FolderConfig of the config.json at `path`, of a BERT, a bert-gpu model or a
+    relative.
 
-    Its vocab_size becomes the number of rows of the word embeddings beside it, where they have
-    more: some tables are padded to a multiple of 8, and config.json may count the pieces.
+    vocab_size becomes the number of rows of the word embeddings in the same folder, where that is
+    larger: some tables are padded to a multiple of 8, and config.json may count only the pieces.
     """
     values = read_json(path, model_config.A_CONFIG)
     relatives = {row.family.model_type: row for row in RELATIVES}

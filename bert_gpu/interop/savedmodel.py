@@ -1,11 +1,11 @@
-"""Writes a SavedModel that takes raw strings: tokenizer, encoder and heads in one graph; or token
-ids, where no TensorFlow ops compute the tokenizer (that of a tokenizer.json).
+"""Writes a SavedModel that takes raw strings: tokenizer, encoder and heads in one graph. Where the
+tokenizer is a tokenizer.json, which no TensorFlow ops compute, the SavedModel takes token ids.
 
-It needs TensorFlow and, for strings, tensorflow_text, whose ops the tokenizer is made of, and
-nothing of this project. Signatures follow from the heads: `embed` always; `fill_mask` with the
-masked-word head; `classify` and, for strings, `classify_pairs` with a classifier. Batches may have
-any size and texts any length. A text that is longer than those of the model's training, or than its
-positions, is cut; of a pair, the longer text first. Rows of ids are taken as they are.
+Whoever loads it needs TensorFlow and, for strings, tensorflow_text, which has the tokenizer's ops,
+but not bert-gpu. Signatures follow from the heads: `embed` always; `fill_mask` with the masked-word
+head; `classify` and, for strings, `classify_pairs` with a classifier. Batches may have any size and
+texts any length. A text is cut to the length of the model's training texts, at most its number of
+positions; in a pair, the longer text is cut first. Rows of ids are not cut.
 
 Legend: N texts, S sequence, H hidden, M masked positions of all texts, K words for each, C classes.
 """
@@ -29,7 +29,7 @@ from bert_gpu.text.tokenizers.ops import CharacterMap, open_ops
 from bert_gpu.text.vocabulary.file import has_piece
 
 MASK = "[MASK]"
-TOP_K = 5  # likeliest words of each mask
+TOP_K = 5  # number of words that fill_mask returns for each [MASK]
 WITHOUT_SIGNATURE = ("BertForTokenClassification", "BertForQuestionAnswering")
 TEXT = tf.TensorSpec([None], tf.string, name="text")
 IDS = [
@@ -40,14 +40,15 @@ PAIRS = [tf.TensorSpec([None], tf.string, name=name) for name in ("text_a", "tex
 
 
 class Served(tf.Module):
-    """A model as functions of strings, or of token ids; those that `signatures` returns are saved.
+    """A model as functions of strings, or of token ids. The functions that `signatures` returns are
+    saved.
 
-    dtype: of the weights' matrices and of the computation; results are float32.
+    dtype: number format of the matrices and of the computation; results are float32.
     """
 
     def __init__(self, model: Model, dtype: tf.DType = tf.float32) -> None:
         super().__init__()
-        assert model.tokenizer is not None  # write checks it
+        assert model.tokenizer is not None  # `write` has checked it
         self.problem_type = model.notes.problem_type
         self.embedding = model.notes.embedding
         self.encoder = open_encoder(model.config)
@@ -58,7 +59,7 @@ class Served(tf.Module):
         self.ops: Any = None if self.takes_ids else open_ops(model.tokenizer)
         self.rows = IDS[: 3 if model.config.type_vocab_size > 1 else 2]
         weights = model.weights
-        # one list of variables: a name with slashes cannot be an attribute
+        # the variables are in a list, because a name with slashes cannot be an attribute
         self.names = sorted(weights)
         self.variables_ = [
             tf.Variable(weights[name], dtype=dtype if np.ndim(weights[name]) >= 2 else tf.float32)
@@ -74,7 +75,9 @@ class Served(tf.Module):
         return dict(zip(self.names, map(tf.convert_to_tensor, self.variables_), strict=True))
 
     def signatures(self) -> dict[str, Any]:
-        """Return {name: concrete function}; serving_default is the model's main purpose."""
+        """Return {name: concrete function}; "serving_default" is the function for the model's main
+        purpose.
+        """
         functions: dict[str, tuple[Callable[..., dict[str, tf.Tensor]], list[tf.TensorSpec]]] = {
             "embed": (self.embed, [TEXT])
         }
@@ -101,9 +104,9 @@ class Served(tf.Module):
         return signatures | dict(serving_default=signatures[purpose])
 
     def embed(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return {"cls": (N, H), the hidden state of [CLS], "mean": (N, H), that of all tokens} of
-        texts (N,). For a folder of sentence-transformers also "embedding" (N, H), the vector that
-        it makes of these.
+        """Return, for texts (N,), {"cls": (N, H), the hidden state of [CLS]; "mean": (N, H), the
+        mean of the hidden states of all tokens}. A model from a folder of sentence-transformers
+        also has "embedding" (N, H), the vector that the folder's rules make.
         """
         text = self.lower(tf.strings.join([self.embedding.prefix, text]))
         return self.vectors(self.frame(self.ops.tokenize(text)))
@@ -121,8 +124,8 @@ class Served(tf.Module):
         return vectors
 
     def fill_mask(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return, for each [MASK] of texts (N,) in order: "text" (M,), the index of its text,
-        "words" and "probabilities" (M, K), the likeliest first.
+        """Return, for each [MASK] in texts (N,) in order: "text" (M,), the index of the text;
+        "words" and "probabilities" (M, K), the likeliest word first.
         """
         return self.best_words(self.frame(self.tokenize_masked(text)))
 
@@ -142,15 +145,15 @@ class Served(tf.Module):
         )
 
     def classify(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return, for texts (N,), "probabilities" (N, C) and names of classes: "label" (N,), the
-        likeliest, or "labels" (C,), all names, for a model of any number of labels. A regression
-        returns "score" (N,).
+        """Return, for texts (N,), "probabilities" (N, C) and "label" (N,), the name of the
+        likeliest class. Where a text may have any number of labels, return "labels" (C,), the names
+        of all classes, in place of "label"; for a regression, return only "score" (N,).
         """
         return self.class_scores(self.frame(self.ops.tokenize(text)))
 
     def classify_pairs(self, text_a: tf.Tensor, text_b: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Return the same as `classify` for pairs (N,), (N,). A pair whose second text is empty is
-        a single text.
+        """Return the same as `classify`, for pairs of texts, text_a (N,) and text_b (N,). A pair
+        whose second text is empty is a single text.
         """
         return self.class_scores(self.frame(self.ops.tokenize(text_a), self.ops.tokenize(text_b)))
 
@@ -167,14 +170,16 @@ class Served(tf.Module):
         return dict(probabilities=shares, label=tf.gather(self.labels, tf.argmax(shares, -1)))
 
     def hidden(self, batch: dict[str, tf.Tensor]) -> tf.Tensor:
-        """Return hidden states (N, S, H) in the compute type."""
+        """Return the hidden states (N, S, H) of a batch, in the number format of the
+        computation.
+        """
         return self.encoder.encode(self.weights(), batch, dtype=self.dtype)
 
     def tokenize_masked(self, text: tf.Tensor) -> tf.RaggedTensor:
-        """Return the ids (N, ids of each) of texts (N,) in which the literal [MASK], which the
-        tokenizer would split, is the special piece.
+        """Return the token ids of texts (N,), one ragged row for each. A literal [MASK] in a text,
+        which the tokenizer would split, becomes the special piece.
         """
-        parts = tf.strings.split(text, MASK)  # (N, parts of each)
+        parts = tf.strings.split(text, MASK)  # ragged: the parts of each of N texts
         ids = self.ops.tokenize(parts.values)
         num_parts = tf.size(parts.values)
         masks = tf.RaggedTensor.from_row_lengths(
@@ -189,8 +194,8 @@ class Served(tf.Module):
     def frame(
         self, ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None = None
     ) -> dict[str, tf.Tensor]:
-        """Return the encoder's batch of [CLS] A [SEP] or [CLS] A [SEP] B [SEP], cut to
-        max_seq_length, as text.framing.frame does. ids_a, ids_b: (N, ids of each).
+        """Return the encoder's batch of rows [CLS] A [SEP] or [CLS] A [SEP] B [SEP], cut to
+        max_seq_length as text.framing.frame does. ids_a, ids_b: N ragged rows of token ids each.
         """
         lengths_a = ids_a.row_lengths()
         limit = self.max_seq_length
@@ -210,7 +215,7 @@ class Served(tf.Module):
             rows += [first_ids(ids_b, size_b), repeat_id(self.tokenizer.sep_id, has_b)]
         framed = tf.concat(rows, 1)
         input_ids = framed.to_tensor(0, shape=[None, self.encoder.fixed_length])
-        # a batch without texts must have room for [CLS] and [SEP], like any other
+        # a batch of no texts must have two columns or more too, the width of [CLS] [SEP]
         missing = tf.maximum(0, 2 - tf.shape(input_ids)[1])
         input_ids = tf.pad(input_ids, [[0, 0], [0, missing]])
         positions = tf.range(tf.shape(input_ids, tf.int64)[1])
@@ -226,8 +231,8 @@ class Served(tf.Module):
 def of_ids(
     compute: Callable[[dict[str, tf.Tensor]], dict[str, tf.Tensor]],
 ) -> Callable[..., dict[str, tf.Tensor]]:
-    """Return a function of token ids, mask and, for a model of several segments, segments that
-    calls a function of a batch.
+    """Return a function of token ids, mask and, for a model of several segments, segments; it calls
+    `compute`, a function of the encoder's batch.
     """
 
     def call(
@@ -240,20 +245,20 @@ def of_ids(
 
 
 def repeat_id(value: int, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """Return N rows in which an id stands `lengths` (N,) times."""
+    """Return N ragged rows, of which row i has the id `value` lengths[i] times."""
     return tf.RaggedTensor.from_row_lengths(tf.fill([tf.reduce_sum(lengths)], value), lengths)
 
 
 def first_ids(ids: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """Return the first `lengths` (N,) ids of each row."""
+    """Return ragged rows with only the first lengths[i] ids of row i."""
     places = tf.ragged.range(ids.row_lengths())
     is_first = places.values < tf.repeat(lengths, ids.row_lengths())
     return tf.RaggedTensor.from_row_lengths(tf.boolean_mask(ids.values, is_first), lengths)
 
 
 def write(model: Model, folder: str, options: ExportConfig) -> str:
-    """Write a model as a SavedModel; see formats.FormatModule. options.precision: of its matrices
-    and products.
+    """Write a model as a SavedModel; see formats.FormatModule. options.precision: number format of
+    matrices and products.
     """
     if model.tokenizer is None:
         raise UserError(
@@ -295,7 +300,7 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
 
 
 def usage(signatures: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return {place: lines of Python} that open the folder, for the model card."""
+    """Return {title: lines of Python} that open a folder which takes texts, for the model card."""
     name = "classify_pairs" if "classify_pairs" in signatures else "serving_default"
     arguments = "text_a=texts, text_b=texts" if name == "classify_pairs" else "text=texts"
     lines = (
@@ -309,7 +314,9 @@ def usage(signatures: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def usage_of_ids(inputs: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return {place: lines of Python} that open a folder which takes ids, for the model card."""
+    """Return {title: lines of Python} that open a folder which takes token ids, for the model
+    card.
+    """
     arguments = ", ".join(f"{name}={name}" for name in inputs)
     lines = (
         "import tensorflow as tf",

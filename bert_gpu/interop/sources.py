@@ -1,8 +1,8 @@
-"""Finds a model, and reads the facts about it in its folder: shape, vocabulary, casing.
+"""Finds a model, and reads its ModelConfig, its vocabulary and its casing from its folder.
 
-Reads no weights and imports no TensorFlow, so that flags are checked against a model at once. The
-model is a folder or, in formats that have none, a path in one; a run's folder stands for the model/
-in it.
+Reads no weights and imports no TensorFlow, so that flags are checked against a model at once. A
+model is a folder or, in formats without folders, the prefix of its files; the folder of a run
+stands for the model/ in it.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from bert_gpu.interop.relatives import read_shape
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.text.tokenizers.rules import LETTERS, as_text, casing_of, flat, letters_of
 
-NONE = "none"  # --init_checkpoint=none: random weights
+NONE = "none"  # value of --init_checkpoint that means random weights
 TASK = "task.json"  # beside a fine-tuned model's weights: finetune/start.py writes and reads it
 OWN_WORDS = "for words of your own, use `python -m bert_gpu extend`"  # a remedy in messages
 VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "tokenizer.json")
@@ -40,11 +40,11 @@ class TokenizerNotes(Settings):
 
 
 class Casing(typing.NamedTuple):
-    """The casing of a model's text.
+    """Whether a model's text is lower-cased, and how that is known.
 
     Attributes:
       is_lower: whether the text is lower-cased.
-      guess: the evidence, where no file states it; "" otherwise.
+      guess: the evidence for is_lower, where no file states it; "" otherwise.
     """
 
     is_lower: bool
@@ -52,9 +52,9 @@ class Casing(typing.NamedTuple):
 
 
 def find_model(path: str, flag: str) -> str:
-    """Return the path of a model in any format that is read: `path`, or its model/ when `path` is
-    the folder of a run, even where other files of a model lie beside that. Raise UserError, which
-    names `flag`, when there is none.
+    """Return the path of the model, in any format that bert-gpu reads, that `path` names: `path`
+    itself, or the model/ in it. In the folder of a run, model/ comes first, even where other files
+    of a model lie beside it. Raise UserError, which names `flag`, when there is no model.
     """
     check_local(path, flag)
     folders = (path, os.path.join(path, MODEL))
@@ -96,8 +96,8 @@ def find_model(path: str, flag: str) -> str:
 
 
 def download_hint(path: str) -> str:
-    """Return the command, for a message, that downloads a model which is named as on a model hub,
-    OWNER/NAME or a name of Google's; "" for other paths.
+    """Return, for a message, the command that downloads a model, where `path` is a name on Hugging
+    Face's hub (OWNER/NAME, or the name of a BERT of Google's); "" for other paths.
     """
     name = f"google-bert/{path}" if re.fullmatch(r"bert-(base|large)-[\w-]+", path) else path
     owner, _, model = name.partition("/")
@@ -108,8 +108,8 @@ def download_hint(path: str) -> str:
 
 
 def ending_hint(path: str) -> str:
-    """Return the flag, for a message, that makes a model of the newest checkpoint of a run; ""
-    without one.
+    """Return, for a message, the flag that ends a run at its newest checkpoint, which makes a model
+    of the checkpoint; "" for a run without checkpoints.
     """
     names = os.listdir(os.path.join(path, CHECKPOINTS))
     steps = [int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d+)", name))]
@@ -130,57 +130,62 @@ def read_config(path: str) -> ModelConfig:
 
 
 def folder_of(path: str) -> str:
-    """Return the folder that a model lies in: the model itself, or the folder of its files."""
+    """Return the folder of the model at `path`: `path` itself if it is a folder, else the folder of
+    its files.
+    """
     return path if os.path.isdir(path) else os.path.dirname(path) or os.curdir
 
 
 def find_vocabulary(path: str, do_lower_case: bool | None = None) -> str | None:
-    """Return the path of the vocabulary beside a model's other files, or None. It is the
-    tokenizer.json where a tokenizer of ours has other ids. do_lower_case: as for `load_tokenizer`.
+    """Return the path of the vocabulary in the folder of a model, or None. It is tokenizer.json
+    where only Hugging Face's `tokenizers` gives the model's ids. do_lower_case: as for
+    `load_tokenizer`.
     """
     paths = vocabularies(path)
     return paths[-1] if is_librarys(path, do_lower_case) else next(iter(paths), None)
 
 
 def vocabularies(path: str) -> list[str]:
-    """Return the paths of the vocabularies beside a model's other files."""
+    """Return the paths of all vocabularies in the folder of a model, in the order of
+    VOCABULARIES.
+    """
     paths = [os.path.join(folder_of(path), name) for name in VOCABULARIES]
     return [path for path in paths if os.path.exists(path)]
 
 
 def is_librarys(path: str, do_lower_case: bool | None = None) -> bool:
-    """Return whether the tokenizer in the folder of a model is one of `tokenizers`, because ours
-    have other ids.
+    """Return whether the tokenizer in the folder of a model must be run by Hugging Face's
+    `tokenizers`, because bert-gpu's tokenizers would give other ids.
     """
     from bert_gpu.interop.tokenizer_rules import check_tokenizer
 
     try:
         return check_tokenizer(path, do_lower_case)
-    except UserError:  # load_tokenizer raises it
+    except UserError:  # load_tokenizer raises this error again
         return False
 
 
 def library_casing(file: str) -> dict[str, bool]:
     """Return the casing of a tokenizer.json, as `casing_of` does; {} where `tokenizers` cannot read
-    it, which opening it reports.
+    the file, an error that is reported when the tokenizer is opened.
     """
     import tokenizers
 
     try:
         stored = read_beside(file, os.path.basename(file))
         return casing_of(tokenizers.Tokenizer.from_str(as_text(stored)))
-    except Exception:  # the library raises plain exceptions
+    except Exception:  # `tokenizers` raises Exception, no subclass
         return {}
 
 
 def tokenizer_notes(path: str) -> dict[str, Any]:
-    """Return the tokenizer_config.json in the folder of a model, {} without one."""
+    """Return the content of tokenizer_config.json in the folder of a model; {} without the file."""
     return read_beside(path, "tokenizer_config.json", fields_of(TokenizerNotes))
 
 
 def read_beside(path: str, name: str, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the content of a JSON file about the tokenizer in the folder of a model, {} without
-    one. fields: as for `read_json`.
+    """Return the content of the JSON file `name`, which is about the tokenizer, in the folder of a
+    model; {} without the file. fields: as for `read_json`.
     """
     file = os.path.join(folder_of(path), name)
     if not os.path.exists(file):
@@ -193,19 +198,19 @@ def read_beside(path: str, name: str, fields: Mapping[str, Any] | None = None) -
 
 @functools.lru_cache(2)
 def read_large(file: str, version: tuple[int, ...]) -> dict[str, Any]:
-    """Return the content of a tokenizer.json, which takes long to read and is needed several
-    times. version: what changes with the file.
+    """Return the content of a tokenizer.json, from a cache, because reading takes long and is
+    needed several times. version: values that change when the file does, so that it is read again.
     """
     return read_json(file, "a tokenizer's settings")
 
 
 def letter_rules(path: str) -> dict[str, dict[str, bool]]:
-    """Return {file: {field of LETTERS: value}} of the rules for letters in the folder of a model.
-    The first file that states a casing decides it.
+    """Return {file: {field of LETTERS: value}}: the rules for letters that each tokenizer file in
+    the folder of a model states. Where both files state the casing, the first one counts.
     """
     theirs = letters_of(flat(read_beside(path, "tokenizer.json")))
     if theirs.get("do_lower_case"):
-        theirs.setdefault("strip_accents", True)  # null means this
+        theirs.setdefault("strip_accents", True)  # null means true where text is lower-cased
     stated = {"tokenizer_config.json": tokenizer_notes(path), "tokenizer.json": theirs}
     return {
         file: {field: rules[field] for field in LETTERS if isinstance(rules.get(field), bool)}
@@ -214,16 +219,16 @@ def letter_rules(path: str) -> dict[str, dict[str, bool]]:
 
 
 def find_casing(path: str) -> Casing:
-    """Return the casing of a model: that of its tokenizer.json where `tokenizers` reads it, else as
-    `own_casing` finds it.
+    """Return the Casing of a model: as its tokenizer.json has it where Hugging Face's `tokenizers`
+    must run that, else as `own_casing` finds it.
     """
     casing = library_casing(vocabularies(path)[-1]) if is_librarys(path) else {}
     return Casing(casing["do_lower_case"]) if casing else own_casing(path)
 
 
 def own_casing(path: str) -> Casing:
-    """Return the casing of a model: as stated in its folder, or else by the capital letters of its
-    pieces.
+    """Return the Casing of a model: as files in its folder state it, else as the capital letters in
+    its pieces suggest.
     """
     for rules in letter_rules(path).values():
         if "do_lower_case" in rules:
@@ -237,8 +242,8 @@ def own_casing(path: str) -> Casing:
 
 
 def has_capitals(path: str) -> bool:
-    """Return whether a vocabulary has pieces with capital letters, as that of a cased model has.
-    This decides where no file states the casing, as beside Google's checkpoints.
+    """Return whether pieces in a vocab.txt have capital letters, as in a cased model. This decides
+    where no file states the casing, as beside Google's checkpoints.
     """
     with open(path, encoding="utf-8", errors="replace") as file:
         return any(line[0] != "[" and re.search("[A-Z]", line) for line in file)

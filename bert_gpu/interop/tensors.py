@@ -1,5 +1,5 @@
-"""Reads the tensors of a model folder as float32 arrays, from model.safetensors or from the shards
-in an index.
+"""Reads the tensors of a model folder as float32 arrays, from model.safetensors or from the several
+files (shards) that an index names.
 """
 
 import contextlib
@@ -61,8 +61,8 @@ def read_safetensors(path: str) -> dict[str, np.ndarray]:
 
 
 def num_rows(folder: str, is_table: Callable[[str], bool]) -> int:
-    """Return the number of rows of the first tensor of a model folder for whose name `is_table` is
-    true, from the headers of its files; 0 without one. Damaged files are skipped, because
+    """Return the number of rows of the first tensor in a model folder whose name `is_table`
+    accepts; 0 without one. Only the headers of files are read; damaged files are skipped, because
     `read_tensors` reports them.
     """
     for path in sorted(pathlib.Path(folder).glob("model*.safetensors"), reverse=True):
@@ -76,8 +76,8 @@ def num_rows(folder: str, is_table: Callable[[str], bool]) -> int:
 def read_shards(
     folder: str, index: str, weight_map: Mapping[str, str]
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Read the tensors of a model folder as `read_tensors` does. index: path of the index;
-    weight_map: its {name: shard}.
+    """Return the tensors of a model folder in the form of `read_tensors`. index: path of the index;
+    weight_map: its {name of a tensor: file}.
     """
     tensors = {}
     left_out = set()
@@ -101,9 +101,9 @@ def read_tensors(folder: str) -> tuple[dict[str, np.ndarray], list[str]]:
     """Read all tensors of a model folder, from one file or from the shards that an index names.
 
     Returns:
-      ({name: float32 array}, descriptions of the tensors in a shard that have no entry in the
-        index, and are left out). For a tensor in several shards, its entry names the shard that
-        counts.
+      ({name: float32 array}, descriptions of the tensors that are left out, because the index has
+        no entry for them). Of a tensor in several shards, the copy in the shard that the index
+        names is returned.
     """
     if not os.path.isdir(folder):
         raise UserError(

@@ -1,9 +1,9 @@
-"""Finds and writes TensorFlow checkpoints with a bert_config.json beside them, as Google's BERT and
-TF Model Garden publish theirs, and reads their config.
+"""Finds and writes TensorFlow checkpoints with a bert_config.json beside them, the form in which
+Google's BERT and TF Model Garden are published, and reads that bert_config.json.
 
-Both projects compute gelu by its tanh approximation, our gelu_new, and call it gelu. So a model of
-theirs is read with gelu_new. A model of ours with the exact gelu is written with a note, GELU_FORM,
-which only this module reads.
+Both projects compute gelu by its tanh approximation, which bert-gpu calls gelu_new, but they call
+it gelu. So a model of these projects is read with gelu_new. A bert-gpu model with the exact gelu is
+written with a note, GELU_FORM, which only this module reads.
 
 Importing this module imports no TensorFlow.
 """
@@ -27,15 +27,16 @@ from bert_gpu.model.config import ModelConfig
 # file names in Google's releases
 CONFIG = "bert_config.json"
 PREFIX = "bert_model.ckpt"
-GELU_FORM = "gelu_form"  # key in bert_config.json; "erf" means the exact form
+GELU_FORM = "gelu_form"  # key in bert_config.json; "erf" means the exact gelu
 EPSILON = 1e-12  # the epsilon of all layer norms in these checkpoints
-OBJECTS = b"_CHECKPOINTABLE_OBJECT_GRAPH"  # a tensor of object-based checkpoints, near the top
+OBJECTS = b"_CHECKPOINTABLE_OBJECT_GRAPH"  # early in the index of an object-based checkpoint
 HEAD_BYTES = 1 << 13
 
 
 def find_checkpoint(path: str) -> str | None:
-    """Return the prefix of the checkpoint that a path names: as a prefix, as one of its files, or
-    as a folder that holds one; of several, the one of most steps. None without one.
+    """Return the path prefix of the checkpoint that `path` names, None without one. `path` is the
+    prefix, one of the checkpoint's files, or a folder with checkpoints, of which the one with the
+    highest step is taken.
     """
     prefix = re.sub(r"\.(index|meta|data-\d+-of-\d+)$", "", path)
     if os.path.isfile(f"{prefix}.index"):
@@ -47,7 +48,9 @@ def find_checkpoint(path: str) -> str | None:
 
 
 def has_objects(prefix: str) -> bool:
-    """Return whether a checkpoint is object-based (TensorFlow 2), not a list of named variables."""
+    """Return whether a checkpoint is object-based (TensorFlow 2), not a list of named variables
+    (TensorFlow 1).
+    """
     with open(f"{prefix}.index", "rb") as file:
         return OBJECTS in file.read(HEAD_BYTES)
 
@@ -71,7 +74,9 @@ def read_config(path: str) -> ModelConfig:
 
 @contextlib.contextmanager
 def reading(prefix: str) -> Iterator[None]:
-    """Turn errors of TensorFlow's reader, which has many kinds, into a UserError."""
+    """Turn any error that TensorFlow raises inside this context, while it reads a checkpoint, into
+    a UserError.
+    """
     import tensorflow as tf
 
     try:
@@ -84,7 +89,7 @@ def reading(prefix: str) -> Iterator[None]:
 
 
 def check_finite(prefix: str, name: str, array: np.ndarray) -> None:
-    """Raise UserError for an array of a checkpoint with values that are not finite."""
+    """Raise UserError when the array `name` of a checkpoint has values that are not finite."""
     if not np.isfinite(array).all():
         raise UserError(
             f"{name} has values that are not finite",
@@ -94,8 +99,8 @@ def check_finite(prefix: str, name: str, array: np.ndarray) -> None:
 
 
 def check_classic(config: ModelConfig, whose: str) -> None:
-    """Raise UserError, which names the switches, when a checkpoint of the format `whose` cannot
-    hold a model.
+    """Raise UserError when a model has options that a checkpoint of the format `whose` cannot hold;
+    the message names the options.
     """
     odd = [f"{name}={getattr(config, name)}" for name in config.departures()]
     if config.layer_norm_eps != EPSILON:
@@ -111,7 +116,7 @@ def check_classic(config: ModelConfig, whose: str) -> None:
 
 
 def config_bytes(config: ModelConfig) -> bytes:
-    """Return the text of a bert_config.json, which Google's code and `read_config` can read."""
+    """Return the bytes of a bert_config.json, which Google's code and `read_config` can read."""
     values = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)
@@ -124,8 +129,8 @@ def config_bytes(config: ModelConfig) -> bytes:
 
 
 def gelu_warning(config: ModelConfig) -> str:
-    """Return a note on an exact gelu, which Google's code does not compute; "" for other
-    activations.
+    """Return a note for the log that Google's code does not compute the model's exact gelu; "" for
+    other activations.
     """
     if config.hidden_act != "gelu":
         return ""
@@ -136,8 +141,8 @@ def gelu_warning(config: ModelConfig) -> str:
 
 
 def left_out(weights: Collection[str], names: Collection[str]) -> str:
-    """Return a note on the weights that are not among the `names` that are written; "" if there are
-    none.
+    """Return a note for the log that names the weights which are not written, because they are not
+    among `names`; "" if there are none.
     """
     parts = sorted({name.split("/")[0] for name in weights if name not in names})
     return f"; left out: {', '.join(parts)}" if parts else ""
@@ -154,8 +159,8 @@ def write_folder(
     model card.
 
     Args:
-      save: writes the checkpoint's files, given their prefix.
-      usage: {place: lines of code} that open the folder, for the card.
+      save: function of a path prefix that writes the checkpoint's files.
+      usage: {title of a way to open the folder: lines of code}, for the card.
       files: {name: bytes} of further files.
     """
     from bert_gpu.interop import card

@@ -1,10 +1,10 @@
-"""Writes a tokenizer of ours as a tokenizer.json, with which Hugging Face's `tokenizers` gives the
+"""Writes a bert-gpu tokenizer as a tokenizer.json, with which Hugging Face's `tokenizers` gives the
 same ids.
 
-One thing differs there on purpose: a special piece written out in a text, such as [MASK], is that
-piece, where our tokenizer reads three words. And where a SentencePiece model finds two equally
-probable ways to cut a word (a run of dots), it rounds in float32 and `tokenizers` does not, so the
-two may choose differently.
+One difference is on purpose: `tokenizers` reads a special piece written out in a text, such as
+[MASK], as that piece, bert-gpu as three words. Another difference cannot be avoided: where two ways
+to cut a word (a run of dots) are equally probable, the two programs may choose differently, because
+SentencePiece rounds in float32 and `tokenizers` does not.
 """
 
 import base64
@@ -19,14 +19,16 @@ from bert_gpu.text.tokenizers.sentence_piece import OTHER_NAMES, SPACE, Sentence
 from bert_gpu.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS, Tokenizer
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 
-# numbers of sentencepiece_model.proto
+# numbers that sentencepiece_model.proto gives to kinds of models and of pieces
 UNIGRAM = 1
 PLAIN_KINDS = {1, 2, 3}  # kinds of pieces: normal, unknown, control
 NORMAL_FORMS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
 def special_tokens(tokenizer: Tokenizer) -> dict[str, tuple[str, int]]:
-    """Return {"[PAD]": (its name in the vocabulary, id), ...} of the special pieces."""
+    """Return {BERT's name of a special piece, such as "[PAD]": (its name in the tokenizer's
+    vocabulary, its id)}.
+    """
     ids = (getattr(tokenizer, f"{name}_id") for name in ("pad", "unk", "cls", "sep", "mask"))
     return {
         piece: (tokenizer.vocab[index], index)
@@ -35,10 +37,11 @@ def special_tokens(tokenizer: Tokenizer) -> dict[str, tuple[str, int]]:
 
 
 def tokenizer_json(tokenizer: Tokenizer, num_segments: int) -> bytes:
-    """Return the bytes of a tokenizer.json. Raise UserError when `tokenizers` cannot give the same
-    ids.
+    """Return the bytes of a tokenizer.json for a tokenizer. Raise UserError when `tokenizers`
+    cannot give the same ids.
 
-    num_segments: segments of the model; with fewer than 2 both texts of a pair are in segment 0.
+    num_segments: number of segments of the model; with fewer than 2, both texts of a pair are in
+    segment 0.
     """
     second = min(1, max(0, num_segments - 1))
     if isinstance(tokenizer, HuggingFaceTokenizer):
@@ -65,8 +68,8 @@ def tokenizer_json(tokenizer: Tokenizer, num_segments: int) -> bytes:
 
 
 def library_json(tokenizer: HuggingFaceTokenizer, second: int) -> bytes:
-    """Return the tokenizer.json of a tokenizer of the library, as it was read; with another rule
-    for pairs where its own has B in another segment than `second`.
+    """Return the tokenizer.json from which a tokenizer of Hugging Face's `tokenizers` was read. If
+    its rule for pairs puts the second text in another segment than `second`, replace the rule.
     """
     (content,) = tokenizer.files().values()
     if tokenizer.second_segment == second:
@@ -78,8 +81,8 @@ def library_json(tokenizer: HuggingFaceTokenizer, second: int) -> bytes:
 def template(
     specials: Mapping[str, tuple[str, int]], second: int, separators: int = 1
 ) -> dict[str, Any]:
-    """Return the rule for [CLS] A [SEP], and for [CLS] A [SEP] B [SEP] with B in the segment
-    `second`. separators: number of [SEP] before B.
+    """Return the post_processor of a tokenizer.json, which makes rows [CLS] A [SEP] and [CLS] A
+    [SEP] B [SEP]. second: segment of B. separators: number of [SEP] before B.
     """
     first, first_id = specials["[CLS]"]
     last, last_id = specials["[SEP]"]
@@ -106,7 +109,9 @@ def template(
 
 
 def word_piece_parts(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the parts of a tokenizer.json with BERT's own rules."""
+    """Return the normalizer, pre_tokenizer, decoder and model of a tokenizer.json for WordPiece
+    with BERT's own rules.
+    """
     rules = dict(
         type="BertNormalizer",
         clean_text=True,
@@ -130,9 +135,9 @@ def word_piece_parts(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def sentence_piece_parts(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
-    """Return the parts of a tokenizer.json for a unigram model, after the SentencePiece model's own
-    table of characters. Repeated spaces become one, those at both ends are removed, and the text
-    begins with one.
+    """Return the normalizer, pre_tokenizer, decoder and model of a tokenizer.json for a
+    SentencePiece unigram model. They apply the model's own table of characters, merge repeated
+    spaces, remove spaces at both ends and put one before the text.
     """
     from sentencepiece import sentencepiece_model_pb2
 
@@ -161,8 +166,8 @@ def sentence_piece_parts(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
 
 
 def obstacle(tokenizer: Tokenizer, model: Any) -> str | None:
-    """Return why `tokenizers` cannot do the same as a SentencePiece model, as the end of a
-    sentence; None if it can. model: a ModelProto.
+    """Return the reason why `tokenizers` cannot give the ids of a SentencePiece model, as the end
+    of a sentence; None if it can. model: a ModelProto.
     """
     specials = {name for name, _ in special_tokens(tokenizer).values()} | {*OTHER_NAMES.values()}
     kinds = {piece.type for piece in model.pieces if piece.piece not in specials}

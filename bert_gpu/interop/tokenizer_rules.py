@@ -1,9 +1,9 @@
-"""Decides who reads the tokenizer in a model's folder: one of ours, where all files mean BERT's
-rules; else Hugging Face's `tokenizers`, where there is a tokenizer.json.
+"""Decides which code runs the tokenizer in a model's folder: a tokenizer of bert-gpu, where all
+files state BERT's rules; else Hugging Face's `tokenizers`, where there is a tokenizer.json.
 
 The files of the tokenizer are those of transformers. Each key that changes how text is cut is
-listed here with the values that mean BERT's rules. Where nobody can read a tokenizer, the error
-names the key, or a token that transformers keeps whole and that would be split here.
+listed here with the values that mean BERT's rules. Where neither can run a tokenizer, the error
+names the key, or a token that transformers keeps whole and bert-gpu would split.
 """
 
 from collections.abc import Container, Iterator
@@ -21,13 +21,13 @@ from bert_gpu.interop.sources import (
 from bert_gpu.text.tokenizers import rules
 from bert_gpu.text.tokenizers.rules import LETTERS, PLAIN_TOKENS, flat, texts_of
 
-# classes of transformers that read tokenizer.json, and those whose tokenizers are copies of BERT's
+# tokenizer classes of transformers: those that read any tokenizer.json, and copies of BERT's
 ANY_CLASS = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 BERTS = """Bert ConvBert DistilBert DPRContextEncoder DPRQuestionEncoder DPRReader Electra LayoutLM
     Lxmert MobileBert Realm RetriBert SqueezeBert""".split()
 BERT_CLASS = (*ANY_CLASS, *(f"{name}Tokenizer{end}" for name in BERTS for end in ("", "Fast")))
 PIECE_CLASS = (*ANY_CLASS, "SentencePieceTokenizer", "AlbertTokenizer", "AlbertTokenizerFast")
-# {file: {key: the values with which text is cut as BERT does, as without the key}}
+# {file: {key: the values that mean BERT's rules for cutting text, as does a missing key}}
 WORD_PIECE: dict[str, rules.Rules] = {
     "config.json": dict(tokenizer_class=BERT_CLASS),
     "tokenizer_config.json": dict(
@@ -51,7 +51,7 @@ SENTENCE_PIECE: dict[str, rules.Rules] = {
 
 
 class AllBut(Container[Any]):
-    """All values but some."""
+    """A container of all values except the given ones."""
 
     def __init__(self, *values: str) -> None:
         self.values = values
@@ -60,7 +60,7 @@ class AllBut(Container[Any]):
         return value not in self.values
 
 
-# classes whose tokenizers are Python code, which no tokenizer.json replaces
+# all tokenizer classes except those in Python code that no tokenizer.json can replace
 SLOW = AllBut(*(f"{name}Tokenizer" for name in ("BertJapanese", "Bertweet", "Phobert", "Canine")))
 PYTHON_KEYS = "auto_map word_tokenizer_type subword_tokenizer_type do_word_tokenize".split()
 LIBRARY: dict[str, rules.Rules] = {
@@ -70,7 +70,7 @@ LIBRARY: dict[str, rules.Rules] = {
         "tokenizer_class": SLOW,
     },
 }
-# keys whose tokens are kept whole, as are those of keys that end in _token
+# keys that list tokens which are kept whole; keys that end in _token do too
 WHOLE_TOKEN_KEYS = (
     *("added_tokens", "added_tokens_decoder", "additional_special_tokens"),
     *("extra_special_tokens", "never_split"),
@@ -78,9 +78,10 @@ WHOLE_TOKEN_KEYS = (
 
 
 def check_tokenizer(path: str, do_lower_case: bool | None = None) -> bool:
-    """Return whether the tokenizer in the folder of a model is one for `tokenizers`, because ours
-    cut text otherwise. Raise UserError, which names the file and the key, when `tokenizers` does
-    so too. do_lower_case: the user's choice, which replaces the rules for letters in the folder.
+    """Return whether the tokenizer in the folder of a model must be run by Hugging Face's
+    `tokenizers`, because bert-gpu's own would cut text differently. Raise UserError, which names
+    the file and the key, when `tokenizers` cannot run it either. do_lower_case: the user's choice,
+    which replaces the rules for letters in the folder.
     """
     is_sentence_piece = next(iter(vocabularies(path)), "").endswith(".model")
     try:
@@ -97,7 +98,9 @@ def check_tokenizer(path: str, do_lower_case: bool | None = None) -> bool:
 
 
 def check_files(path: str, rules_of_files: dict[str, rules.Rules]) -> None:
-    """Raise UserError for the first key of a file with a value that the rules do not have."""
+    """Raise UserError for the first key, in a model's tokenizer files, whose value is not allowed.
+    rules_of_files: {file: {key: allowed values}}.
+    """
     for name, rules_of_file in rules_of_files.items():
         if odd := rules.difference(flat(read_beside(path, name)), rules_of_file):
             raise UserError(
@@ -122,8 +125,8 @@ def is_for_library(path: str) -> bool:
 
 
 def check_whole_tokens(path: str) -> None:
-    """Raise UserError when the folder of a model has tokens beyond BERT's special pieces that
-    transformers keeps whole and our tokenizer would split.
+    """Raise UserError when files in the folder of a model name tokens, other than BERT's special
+    pieces, that transformers keeps whole and bert-gpu's tokenizer would split.
     """
     for name, key, texts in whole_tokens(path):
         if others := [text for text in texts if text not in PLAIN_TOKENS]:
@@ -136,7 +139,9 @@ def check_whole_tokens(path: str) -> None:
 
 
 def whole_tokens(path: str) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield (file, key, tokens) of the tokens in the folder of a model that are kept whole."""
+    """Yield (file, key, tokens) for each key, in the tokenizer files of a model's folder, that
+    lists tokens which are kept whole.
+    """
     names = ("special_tokens_map.json", "tokenizer_config.json", "tokenizer.json")
     files = {name: read_beside(path, name) for name in names}
     files["added_tokens.json"] = dict(added_tokens=list(read_beside(path, "added_tokens.json")))
@@ -147,7 +152,7 @@ def whole_tokens(path: str) -> Iterator[tuple[str, str, list[str]]]:
 
 def check_letters(path: str) -> None:
     """Raise UserError when the tokenizer of a model treats case, accents or Chinese characters in a
-    way that ours cannot, or when its files contradict each other.
+    way that bert-gpu's tokenizers cannot, or when its files contradict each other.
     """
     is_lower = own_casing(path).is_lower
     strips = is_lower and folder_strips_accents(path)
@@ -168,8 +173,8 @@ def check_letters(path: str) -> None:
 
 
 def folder_strips_accents(path: str) -> bool:
-    """Return whether the tokenizer in the folder of a model removes accents when it lower-cases, by
-    the first file that states it.
+    """Return whether the tokenizer in the folder of a model removes accents when it lower-cases: as
+    the first file that states it says, else True.
     """
     stated = [letters.get("strip_accents") for letters in letter_rules(path).values()]
     return next((value for value in stated if value is not None), True)

@@ -1,4 +1,4 @@
-"""Opens the tokenizer of a model from the files beside it, and makes the files of a tokenizer for a
+"""Opens the tokenizer of a model from the files in its folder, and makes a tokenizer's files for a
 model's folder.
 """
 
@@ -34,16 +34,15 @@ def load_tokenizer(
     """Return the tokenizer of a model.
 
     Args:
-      folder: the model's path, with vocab.txt or a SentencePiece model and, perhaps,
-        tokenizer_config.json beside its files; None when there is no model, and then there is a
-        vocab_file.
-      vocab_file, do_lower_case, strip_accents: override the folder's. Without a model text is
-        lower-cased, unless a tokenizer.json says otherwise; accents are removed when the casing is
-        overridden.
+      folder: the model's path; beside its files lie a vocabulary and perhaps tokenizer_config.json.
+        None when there is no model, and then vocab_file is given.
+      vocab_file, do_lower_case, strip_accents: replace the folder's. Without a model, text is
+        lower-cased, unless a tokenizer.json says otherwise. With do_lower_case given,
+        strip_accents=None removes accents where text is lower-cased.
 
     Raises:
-      UserError: the model's tokenizer cuts text in another way than ours, or there is no
-        vocabulary.
+      UserError: the model's tokenizer cuts text in a way that bert-gpu cannot, there is no
+        vocabulary, or it is not the model's.
     """
     notes = {} if folder is None or vocab_file is not None else tokenizer_notes(folder)
     if folder is not None:
@@ -71,7 +70,9 @@ def load_tokenizer(
 
 
 def warn_of_other_ids(vocab_file: str, tokenizer: Tokenizer) -> None:
-    """Warn, once, when the tokenizer.json beside a vocab.txt gives other ids."""
+    """Warn, once, when the tokenizer.json beside a vocab.txt gives pieces other ids than the
+    vocab.txt.
+    """
     folder, name = os.path.split(vocab_file)
     model = read_beside(folder, "tokenizer.json").get("model")
     theirs = model.get("vocab") if isinstance(model, dict) else None
@@ -87,8 +88,8 @@ def warn_of_other_ids(vocab_file: str, tokenizer: Tokenizer) -> None:
 
 
 def describe_tokenizer(tokenizer: Tokenizer, path: str | None = None) -> str:
-    """Return the size and casing of a tokenizer, for the log. path: of its model; where no file of
-    the model states the casing, the text gives the evidence for it.
+    """Return a text for the log with the size and casing of a tokenizer. path: path of its model,
+    or None; where the model's casing is a guess, the text gives the evidence.
     """
     casing = "lower case" if tokenizer.do_lower_case else "cased"
     is_lower, guess = (None, "") if path is None else find_casing(path)
@@ -102,12 +103,12 @@ def tokenizer_files(
     must_open: bool = False,
     max_seq_length: int | None = None,
 ) -> dict[str, bytes]:
-    """Return {name: bytes} of the tokenizer's files in a model's folder: the vocabulary, our
-    settings and, in a folder of a ModelConfig that `transformers` opens, the files that it reads.
+    """Return {name: bytes} of the tokenizer's files in a model's folder: the vocabulary,
+    tokenizer_config.json and, if `config` is given, the further files that `transformers` reads.
 
-    Where `transformers` cannot give the same ids, its file is missing and it refuses the folder's
-    tokenizer; with must_open that is a UserError. max_seq_length: tokens at which it cuts texts; by
-    default the model's positions.
+    Where `transformers` cannot give the same ids, tokenizer.json is left out, and `transformers`
+    refuses to open the tokenizer; with must_open, UserError is raised instead. max_seq_length:
+    number of tokens at which `transformers` cuts texts; by default the model's number of positions.
     """
     if tokenizer is None:
         return {}
@@ -131,10 +132,12 @@ def tokenizer_files(
         f"{piece[1:-1].lower()}_token": name
         for piece, (name, _) in special_tokens(tokenizer).items()
     }
-    if names["cls_token"] == OTHER_NAMES["[CLS]"]:  # transformers reads these of such models too
+    # for a model whose [CLS] is called <s>, transformers also reads bos_token and eos_token
+    if names["cls_token"] == OTHER_NAMES["[CLS]"]:
         names |= dict(bos_token=names["cls_token"], eos_token=names["sep_token"])
     settings = dict(
-        # the first reads tokenizer.json as it is; transformers has no class of the second name
+        # PreTrainedTokenizerFast reads tokenizer.json as it is. transformers has no class called
+        # SentencePieceTokenizer, so that it refuses the tokenizer.
         tokenizer_class="PreTrainedTokenizerFast" if theirs else "SentencePieceTokenizer",
         **own,
         model_max_length=max_seq_length or config.num_positions,
@@ -167,9 +170,9 @@ def as_json(content: dict[str, Any]) -> bytes:
 def check_vocabulary(
     tokenizer: Tokenizer, model: ModelConfig, source: str, folder: str | None = None
 ) -> None:
-    """Raise UserError when the tokenizer's vocabulary is larger than the model's table, or smaller
-    than the vocabulary in the model's folder; warn, once, of rows without a piece. `source` names
-    the vocabulary in the message.
+    """Raise UserError when a tokenizer's vocabulary is larger than the model's table of word
+    embeddings, or smaller than the vocabulary in `folder`, the model's; warn, once, of rows of the
+    table without a piece. source: name of the vocabulary in messages.
     """
     pieces = tokenizer.vocab_size
     rows = model.vocab_size

@@ -1,9 +1,9 @@
-"""Reads how a model must be used: the choices of its training that the files beside its weights
-record.
+"""Reads how a model must be used: choices made in its training, such as the length of texts, that
+files beside its weights record.
 
-task.json is ours, modules.json and the files that it names are those of sentence-transformers, and
-config.json gives the meaning of a classifier's scores. Commands and formats read all of it here.
-Imports no TensorFlow.
+task.json is bert-gpu's, modules.json and the files that it names are those of
+sentence-transformers, and config.json gives the meaning of a classifier's scores. Commands and
+formats read all of these files here. Imports no TensorFlow.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ KINDS = dict(
 MODULES = "modules.json"
 TEXTS = "sentence_bert_config.json"
 SENTENCES = "config_sentence_transformers.json"
-# {mode of sentence-transformers' Pooling: --pooling}
+# {mode of Pooling in sentence-transformers: value of --pooling}
 POOLINGS = dict(cls_token="cls", mean_tokens="mean", cls="cls", mean="mean")
 
 
@@ -42,8 +42,8 @@ class UsageNotes(Settings):
 
 
 def with_usage(path: str, model: Model) -> Model:
-    """Return a model at a path with the facts on its use in the files there. A classifier of one
-    score without a problem type is a regression, as in transformers.
+    """Return `model` with the facts on its use from the files at `path`, where the model lies. A
+    classifier of one score without a problem type becomes a regression, as in transformers.
     """
     files, modules = usage_files(path)
     task, texts = (_read(files, name, fields_of(UsageNotes)) for name in (TASK, TEXTS))
@@ -61,9 +61,9 @@ def with_usage(path: str, model: Model) -> Model:
 
 
 def usage_files(path: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return ({name in a copy: path} of the files that describe the use of the model at a path,
-    {kind: folder} of the modules of sentence-transformers, {} without them). The encoder of these
-    lies beside modules.json or, in old folders, in 0_Transformer.
+    """Return ({name of a file in a copy of the model: its path} of the files that describe the use
+    of the model at `path`, {kind: folder} of its sentence-transformers modules or {}). An encoder
+    of sentence-transformers lies beside modules.json or, in old folders, in 0_Transformer.
     """
     own = os.path.realpath(folder_of(path))
     root = os.path.dirname(own) if os.path.basename(own).startswith("0_") else own
@@ -75,8 +75,9 @@ def usage_files(path: str) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def read_modules(file: str) -> dict[str, str]:
-    """Return {kind: folder beside it} of the modules in a modules.json of sentence-transformers; {}
-    without one. A Pooling that names no folder has the usual one.
+    """Return {kind, such as "Pooling": name of the module's folder} of the modules in a
+    modules.json of sentence-transformers; {} without the file. A Pooling without a folder has
+    1_Pooling.
     """
     if not os.path.exists(file):
         return {}
@@ -98,8 +99,9 @@ def read_modules(file: str) -> dict[str, str]:
 
 
 def read_embedding(files: dict[str, str], modules: dict[str, str]) -> Embedding:
-    """Return the settings that the `usage_files` describe. Of the modes of a Pooling, the mean is
-    on unless its config.json turns it off.
+    """Return the Embedding that the files of a sentence-transformers folder describe. files,
+    modules: as `usage_files` returns them. The Pooling mode "mean" is on unless its config.json
+    turns it off.
     """
     config = _read(files, f"{modules.get('Pooling')}/config.json")
     sentences = _read(files, SENTENCES)
@@ -122,9 +124,10 @@ def _read(files: dict[str, str], name: str, fields: dict[str, Any] | None = None
 
 
 def class_names(model: Model, head: str | None = "classifier") -> tuple[str, ...]:
-    """Return the names of the classes of a head of a model, () when it has none; the indices of the
-    classes where there are no distinct names. LABEL_0, LABEL_1 are names only in a model of ours:
-    models of Hugging Face have them where nobody named the classes.
+    """Return the names of the classes of a model's head; () when the model lacks the head; the
+    indices of the classes, as text, where there are no distinct names. LABEL_0, LABEL_1 count as
+    names only in a bert-gpu model: in models of Hugging Face they mean that nobody named the
+    classes.
     """
     scores = model.weights.get(f"{head}/bias", ()) if head in LABELLED.values() else ()
     names = model.notes.labels
@@ -135,7 +138,7 @@ def class_names(model: Model, head: str | None = "classifier") -> tuple[str, ...
 
 
 def check_scores(path: str, model: Model) -> None:
-    """Raise UserError for a classifier whose number of scores contradicts their meaning."""
+    """Raise UserError for a classifier whose number of scores contradicts its problem type."""
     kind = model.notes.problem_type
     num_scores = len(model.weights["classifier/bias"])
     if kind != KINDS["multilabel"] and (kind == "regression") != (num_scores == 1):

@@ -1,1 +1,3 @@
-"""Commands that read runs and draw or list them, while they run or afterwards."""
+"""Commands that read the folders of runs and draw or list the runs, while they run or
+afterwards.
+"""

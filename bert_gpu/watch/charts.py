@@ -1,7 +1,7 @@
-"""Chooses the charts of a report: a table of the known metrics, and a chart for any other one.
+"""Chooses the charts of a report: those in a table of known metrics, and one for each other metric.
 
-A chart shows one quantity of training, its counterpart in validation, or both, one curve for each
-run. Charts without data, and those that show no change, are left out.
+A chart shows a quantity in training, the same quantity in validation, or both, with a curve for
+each run. Charts without data are left out, as are some whose values do not change.
 """
 
 import dataclasses
@@ -15,27 +15,29 @@ from bert_gpu.watch.run_data import Run, finite_values
 from bert_gpu.watch.style import slugs
 
 GIB = 1 << 30
-LOG_SPREAD = 50.0  # highest over lowest value, from which a chart opens with a logarithmic axis
+LOG_SPREAD = 50.0  # highest / lowest value above which an "auto" axis is logarithmic
 
 
 @dataclasses.dataclass(frozen=True)
 class Chart:
-    """One chart.
+    """A chart of a report, before it is drawn.
 
     Attributes:
-      key: part of its file name.
-      title: names the quantity.
-      train, valid: names of the metric in the tables of a Run, or None.
-      unit: of the values in the chart.
-      factor: from the metric to the unit.
+      key: part of the name of the chart's picture file.
+      title: name of the quantity.
+      train, valid: names of the metric in the tables `train` and `valid` of a Run; None = not
+        drawn.
+      unit: unit of the values in the chart.
+      factor: number by which values of the metric are multiplied to give the unit.
       sign: +1 where higher is better, -1 where lower is; 0 = neither.
       scale: "linear"; "log"; "auto", logarithmic where values spread far; or "either", a choice on
         the page.
       smooths: whether the curve of training is smoothed.
-      if_any: the chart is left out if all values are equal to this one; None = never.
+      if_any: the chart is left out if all values equal this number; None = no such number.
       if_varies: whether the chart is left out if all values are equal.
-      each: regular expression of metrics of single GPUs, whose range is drawn too, or None.
-      bounds: (lower, upper) limit of the vertical axis; None = by the values.
+      each: regular expression of the metric's names for single GPUs, whose range is shaded; None =
+        no shading.
+      bounds: (lower, upper) limit of the vertical axis; None = a limit that follows the values.
     """
 
     key: str
@@ -61,12 +63,16 @@ class Chart:
         return not self.if_varies or np.ptp(values) > 0
 
     def values(self, run: Run) -> np.ndarray:
-        """Return all known values of a run, in the metric's own unit."""
+        """Return all finite values in a run of the chart's metric, in training and validation,
+        before `factor` is applied.
+        """
         tables = ((run.train, self.train), (run.valid, self.valid))
         return np.concatenate([finite_values(table.get(name or "", ())) for table, name in tables])
 
     def opens_with_log(self, runs: Sequence[Run]) -> bool:
-        """Return whether a logarithmic axis shows more of the values."""
+        """Return whether the vertical axis is logarithmic when the page opens: all values are
+        positive, and `scale` is "log", or it is "auto" and the values spread far.
+        """
         values = np.concatenate([self.values(run) for run in runs])
         positive = values[values > 0]
         return len(positive) == len(values) and (
@@ -76,7 +82,7 @@ class Chart:
 
 
 def share(key: str, title: str, train: str, **more: Any) -> Chart:
-    """Return a chart of a share, in percent."""
+    """Return a chart, in percent, of the metric `train`, which lies between 0 and 1."""
     return Chart(key, title, train, unit="%", factor=100.0, **more)
 
 
@@ -133,7 +139,7 @@ GPUS = [
     ),
 ]  # fmt: skip
 GROUPS = {"Learning": LOSSES, "Steps": STEPS, "Speed": SPEED, "GPUs": GPUS}
-# metrics that are axes, parts of other charts, or multiples of metrics in them
+# metrics without a chart: axes, parts of other charts, and multiples of metrics in charts
 NOT_CHARTED = re.compile(
     r"step|seconds|remaining_seconds|hours|tokens|progress|epoch|loss|time_\w+|gpu_\d+_\w+|gpu_clock_share"
     r"|(steps|sequences|padded_tokens|model_flops|hardware_flops)_per_second|mfu_real_tokens"
@@ -141,7 +147,7 @@ NOT_CHARTED = re.compile(
 
 
 def charts_of(runs: Sequence[Run]) -> dict[str, list[Chart]]:
-    """Return {heading: charts} of those for which the runs have data."""
+    """Return {heading: its charts}, without charts and headings for which the runs have no data."""
     groups = GROUPS | {"Learning": LOSSES + other_metrics(runs, "valid")}
     groups |= {"More": other_metrics(runs, "train")}
     groups_with_data = {
@@ -152,7 +158,9 @@ def charts_of(runs: Sequence[Run]) -> dict[str, list[Chart]]:
 
 
 def other_metrics(runs: Sequence[Run], table: str) -> list[Chart]:
-    """Return charts of the metrics of a table, "train" or "valid", that no known chart shows."""
+    """Return a chart for each metric in a table of the runs that no chart in GROUPS shows. table:
+    "train" or "valid".
+    """
     covered = {getattr(chart, table) for charts in GROUPS.values() for chart in charts}
     names = dict.fromkeys(name for run in runs for name in getattr(run, table))
     others = slugs(

@@ -1,4 +1,4 @@
-"""Settings of the commands that read runs."""
+"""Settings of the commands `report` and `runs`."""
 
 import dataclasses
 

@@ -1,17 +1,18 @@
 """Reduces curves from logs of any length to a few hundred points, as many as a picture can show.
 
-A raw curve keeps the lowest and the highest value of each bin, so that no spike is lost. The smooth
-one is a line fitted around each point with Gaussian weights (local linear regression, Cleveland
-1979): unlike a running mean it does not lag behind, nor bend at the ends.
+A raw curve keeps the lowest and the highest value of each bin, so that no spike is lost. A smooth
+curve takes, at each point, the value of a line fitted to the points around it with Gaussian weights
+(local linear regression, Cleveland 1979): unlike a running mean it does not lag behind, nor bend at
+the ends.
 """
 
 import numpy as np
 
-NUM_BINS = 240  # points of a curve, spread over its own range
+NUM_BINS = 240  # number of intervals into which the range of a curve is divided
 
 
 def finite(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the points (n,), (n,) of which both coordinates are finite."""
+    """Return (x, y), without the points of which a coordinate is not finite."""
     x = np.asarray(x, np.float64)
     y = np.asarray(y, np.float64)
     is_finite = np.isfinite(x) & np.isfinite(y)
@@ -19,7 +20,9 @@ def finite(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bins_of(x: np.ndarray, num_bins: int) -> np.ndarray:
-    """Return the bin of each point, (n,) int, of bins of equal width over the range of x."""
+    """Return the index of each point's bin, (n,) int, where num_bins bins of equal width cover the
+    range of x.
+    """
     low = x.min()
     high = x.max()
     if high == low:
@@ -30,7 +33,9 @@ def bins_of(x: np.ndarray, num_bins: int) -> np.ndarray:
 def thinned(
     x: np.ndarray, y: np.ndarray, num_bins: int = NUM_BINS
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (x, y) with at most two points a bin, the lowest and the highest, in their order."""
+    """Return (x, y) with at most two points of each bin, those with the lowest and the highest y,
+    in their old order.
+    """
     if len(x) <= 2 * num_bins:
         return x, y
     bins = bins_of(x, num_bins)
@@ -42,7 +47,7 @@ def thinned(
 
 
 def binned(x: np.ndarray, y: np.ndarray, num_bins: int = NUM_BINS) -> tuple[np.ndarray, np.ndarray]:
-    """Return (x, y), the means of each bin that has points."""
+    """Return (x, y) with one point for each bin that has points: the mean of its points."""
     if len(x) <= num_bins:
         return x, y
     bins = bins_of(x, num_bins)
@@ -59,11 +64,11 @@ def smoothed(
     in_logs: bool = False,
     num_bins: int = NUM_BINS,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (x, y) of a local linear fit.
+    """Return (x, y) of a smooth curve: a local linear fit to the means of bins.
 
-    share: standard deviation of the weights, as a share of the range of x; 0 = the means of bins
-    alone. in_logs: fits the logarithms of y, for a logarithmic axis, on which spikes would outweigh
-    everything else.
+    share: standard deviation of the Gaussian weights, as a share of the range of x; 0 = no fit,
+    only the means of bins. in_logs: whether the logarithms of y are fitted, for a logarithmic axis;
+    in a fit of y itself, spikes would outweigh everything else there.
     """
     if in_logs:
         x, logs = smoothed(x, np.log(y), share, num_bins=num_bins)
@@ -71,11 +76,11 @@ def smoothed(
     x, y = binned(x, y, num_bins)
     if share == 0 or len(x) < 3 or x[-1] == x[0]:
         return x, y
-    apart = (x[None, :] - x[:, None]) / (share * (x[-1] - x[0]))  # (N, N)
+    apart = (x[None, :] - x[:, None]) / (share * (x[-1] - x[0]))  # (n, n), for each pair
     weights = np.exp(-0.5 * apart**2)
     moments = [(weights * apart**power).sum(axis=1) for power in range(3)]
     sums = [weights @ y, (weights * apart) @ y]
     spread = moments[0] * moments[2] - moments[1] ** 2
-    is_alone = spread <= 1e-9 * moments[0] ** 2  # no other point within reach
+    is_alone = spread <= 1e-9 * moments[0] ** 2  # the weights reach no other point
     fitted = (moments[2] * sums[0] - moments[1] * sums[1]) / np.where(is_alone, 1.0, spread)
     return x, np.where(is_alone, sums[0] / moments[0], fitted)

@@ -1,8 +1,8 @@
-"""Draws charts with matplotlib: as SVG whose colours are the page's, and as PNG.
+"""Draws charts with matplotlib: as SVG, which goes into the page of a report, and as PNG.
 
-Both are written from the same figure. In the SVG every colour of the palette becomes a CSS
-variable, so that the page has a light and a dark form, and the elements of a run get its class, so
-that the page can hide it.
+Both are written from the same figure. In the SVG, every colour of the palette becomes a CSS
+variable, so that the page has a light and a dark form, and the elements of a run get a class named
+after the run's index, so that the page can hide them.
 """
 
 import contextlib
@@ -39,15 +39,16 @@ SMOOTHING = 0.02  # width over which training curves are smoothed, as a share of
 INCHES = (4.6, 2.75)  # width and height of a picture
 DOTS_PER_INCH = 200  # resolution of a PNG
 AXIS_TITLES = dict(step="steps", tokens="real tokens", hours="hours")
-MARGINS = dict(left=0.115, right=0.975, bottom=0.17, top=0.97)  # shares of a picture
+# edges of the axes, as shares of the width and height of a picture
+MARGINS = dict(left=0.115, right=0.975, bottom=0.17, top=0.97)
 HEADROOM = 1.05  # upper end of an axis that begins at 0, relative to the highest value
-TITLED_TOP = 0.9  # upper margin of a picture with a title
-MINUTES_BELOW = 2.0  # hours; a chart of runs that are all shorter has an axis in minutes
-NAME_CHARACTERS = 28  # longest name of a run beside its bar or in a legend
-NUM_NAMES = 12  # the most names in a legend
-# range of a logarithmic axis up to which its ticks are not powers of ten
+TITLED_TOP = 0.9  # top edge of the axes in a picture with a title, as in MARGINS
+MINUTES_BELOW = 2.0  # hours; if all runs are shorter, the axis of time is in minutes
+NAME_CHARACTERS = 28  # a run's name beside its bar or in a legend is cut to this length
+NUM_NAMES = 12  # maximum number of names in a legend
+# with more decades than this, a logarithmic axis has ticks at powers of ten, else at round numbers
 MAX_DECADES_WITHOUT_POWERS = 1.5
-STYLE: dict[Any, Any] = {  # matplotlib's own type lists every key that there is
+STYLE: dict[Any, Any] = {  # Any: the type in matplotlib is a list of all its keys
     "font.size": 9.5,
     "axes.edgecolor": GRID,
     "axes.labelcolor": MUTED,
@@ -59,15 +60,15 @@ STYLE: dict[Any, Any] = {  # matplotlib's own type lists every key that there is
     "xtick.color": MUTED,
     "ytick.color": MUTED,
     "svg.fonttype": "none",
-    "text.parse_math": False,  # names of runs may have a $
+    "text.parse_math": False,  # a $ in a run's name begins no formula
     "path.simplify_threshold": 0.3,
 }
 
 
 def new_figure(height: float | None = None) -> tuple[Figure, Axes]:
-    """Return an empty figure and its axes. height: in inches, of a figure that has names beside its
-    axis, and makes room for them; None = a figure with numbers, whose margins are fixed so that
-    charts are aligned.
+    """Return an empty figure and its axes. height: height, in inches, of a figure with names beside
+    its axis, which makes room for them; None = a figure with numbers beside its axis, of fixed
+    height and margins, so that charts are aligned.
     """
     size = (INCHES[0], height or INCHES[1])
     figure = Figure(figsize=size, layout="constrained" if height else None, facecolor="none")
@@ -83,11 +84,11 @@ def new_figure(height: float | None = None) -> tuple[Figure, Axes]:
 
 
 def draw(chart: Chart, runs: Sequence[tuple[int, Run]], axis: str, is_log: bool) -> Figure | None:
-    """Return the figure of a chart; None when no run has a point.
+    """Return the figure of a chart; None when no run has a point to draw.
 
     Args:
       runs: pairs of (index of the run's style, run).
-      axis: "step", "tokens" or "hours".
+      axis: quantity on the horizontal axis: "step", "tokens" or "hours".
       is_log: whether the vertical axis is logarithmic.
     """
     with matplotlib.rc_context(STYLE):
@@ -108,8 +109,8 @@ def draw(chart: Chart, runs: Sequence[tuple[int, Run]], axis: str, is_log: bool)
 
 
 def horizontal_axis(runs: Sequence[tuple[int, Run]], axis: str) -> tuple[str, float]:
-    """Return (title, factor to the unit in the title) of the horizontal axis of runs, as for
-    `draw`.
+    """Return (title of the horizontal axis, number by which the metric `axis` is multiplied to give
+    the unit in the title). runs, axis: as for `draw`.
     """
     tables = [table for _, run in runs for table in (run.train, run.valid)]
     longest = max((finite_values(table[axis]).max(initial=0.0) for table in tables), default=0.0)
@@ -121,8 +122,8 @@ def horizontal_axis(runs: Sequence[tuple[int, Run]], axis: str) -> tuple[str, fl
 def draw_run(
     axes: Axes, chart: Chart, run: Run, index: int, axis: str, factor: float, is_log: bool
 ) -> bool:
-    """Draw the curves of one run; return whether there are any. factor: from the metric `axis` to
-    the unit of the axis.
+    """Draw the curves of one run; return whether there are any. index: index of the run's style.
+    factor: number by which the metric `axis` is multiplied to give the unit of the horizontal axis.
     """
     color, dashes = style_of(index)
 
@@ -154,7 +155,9 @@ def draw_run(
 
 
 def draw_range(axes: Axes, chart: Chart, run: Run, index: int, x: np.ndarray, color: str) -> None:
-    """Shade the area between the lowest and the highest GPU, at x (n,)."""
+    """Shade the area between the lowest and the highest value of a run's GPUs. x: horizontal
+    position of each value, (n,).
+    """
     names = [name for name in run.train if chart.each and re.fullmatch(chart.each, name)]
     if len(names) > 1:
         values = np.stack([run.train[name] for name in names])
@@ -170,7 +173,7 @@ def draw_range(axes: Axes, chart: Chart, run: Run, index: int, x: np.ndarray, co
 
 
 def scale_axis(axes: Axes, chart: Chart, is_log: bool) -> None:
-    """Set ticks and limits of the vertical axis."""
+    """Set scale, ticks and limits of the vertical axis."""
     if is_log:
         axes.set_yscale("log")
         low, high = axes.get_ylim()
@@ -188,8 +191,8 @@ def scale_axis(axes: Axes, chart: Chart, is_log: bool) -> None:
 
 
 def draw_shares(runs: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Return the figure of the activities that took the time of each run, {name: {activity:
-    share}}, with a bar a run.
+    """Return a figure with a bar for each run, divided by the activities that took the run's time.
+    runs: {name: {activity: share of the time}}.
     """
     with matplotlib.rc_context(STYLE):
         figure, axes = new_figure(height=0.75 + 0.33 * len(runs))
@@ -207,9 +210,10 @@ def draw_shares(runs: Mapping[str, Mapping[str, float]]) -> Figure:
 
 
 def draw_trials(groups: Mapping[str, tuple[int, Sequence[float]]]) -> Figure:
-    """Return the figure of one metric of several trials: points, their mean and standard deviation.
+    """Return the figure of one metric: for each group of trials the values, their mean and standard
+    deviation.
 
-    groups: {name: (index of its style, value of each trial)}.
+    groups: {name: (index of the style, value of each trial)}.
     """
     with matplotlib.rc_context(STYLE):
         figure, axes = new_figure(height=0.75 + 0.42 * len(groups))
@@ -235,8 +239,8 @@ def draw_trials(groups: Mapping[str, tuple[int, Sequence[float]]]) -> Figure:
 
 @contextlib.contextmanager
 def any_script() -> Iterator[None]:
-    """Silence warnings of letters that matplotlib's font lacks: the page shows them, a PNG has
-    boxes.
+    """Silence warnings about letters that matplotlib's font lacks: a PNG shows boxes in place of
+    these letters, the page shows the letters.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing")
@@ -249,7 +253,9 @@ def short_name(name: str) -> str:
 
 
 def as_svg(figure: Figure, key: str) -> str:
-    """Return a figure as an SVG element, for inlining. key: makes its ids unique on the page."""
+    """Return a figure as the text of an SVG element for the page. key: text that makes the
+    element's ids unique on the page.
+    """
     buffer = io.StringIO()
     with matplotlib.rc_context(STYLE | {"svg.hashsalt": key}), any_script():
         none = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -279,8 +285,8 @@ def rounded(attribute: str) -> str:
 
 
 def geometry(figure: Figure) -> dict[str, Any]:
-    """Return the position and the limits of the axes in the SVG of a figure, for the read-out of
-    the page.
+    """Return, as a dict, the position and limits of the axes in the SVG of a figure, from which the
+    page's script computes the values under the pointer.
     """
     axes = figure.axes[0]
     width, height = 72 * figure.get_size_inches()
@@ -298,7 +304,7 @@ def geometry(figure: Figure) -> dict[str, Any]:
 
 def write_png(figure: Figure, file: IO[bytes], title: str, names: Mapping[int, str]) -> None:
     """Write a figure as PNG to an open binary file, with a title and, for several runs, a legend
-    beside it. names: {index: name}, of which the legend has at most NUM_NAMES.
+    beside it. names: {index of the style: name of the run}; at most NUM_NAMES of them are shown.
     """
     with matplotlib.rc_context(STYLE), any_script():
         axes = figure.axes[0]
@@ -312,13 +318,15 @@ def write_png(figure: Figure, file: IO[bytes], title: str, names: Mapping[int, s
 
 
 def add_legend(axes: Axes, names: Mapping[int, str]) -> None:
-    """Add the names of runs beside the axes, where they cover no curve. names: {index: name}."""
+    """Add a legend of runs beside the axes, where it covers no curve. names: {index of the style:
+    name of the run}.
+    """
     lines = []
     texts = []
     for index, name in list(names.items())[:NUM_NAMES]:
         color, dashes = style_of(index)
         lines += axes.plot([], [], color=color, linestyle=dashes, linewidth=1.7)
-        texts.append(f" {short_name(name)}")  # matplotlib would leave out one that begins with _
+        texts.append(f" {short_name(name)}")  # a space, as matplotlib hides names that begin with _
     if len(names) > NUM_NAMES:
         lines += axes.plot([], [], alpha=0)
         texts.append(f" … and {len(names) - NUM_NAMES} more")

@@ -1,7 +1,8 @@
-"""Makes the page of a report: one HTML file that needs nothing else.
+"""Makes the page of a report: one HTML file that needs no other files.
 
-All texts of runs are escaped. The page contains each chart once for every axis, and style sheets
-show the chosen one, so the page works without scripts, which only read values out.
+All texts that come from runs are escaped. The page contains each chart once for every horizontal
+axis, and style sheets show only the chosen one, so the page works without scripts. The only script
+shows the values of the curves under the pointer.
 """
 
 import html
@@ -70,8 +71,8 @@ def page(title: str, date: str, content: str, *, axes: Sequence[str], rules: str
     Args:
       title: heading of the page.
       date: text below the title.
-      content: HTML below that.
-      axes: those that have charts.
+      content: HTML below the date.
+      axes: those of AXES for which there are charts.
       rules: style sheet of the content.
     """
     return PAGE.format(
@@ -88,7 +89,9 @@ def page(title: str, date: str, content: str, *, axes: Sequence[str], rules: str
 
 
 def controls(axes: Sequence[str]) -> str:
-    """Return the choices of axis and scale, hidden while there is nothing to choose between."""
+    """Return the HTML of the choices of axis and scale; it is hidden when there is no axis to
+    choose.
+    """
     axis_choices = "".join(choice("x", name, AXIS_NAMES[name], name == axes[0]) for name in axes)
     scale_choices = "".join(choice("y", name, name, name == "linear") for name in SCALES)
     hidden = "" if axes else " hidden"
@@ -108,7 +111,7 @@ def choice(group: str, value: str, label: str, is_chosen: bool) -> str:
 
 
 def axis_rules() -> str:
-    """Return the style sheet that hides the charts of the axes and scales that are not chosen."""
+    """Return the style sheet that hides the charts whose axis or scale is not chosen."""
     rules = [
         f'body:has(#x-{name}:checked) svg[data-axis]:not([data-axis="{name}"])' for name in AXES
     ]
@@ -121,7 +124,9 @@ def axis_rules() -> str:
 
 
 def run_rules(sections: Iterable[Section]) -> str:
-    """Return the style sheet that hides the curves whose name is not ticked."""
+    """Return the style sheet that hides the curves of each run whose box in the legend is not
+    ticked.
+    """
     return "".join(
         f"#{id_of(section)}:has(#{id_of(section)}-{entry.index}:not(:checked)) "
         f".run-{entry.index} "
@@ -132,13 +137,13 @@ def run_rules(sections: Iterable[Section]) -> str:
 
 
 def id_of(section: Section) -> str:
-    """Return the id of a section's element."""
+    """Return the id of a section's HTML element."""
     return f"runs-{section.key}" if section.key else "runs"
 
 
 def section_html(section: Section, plots: Mapping[str, list[str]], trials: Sequence[str]) -> str:
-    """Return a section. plots: {heading: HTML of each figure}. trials: HTML of each figure of
-    results.
+    """Return the HTML of a section. plots: {heading: list with the HTML of each chart}. trials:
+    list with the HTML of each figure of fine-tuning results.
     """
     parts = [f'<section id="{id_of(section)}"><h2>{text(section.title)}</h2>', cards(section)]
     if len(section.entries) > 1:
@@ -162,7 +167,9 @@ def swatch(index: int) -> str:
 
 
 def legend(section: Section) -> str:
-    """Return the names of runs with their colours, each with a box that switches it off."""
+    """Return the HTML of a legend: the names and colours of runs, each with a box that shows or
+    hides the run's curves.
+    """
     entries = "".join(
         f'<label><input type="checkbox" id="{id_of(section)}-{entry.index}" checked '
         'autocomplete="off" '
@@ -190,7 +197,9 @@ def cards(section: Section) -> str:
 
 
 def table(head: Iterable[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return an HTML table; cells are HTML, and the first of a row names it."""
+    """Return an HTML table. head: HTML of each cell of the first row. rows: HTML of each cell of
+    the others, first the row's name.
+    """
     top = "".join(f"<th>{cell}</th>" for cell in head)
     body = "".join(
         f"<tr><th>{first}</th>{''.join(f'<td>{cell}</td>' for cell in rest)}</tr>"
@@ -201,7 +210,9 @@ def table(head: Iterable[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def settings_table(names: Iterable[str], rows: Mapping[str, Sequence[str]]) -> str:
-    """Return a table of settings. names: of the columns. rows: {setting: text of each column}."""
+    """Return an HTML table of settings. names: heading of each column. rows: {setting: text in each
+    column}.
+    """
     return table(["", *map(text, names)], [[text(row), *map(text, rows[row])] for row in rows])
 
 
@@ -225,7 +236,7 @@ def settings_html(section: Section) -> str:
 
 
 def trials_html(section: Section) -> str:
-    """Return a table of the results of fine-tunings; "" when there are none."""
+    """Return an HTML table of the results of a section's fine-tunings; "" when there are none."""
     rows = []
     for metric, by_entry in trial_metrics(section).items():
         for entry, values in by_entry.items():
@@ -239,8 +250,8 @@ def trials_html(section: Section) -> str:
 
 
 def spread_of(values: Sequence[float]) -> list[object]:
-    """Return the cells: trials, mean, standard deviation (of a sample), median, lowest and
-    highest.
+    """Return the cells of a table's row for the values of several trials: number of trials, mean,
+    standard deviation (of a sample), median, lowest and highest value.
     """
     spread = f"{np.std(values, ddof=1):.4f}" if len(values) > 1 else "–"
     numbers = (np.median(values), min(values), max(values))
@@ -248,7 +259,9 @@ def spread_of(values: Sequence[float]) -> list[object]:
 
 
 def figure_html(title: str, unit: str, svgs: Iterable[str], values: str = "") -> str:
-    """Return a figure. svgs: HTML of its forms. values: HTML below them."""
+    """Return the HTML of a figure with its title. svgs: drawings of the same chart by each axis and
+    scale, of which the page shows one. values: HTML below the drawing.
+    """
     unit = f" <small>{text(unit)}</small>" if unit else ""
     below = f'<div class="values">{values}</div>' if values else ""
     caption = f'<figcaption class="title">{text(title)}{unit}</figcaption>'
@@ -256,7 +269,9 @@ def figure_html(title: str, unit: str, svgs: Iterable[str], values: str = "") ->
 
 
 def values_html(section: Section, chart: Chart) -> str:
-    """Return the last values of a chart, and the best of validation."""
+    """Return the HTML of the values below a chart: for each entry of one run, the last value in
+    training, and the last and the best in validation.
+    """
     spans = []
     for entry in section.entries:
         words = [words for run in entry.runs if (words := last_values(run, chart))]
@@ -279,7 +294,9 @@ def last_values(run: Run, chart: Chart) -> str:
 
 
 def shares_figure(svg: str, names: Collection[str]) -> str:
-    """Return the figure of the time of each activity. names: of the activities in it."""
+    """Return the HTML of the figure of the time that each activity took. svg: the drawing. names:
+    names of the activities in it, for the legend.
+    """
     colors = {name: VARIABLES[color] for name, color in ACTIVITIES.items() if name in names}
     keys = "".join(
         f'<span><span class="swatch" style="background:var(--{color})"></span> {name}</span>'

@@ -27,18 +27,22 @@ from bert_gpu.watch.style import slugs
 if typing.TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MARK_BYTES = 2000  # bytes at the beginning of a report's files, which contain the name bert-gpu
+MARK_BYTES = 2000  # each file of a report contains the name bert-gpu before this byte
 
 
 class Report(typing.NamedTuple):
-    """A page, as text, and {name: function that writes that picture to an open binary file}."""
+    """A report in memory: `html`, the text of the page, and `pictures`, {name: function that writes
+    the picture, as PNG, to an open binary file}.
+    """
 
     html: str
     pictures: dict[str, Callable[[IO[bytes]], None]]
 
 
 def import_drawing() -> types.ModuleType:
-    """Import and return the module drawing. Raise UserError when matplotlib is missing."""
+    """Import and return the module `drawing`. Raise UserError when matplotlib, which it needs, is
+    missing.
+    """
     import_extra("matplotlib", "report", "pip install 'bert-gpu[report]'")
     from bert_gpu.watch import drawing
 
@@ -46,7 +50,7 @@ def import_drawing() -> types.ModuleType:
 
 
 def make_report(runs: Sequence[Run]) -> Report:
-    """Return the report on runs, of which there is at least one."""
+    """Return the Report on `runs`, which must not be empty."""
     all_sections = sections.sections_of(runs)
     tables = [table for run in runs for table in (run.train, run.valid)]
     axes = [axis for axis in AXES if any(np.isfinite(table[axis]).any() for table in tables)]
@@ -70,8 +74,9 @@ def make_report(runs: Sequence[Run]) -> Report:
 def draw_results(
     section: sections.Section, pictures: dict[str, Callable[[IO[bytes]], None]]
 ) -> list[str]:
-    """Return the HTML of each figure of the results of fine-tunings, where there are several to
-    compare; add their pictures to those of the report.
+    """Return a list with the HTML of each figure that compares the results of a section's
+    fine-tunings; [] for fewer than two runs. Add the figures to `pictures`, which has the form of
+    Report.pictures.
     """
     drawing = import_drawing()
     figures = []
@@ -90,8 +95,8 @@ def draw_results(
 def draw_section(
     section: sections.Section, axes: Sequence[str], pictures: dict[str, Callable[[IO[bytes]], None]]
 ) -> dict[str, list[str]]:
-    """Return {heading: HTML of each figure} of a section; add its pictures to those of the
-    report.
+    """Return {heading: list with the HTML of each chart} of a section. Add the charts to
+    `pictures`, which has the form of Report.pictures.
     """
     drawing = import_drawing()
     plots: dict[str, list[str]] = {}
@@ -123,7 +128,9 @@ def add_picture(
     title: str,
     names: Mapping[int, str],
 ) -> None:
-    """Add to the pictures of a report the function that writes a figure. names: of the legend."""
+    """Add a function that writes a figure to `pictures`, which has the form of Report.pictures.
+    names: {index of the style: name of the run}, for the figure's legend.
+    """
     name = f"{section.key}-{key}" if section.key else key
     pictures[name] = lambda file: import_drawing().write_png(figure, file, title, names)
 
@@ -131,7 +138,9 @@ def add_picture(
 def draw_forms(
     chart: charts.Chart, section: sections.Section, axes: Sequence[str], drawing: types.ModuleType
 ) -> tuple[list[str], dict[str, "Figure"]]:
-    """Return (SVG of a chart by each axis and scale, {axis: its first figure})."""
+    """Return (list with the SVG of a chart for each axis and scale, {axis: first figure that was
+    drawn for the axis}).
+    """
     opens_with_log = chart.opens_with_log(section.runs)
     values = np.concatenate([chart.values(run) for run in section.runs])
     scales = {"any": opens_with_log}
@@ -157,8 +166,8 @@ def write_report(runs: Sequence[Run], output: str) -> int:
     of pictures.
 
     Raises:
-      UserError: a file that no report has written has the name of the output or of a picture, or
-        the output cannot be written.
+      UserError: the output cannot be written, or it or a picture would replace a file that `report`
+        has not written.
     """
     check_output(output)
     report = make_report(runs)
@@ -178,8 +187,8 @@ def write_report(runs: Sequence[Run], output: str) -> int:
 
 
 def check_output(path: str) -> None:
-    """Raise UserError for an output that cannot be written, or is a file that no report has
-    written.
+    """Raise UserError for an output that cannot be written, or would replace a file that `report`
+    has not written.
     """
     if not path.endswith((".html", ".htm")):
         raise UserError(
@@ -194,7 +203,7 @@ def check_output(path: str) -> None:
 
 
 def check_ours(path: str) -> None:
-    """Raise UserError for a file that no report has written."""
+    """Raise UserError when a path is an existing file that `report` has not written."""
     if exists(path):
         check_regular(path)
         with readable(path), open(path, "rb") as file:

@@ -2,7 +2,7 @@
 
 The lines of metrics.jsonl become two tables, training and validation, in which every step occurs
 once: a run that was killed and resumed, or rolled back, may have written a step a second time, and
-then the later line counts. Tokens are summed from the rates in the lines.
+then the later line counts. The number of tokens is computed from the rates in the lines.
 """
 
 import bisect
@@ -33,8 +33,8 @@ from bert_gpu.runs.progress import RunRecord
 EVAL = "eval_"  # beginning of the names of validation metrics
 WEIGHTS = "weights/"  # beginning of the names of weights in a checkpoint
 DEPTH = 4  # levels of folders that are searched for runs
-NOT_METRICS = ("num_examples", "step")  # keys of eval_results.json
-TRIAL = re.compile(r"trial-\d+")  # folders of finetune/sweep.py
+NOT_METRICS = ("num_examples", "step")  # keys of eval_results.json that are not metrics
+TRIAL = re.compile(r"trial-\d+")  # name of a folder that finetune/sweep.py makes
 HUGE = 1e100  # a larger value counts as not finite, because no chart could be scaled to it
 
 
@@ -43,15 +43,15 @@ class Run:
     """The content of a run's folder.
 
     Attributes:
-      path: of the folder.
-      name: its last part, or more where runs would have the same name.
+      path: path of the folder.
+      name: last part of the path, or more parts where runs would have the same name.
       record: content of run.json.
       train, valid: {name: (n,) float64} of the lines of training and of validation, NaN where a
-        line has no value; both have "step", "hours" and "tokens" (NaN when not known). Names of
-        `valid` have no "eval_".
-      results: {name: number} of eval_results.json.
+        line has no value; both have "step", "hours" and "tokens" (NaN when not known). Names in
+        `valid` are without "eval_".
+      results: {name: number} of the metrics in eval_results.json.
       state: a result of `state_of`.
-      num_parameters: None = not known.
+      num_parameters: number of weights; None = not known.
     """
 
     path: str
@@ -65,12 +65,14 @@ class Run:
 
     @property
     def kind(self) -> str:
-        """Return "pretrain" or "finetune"."""
+        """Return the kind of the run, "pretrain" or "finetune"."""
         return "finetune" if "task_name" in self.record["settings"] else "pretrain"
 
     @functools.cached_property
     def settings(self) -> dict[str, str]:
-        """Return {name: text} of all settings, nested ones as a.b."""
+        """Return {name: text} of all settings of the run; a setting b inside a setting a is named
+        "a.b".
+        """
         free = self.record.get("free") or {}
         plan = {
             name: self.record[name]
@@ -81,7 +83,7 @@ class Run:
         return flat(free | self.record["settings"] | plan) | flat(about)
 
     def last(self, name: str, table: str = "train") -> float | None:
-        """Return the last known value of a metric in a table, None without one."""
+        """Return the last finite value of a metric; None without one. table: "train" or "valid"."""
         values = finite_values(getattr(self, table).get(name, ()))
         return float(values[-1]) if len(values) else None
 
@@ -98,7 +100,9 @@ def finite_values(values: ArrayLike) -> np.ndarray:
 
 
 def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return {"a.b": text} of a dict of dicts; lists as JSON."""
+    """Return {"a.b": text of the value} of a nested dict, {"a": {"b": value}}; a list becomes
+    JSON.
+    """
     texts: dict[str, str] = {}
     for name, value in content.items():
         if isinstance(value, dict):
@@ -117,13 +121,15 @@ def as_text(value: Any) -> str:
 
 
 def as_name(path: str) -> str:
-    """Return a path as one line that can be printed and encoded, whatever bytes it has."""
+    """Return a path as one line of text that can be printed and encoded, whatever bytes the path
+    contains.
+    """
     return printable(path).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def find_runs(paths: Iterable[str]) -> list[str]:
-    """Return the folders of runs: each path is one, or a folder with runs below it. Raise UserError
-    for a path that is neither.
+    """Return the folders of the runs in `paths`: each path is the folder of a run, or a folder with
+    runs below it. Raise UserError for a path that is neither.
     """
     runs = []
     for path in paths:
@@ -146,8 +152,8 @@ def find_runs(paths: Iterable[str]) -> list[str]:
 
 
 def distinct(paths: Iterable[str]) -> list[str]:
-    """Return one path of each folder: of several links to it, the folder itself if it is among
-    them.
+    """Return `paths` with each folder only once: where several paths lead to the same folder, a
+    path that is no link is preferred.
     """
     by_folder: dict[str, str] = {}
     for path in paths:
@@ -158,8 +164,8 @@ def distinct(paths: Iterable[str]) -> list[str]:
 
 
 def read_whole_runs(paths: Sequence[str], warn: Callable[[str], None]) -> list[Run]:
-    """Return the runs in the folders of `find_runs`, without damaged ones below a folder, for which
-    `warn` is called.
+    """Return the runs in `paths`, as `find_runs` finds them, but without damaged ones below a
+    folder: `warn` is called with a text on each of these.
 
     Raises:
       UserError: a path that is itself a run is damaged, or all runs are.
@@ -196,8 +202,9 @@ def find_below(path: str, depth: int = DEPTH) -> list[str]:
 
 
 def names_of(paths: Sequence[str]) -> list[str]:
-    """Return a name for each path: its last parts, as few as distinguish all of them. The name of a
-    trial of a fine-tuning has at least two parts, because the part before names the fine-tuning.
+    """Return a name for each path: its last parts, as few as make all names different. If one is a
+    trial of a fine-tuning, such as trial-1, names have at least two parts, because only the part
+    before names the fine-tuning.
     """
     parts = [as_name(os.path.realpath(path)).split(os.sep) for path in paths]
     names = []
@@ -210,7 +217,7 @@ def names_of(paths: Sequence[str]) -> list[str]:
 
 
 def read_run(path: str, name: str) -> Run:
-    """Return the run of a folder. Raise UserError when a file of it is damaged or cannot be
+    """Return the run in a folder. Raise UserError when one of its files is damaged or cannot be
     read.
     """
     with readable(path):
@@ -234,8 +241,9 @@ def read_run(path: str, name: str) -> Run:
 
 
 def state_of(path: str, record: Mapping[str, Any]) -> str:
-    """Return "finished", "running", "diverged", "stopped", or "on HOST": for a process of another
-    host, it is not known whether it is alive. Raise UserError for a finished run without its log.
+    """Return the state of a run: "finished", "running", "diverged", "stopped", or "on HOST" where
+    the process runs on another host, so that it is not known whether it is alive. Raise UserError
+    for a finished run without its whole log.
     """
     if record.get("exported_step") is not None:
         check_ended(os.path.join(path, METRICS))
@@ -249,7 +257,7 @@ def state_of(path: str, record: Mapping[str, Any]) -> str:
 def check_ended(path: str) -> None:
     """Raise UserError unless a metrics.jsonl exists and ends with a whole line."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
-        file.seek(-1, os.SEEK_END)  # OSError for an empty file
+        file.seek(-1, os.SEEK_END)  # raises OSError for an empty file
         if file.read() == b"\n":
             return
     raise UserError(
@@ -264,9 +272,9 @@ def is_validation(line: Iterable[str]) -> bool:
 
 
 def read_metrics(path: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return (training, validation) of a metrics.jsonl: {name: (n,) float64} each, empty without a
-    file. Raise UserError for a damaged line; a last line without an end is being written, and left
-    out.
+    """Return the tables (training, validation) of a metrics.jsonl: {name: (n,) float64} each, with
+    n = 0 when there is no file. Raise UserError for a damaged line; a last line without a line
+    break is left out, because it is still being written.
     """
     train_lines: list[dict[str, Any]] = []
     valid_lines: list[dict[str, Any]] = []
@@ -279,7 +287,7 @@ def read_metrics(path: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
 
 
 def whole_lines(path: str) -> Iterator[dict[str, Any]]:
-    """Yield the numbers of each line of a metrics.jsonl that has an end."""
+    """Yield {name: number} of each line of a metrics.jsonl that ends with a line break."""
     if not os.path.exists(path):
         return
     check_regular(path)
@@ -292,8 +300,9 @@ def whole_lines(path: str) -> Iterator[dict[str, Any]]:
 def add_line(
     train: list[dict[str, Any]], valid: list[dict[str, Any]], line: dict[str, Any]
 ) -> None:
-    """Add a line to those of its kind, whose steps rise. A line whose step is not above theirs
-    replaces all lines from its step on, because the run returned to an earlier step.
+    """Add a line to `train` or `valid`, depending on its kind, so that the steps in each list rise.
+    A line whose step is not above the last step in its list replaces all lines from its step on,
+    because the run returned to an earlier step.
     """
     own = train
     other = valid
@@ -307,12 +316,14 @@ def add_line(
 
 
 def cut(lines: list[dict[str, Any]], step: int) -> None:
-    """Remove the lines from a step on."""
+    """Remove the lines from the step `step` on, in a list of lines whose steps rise."""
     del lines[bisect.bisect_left(lines, step, key=operator.itemgetter("step")) :]
 
 
 def arrays_of(lines: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Return {name: (n,) float64} of lines of numbers and nulls, NaN where a line has no value."""
+    """Return {name: (n,) float64} for n lines, {name: number or None} each; NaN where a line has no
+    value.
+    """
     names = dict.fromkeys(["step", *(name for line in lines for name in line)])
     return {
         name: np.array([as_float(line.get(name)) for line in lines], np.float64) for name in names
@@ -320,14 +331,14 @@ def arrays_of(lines: list[dict[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def as_float(value: float | None) -> float:
-    """Return a number or None as a float; NaN when it is not known, or so large that it counts as
-    infinite.
+    """Return a number as a float; NaN for None, and for a number so large that it counts as
+    infinite (HUGE).
     """
     return math.nan if value is None or abs(value) > HUGE else float(value)
 
 
 def add_axes(train: dict[str, np.ndarray], valid: dict[str, np.ndarray]) -> None:
-    """Add "hours" and "tokens" to both tables."""
+    """Add the columns "hours" and "tokens" to both tables."""
     for table in (train, valid):
         table["hours"] = table.get("seconds", np.full(len(table["step"]), np.nan)) / 3600
     train["tokens"] = cumulative_tokens(train)
@@ -339,11 +350,13 @@ def add_axes(train: dict[str, np.ndarray], valid: dict[str, np.ndarray]) -> None
 
 
 def cumulative_tokens(train: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the real tokens (without padding) consumed until each line, (n,); NaN when not known.
+    """Return the number of real tokens (without padding) that training has consumed at each line,
+    (n,); NaN when not known.
 
-    Tokens a sequence and sequences a step follow from the rates in a line, which are means over its
-    interval. The first line of a session has no rates: the tokens of the nearest line and the batch
-    of its last step are used.
+    The tokens of a sequence and the sequences of a step follow from the rates in a line, which are
+    means over the steps since the line before. The first line after a start has no rates; the
+    tokens of a sequence are then taken from the nearest line, and the sequences from the line's
+    global batch.
     """
     steps = train["step"]
     batch = train.get("global_batch_size")
@@ -363,7 +376,7 @@ def cumulative_tokens(train: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def read_results(path: str) -> dict[str, float]:
-    """Return {name: number} of an eval_results.json, {} without one."""
+    """Return {name: number} of the metrics in an eval_results.json; {} without the file."""
     if not os.path.exists(path):
         return {}
     content = read_json(path, "the results of a fine-tuning")
@@ -375,8 +388,8 @@ def read_results(path: str) -> dict[str, float]:
 
 
 def count_parameters(path: str) -> int | None:
-    """Return the number of weights of the newest checkpoint or, without one, of model/; None when
-    neither can be read. Only headers are read.
+    """Return the number of weights in a run's newest checkpoint or, without one, in its model/;
+    None when neither can be read. Only the headers of files are read.
     """
     folder = RunFolder(path)
     candidates = [

@@ -1,7 +1,7 @@
 """Makes a table of the runs under a folder: the progress of each, and whether it is still running.
 
-Only run.json and the end of metrics.jsonl are read, so that long runs take no longer. A run that
-cannot be read is a row with the reason.
+Only run.json and the end of metrics.jsonl are read, so that a long run takes no more time than a
+short one. A run that cannot be read has a row too, and a line below the table with the reason.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from bert_gpu.runs.progress import RunRecord
 from bert_gpu.watch.run_data import EVAL, as_name, distinct, find_below, is_validation, state_of
 
 TAIL_BYTES = 1 << 16  # bytes at the end of metrics.jsonl that are read and checked
-MAX_BYTES = 1 << 24  # bytes at its end that are searched for a kind of line that the tail lacks
+MAX_BYTES = 1 << 24  # bytes that are read where TAIL_BYTES hold no training or no validation line
 DAMAGED = "damaged"
 NOT_KNOWN = (  # keys that are None for a damaged run
     *("problem", "step", "num_steps", "loss", "eval_loss", "eval_step"),
@@ -30,8 +30,9 @@ HEADINGS = ("run", "state", "step", "loss", "validation", "tokens/s", "hours", "
 
 
 def find(path: str) -> list[str]:
-    """Return the folders of runs in a folder and the folders below it, none inside another; the
-    folder itself may be one. Raise UserError when there is no such folder.
+    """Return the folders of the runs in a folder: the folder itself if it is a run, else the runs
+    in the folders below it; runs inside other runs are left out. Raise UserError when there is no
+    such folder.
     """
     if not path:
         raise UserError(
@@ -47,9 +48,9 @@ def run_status(path: str, now: float | None = None) -> dict[str, Any]:
     """Return the status of one run as JSON values, None where something is not known.
 
     Keys: path, kind ("pretrain" or "finetune"), state (a result of run_data.state_of, or
-    "damaged"), problem (of a damaged run), step, num_steps, loss, eval_loss, eval_step,
-    tokens_per_second, hours, remaining_seconds (of a running one), silent_seconds (since the last
-    write). now: time.time().
+    "damaged"), problem (text, for a damaged run), step, num_steps, loss, eval_loss, eval_step,
+    tokens_per_second, hours, remaining_seconds (for a running run), silent_seconds (since the last
+    write). now: seconds since 1970, as time.time() returns; None = the present.
     """
     run: dict[str, Any] = dict(path=path, kind=None, state=DAMAGED) | dict.fromkeys(NOT_KNOWN)
     run["silent_seconds"] = silence(path, time.time() if now is None else now)
@@ -93,9 +94,9 @@ def silence(path: str, now: float) -> float | None:
 
 
 def last_lines(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return (last line of training, last line of validation) of a metrics.jsonl, {} each where
-    there is none in its last MAX_BYTES. Raise UserError when one of its last lines is damaged; a
-    line without an end is being written.
+    """Return (last line of training, last line of validation) of a metrics.jsonl, {name: number}
+    each; {} where its last MAX_BYTES have no such line. Raise UserError when one of the last lines
+    is damaged. A last line without a line break is skipped, because it is still being written.
     """
     if not os.path.exists(path):
         return {}, {}
@@ -106,7 +107,7 @@ def last_lines(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
         lines[is_validation(line)] = line
     if not all(lines.values()) and os.path.getsize(path) > TAIL_BYTES:
         for text in reversed(tail(path, MAX_BYTES)):
-            # parses only lines of the kind that is lacking
+            # only a line of the kind, training or validation, that is still lacking is parsed
             if not lines[kind := f'"{EVAL}' in text]:
                 lines[kind] = parse_line(text, f"{path}, line {shortened(text.strip())!r}")
             if all(lines.values()):
@@ -118,7 +119,7 @@ def last_lines(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def tail(path: str, num_bytes: int) -> list[str]:
-    """Return the whole lines among the last bytes of a file, as texts."""
+    """Return, as texts, the whole lines among the last num_bytes of a file."""
     with open(path, "rb") as file:
         start = max(0, os.fstat(file.fileno()).st_size - num_bytes)
         file.seek(start)
@@ -127,7 +128,9 @@ def tail(path: str, num_bytes: int) -> list[str]:
 
 
 def table(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the lines of a table of `run_status`'s results, with aligned columns."""
+    """Return the lines of a text table with aligned columns. runs: results of `run_status`, one for
+    each row.
+    """
     rows = [HEADINGS, *(cells(run) for run in runs)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     lines = [
@@ -142,7 +145,7 @@ def table(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def cells(run: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the texts of a row of the table."""
+    """Return the texts of the cells of a run's row. run: a result of `run_status`."""
 
     def cell(name: str, form: Callable[[Any], str]) -> str:
         return "" if run[name] is None else form(run[name])

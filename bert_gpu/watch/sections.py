@@ -1,7 +1,8 @@
-"""Facts of a report on several runs: sections, trials that belong together, differences, summaries.
+"""Collects the facts for a report on several runs: its sections, the runs that are trials of one
+fine-tuning, differences between runs, and summaries.
 
 Pretraining and each task of fine-tuning have sections of their own, because their metrics are not
-comparable. Fine-tunings that differ in nothing but the seed are trials, and one entry.
+comparable. Fine-tunings that differ in nothing but the seed are trials, and form one entry.
 """
 
 import dataclasses
@@ -14,12 +15,14 @@ from bert_gpu.watch.run_data import Run
 from bert_gpu.watch.style import ACTIVITIES, short_number, slug
 
 TRIAL_SETTINGS = ("seed", "output_dir", "init_checkpoint")  # settings in which trials may differ
-NOT_COMPARED = ("output_dir", "training_data.made.tokenizer")  # left out of the differences
+NOT_COMPARED = ("output_dir", "training_data.made.tokenizer")  # omitted from `differences`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entry:
-    """A name in the legend: a run, or several trials. index: of its style."""
+    """A name in the legend of a section, for one run or for several trials. index: number that
+    gives its colour and dashes (style_of).
+    """
 
     index: int
     name: str
@@ -31,8 +34,8 @@ class Section:
     """Runs whose metrics are comparable.
 
     Attributes:
-      key: distinguishes the section, also in an HTML id; "" = pretraining.
-      title: its heading.
+      key: text that distinguishes the section in HTML ids and names of pictures; "" = pretraining.
+      title: heading of the section.
     """
 
     key: str
@@ -45,12 +48,14 @@ class Section:
 
     @property
     def styled_runs(self) -> list[tuple[int, Run]]:
-        """Return pairs of (index of its style, run)."""
+        """Return a pair (index of the style, run) for each run of the section."""
         return [(entry.index, run) for entry in self.entries for run in entry.runs]
 
 
 def sections_of(runs: Sequence[Run]) -> list[Section]:
-    """Return the sections that have runs: pretraining, then each task."""
+    """Return the sections for `runs`: pretraining, if any run is one, then each task of
+    fine-tuning.
+    """
     pretraining = [[run] for run in runs if run.kind == "pretrain"]
     sections = [make_section("", "Pretraining", pretraining)] if pretraining else []
     tasks: dict[str, list[Run]] = {}
@@ -73,11 +78,11 @@ def make_section(key: str, title: str, groups: Sequence[Sequence[Run]]) -> Secti
 
 
 def trials_of(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return groups of fine-tunings, those that are trials together.
+    """Return fine-tunings in groups: each group has the trials of one fine-tuning, or a single run.
 
-    The hash of the model that a run starts from covers its fresh head, which depends on the seed,
-    so it cannot distinguish models; the folders' names must be equal except for a last number as
-    well.
+    Trials have the same settings except TRIAL_SETTINGS, and names that are equal except for a
+    number at the end. The setting init_checkpoint, a hash of the model that a run starts from,
+    cannot tell models apart: the hash covers the new head, whose values depend on the seed.
     """
     groups: dict[tuple[str, frozenset[tuple[str, str]]], list[Run]] = {}
     for run in runs:
@@ -98,7 +103,7 @@ def trials_of(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 def stem(name: str) -> str:
-    """Return a name without the number at its end."""
+    """Return the name of a run without its number as a trial: "a" for "a-2" and "a/trial-2"."""
     start = name.rstrip("0123456789").rstrip("-_. /")
     return start.removesuffix("/trial") or name
 
@@ -108,8 +113,8 @@ def is_provenance(name: str) -> bool:
 
 
 def group_names(groups: Sequence[Sequence[Run]]) -> list[str]:
-    """Return a name for each list of runs: that of a single run, or the common part of the names of
-    trials.
+    """Return a name for each group of runs: the name of a single run, or the common part of the
+    names of trials; where two names would be equal, each is the list of its runs' names.
     """
     names = [group[0].name if len(group) == 1 else stem(group[0].name) for group in groups]
     if len(set(names)) == len(names):
@@ -118,8 +123,9 @@ def group_names(groups: Sequence[Sequence[Run]]) -> list[str]:
 
 
 def differences(section: Section) -> dict[str, list[str]]:
-    """Return {setting: its text in each entry} of the settings that differ between entries; ""
-    where an entry lacks one. The text of trials has the values of all.
+    """Return {setting: list of its text in each entry} of the settings that differ between the
+    entries of a section. The text is "" where an entry lacks the setting, and lists all values for
+    trials.
     """
     names = dict.fromkeys(name for run in section.runs for name in run.settings)
     rows = {
@@ -134,7 +140,7 @@ def differences(section: Section) -> dict[str, list[str]]:
 
 
 def summary(run: Run) -> dict[str, str]:
-    """Return {term: text} of a run."""
+    """Return {term: text} of the facts on a run, for its card on the page."""
     plan = run.record
     settings = plan["settings"]
     facts: dict[str, str | None] = {"model": describe_model(run)}
@@ -172,8 +178,8 @@ def summary(run: Run) -> dict[str, str]:
 
 
 def summary_of_entry(entry: Entry) -> dict[str, str]:
-    """Return {term: text} of a run, or of trials, without the facts that hold for one trial
-    alone.
+    """Return {term: text} of the facts on an entry, for its card on the page. For trials, facts
+    that hold for one trial only are left out, and results are means.
     """
     facts = summary(entry.runs[0])
     if len(entry.runs) > 1:
@@ -189,7 +195,9 @@ def summary_of_entry(entry: Entry) -> dict[str, str]:
 
 
 def state_of_entry(entry: Entry) -> str:
-    """Return the state of a run; for trials, that of one that is not finished, if any."""
+    """Return the state of an entry: "finished" if all of its runs are, else the state of the first
+    run that is not.
+    """
     states = [run.state for run in entry.runs]
     return next((state for state in states if state != "finished"), "finished")
 
@@ -242,9 +250,7 @@ def best_validation(run: Run) -> str | None:
 
 
 def time_shares(run: Run) -> dict[str, float]:
-    """Return {activity: share of the time of a run's lines}, {} for runs that have not logged
-    it.
-    """
+    """Return {activity: share of a run's time}; {} for a run that has not logged the shares."""
     names = [name for name in ACTIVITIES if f"time_{name}" in run.train]
     if not names or "seconds" not in run.train:
         return {}
@@ -258,7 +264,9 @@ def time_shares(run: Run) -> dict[str, float]:
 
 
 def trial_metrics(section: Section) -> dict[str, dict[Entry, list[float]]]:
-    """Return {metric: {entry: value of each trial that has it}} of the results of fine-tunings."""
+    """Return {metric: {entry: value of each of its runs that has the metric}} of the results of a
+    section's fine-tunings.
+    """
     names = dict.fromkeys(name for run in section.runs for name in run.results)
     return {
         name: {
