@@ -1,1 +1,3 @@
-"""The GPUs of this machine, the workers of several, signals, and the launcher of workers."""
+"""The GPUs of this machine, the workers that train together on one or several machines, and the
+launcher of workers.
+"""

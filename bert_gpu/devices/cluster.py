@@ -1,8 +1,8 @@
 """Finds the processes that train together: a Cluster from TF_CONFIG or from Slurm's variables, None
 where this process trains alone.
 
-Every worker gets the same list of addresses and its own index in it. This does not need TensorFlow,
-except that its functions parse Slurm's lists of nodes.
+Every worker gets the same list of addresses and its own index in it. TensorFlow is needed only to
+parse Slurm's lists of nodes.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from bert_gpu.base.errors import UserError
 
 # The jobs of TF_CONFIG whose tasks train; where there is a chief, it is worker 0.
 TRAINING_JOBS = ("chief", "worker")
-SECONDS_TO_ANSWER = 2.0  # for a connection to a worker's port
+SECONDS_TO_ANSWER = 2.0  # time limit of a connection to a worker's port
 SLURM_FIRST_PORT = 15000
 SLURM_PORTS = 10000
 
@@ -25,8 +25,8 @@ SLURM_PORTS = 10000
 class Cluster:
     """The workers of a job.
 
-    addresses: "host:port" of each worker. index: that of this process among them. variable: the
-    environment variable that names the workers.
+    addresses: "host:port" of each worker. index: index of this process among the workers. variable:
+    the environment variable that names the workers.
     """
 
     addresses: tuple[str, ...]
@@ -44,13 +44,15 @@ class Cluster:
         return range(first, last)
 
     def part_of(self, path: str) -> str:
-        """Return the name of this worker's part of a file: NAME-00000-of-00002.npy of NAME.npy."""
+        """Return the name of this worker's part of a file, such as NAME-00000-of-00002.npy for
+        NAME.npy.
+        """
         stem, ending = os.path.splitext(path)
         return f"{stem}-{self.index:05d}-of-{len(self):05d}{ending}"
 
     def first_unreachable(self) -> tuple[int, str] | None:
         """Return (index, reason) of the first other worker to whose address no connection can be
-        made, None when all can be reached.
+        made, None when all workers can be reached.
         """
         for index, address in enumerate(self.addresses):
             host, _, port = address.rpartition(":")
@@ -66,8 +68,9 @@ class Cluster:
 
 
 def find_cluster(environ: Mapping[str, str] = os.environ) -> Cluster | None:
-    """Return the Cluster that this process belongs to, None when it is the only worker. TF_CONFIG
-    wins over Slurm. Raises UserError when the variables name no cluster that can train.
+    """Return the Cluster to which this process belongs, None when it is the only worker. TF_CONFIG
+    takes precedence over Slurm's variables. Raises UserError when the variables describe a cluster
+    that cannot train.
     """
     if environ.get("TF_CONFIG"):
         cluster = from_tf_config(environ["TF_CONFIG"])
@@ -79,7 +82,9 @@ def find_cluster(environ: Mapping[str, str] = os.environ) -> Cluster | None:
 
 
 def from_tf_config(text: str) -> Cluster | None:
-    """Return the Cluster of TF_CONFIG's value, None when it names neither workers nor a task."""
+    """Return the Cluster that TF_CONFIG's value `text` describes, None when this process is to
+    train alone. Raises UserError when the value is not valid.
+    """
 
     def problem(description: str) -> UserError:
         return UserError(
@@ -90,7 +95,7 @@ def from_tf_config(text: str) -> Cluster | None:
     try:
         content = json.loads(text)
         jobs = content.get("cluster", {})
-        jobs = {job: addresses[:] for job, addresses in jobs.items()}  # raises for JSON objects
+        jobs = {job: addresses[:] for job, addresses in jobs.items()}  # [:] raises for JSON objects
         task = content.get("task", {})
         kind = task.get("type")
         index = task.get("index", 0)
@@ -140,8 +145,9 @@ def from_slurm(environ: Mapping[str, str]) -> Cluster:
     """Return the Cluster of the tasks of a Slurm step, in Slurm's order.
 
     TensorFlow's SlurmClusterResolver does not serve here, because it sorts the hosts by name: Slurm
-    counts node9 before node10, and a worker must listen where the others look for it. Ports follow
-    from the number of the job, so that two jobs on a node do not share them.
+    counts node9 before node10, and a worker must listen at the address at which the others look for
+    it. Ports are computed from the number of the job, so that two jobs on a node use different
+    ones.
     """
     from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver as slurm
 

@@ -1,4 +1,6 @@
-"""The settings of a run's devices and of launch, and the choice of GPUs by them."""
+"""Settings of a run's devices and of the launcher of workers, and the choice of GPUs that follows
+from them.
+"""
 
 import dataclasses
 
@@ -8,7 +10,7 @@ from bert_gpu.base.settings import Settings, setting
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceConfig(Settings):
-    """The devices of a run."""
+    """Settings of the devices of a run."""
 
     num_gpus: int | None = setting(
         None,
@@ -72,9 +74,9 @@ class DeviceConfig(Settings):
 
 def choose_gpus(config: DeviceConfig, num_present: int, finder: str = "TensorFlow") -> list[int]:
     """Return the indices of the GPUs that the config selects, [] for the CPU. Raises UserError when
-    there are fewer.
+    it asks for GPUs that do not exist or contradicts itself.
 
-    finder: the library that counted the GPUs, for the error message.
+    num_present: GPUs of this machine. finder: the library that counted them, for the error message.
     """
     count_text = f"{finder} found {num_present or 'none'} here"
     if config.gpus is not None:
@@ -109,7 +111,7 @@ def choose_gpus(config: DeviceConfig, num_present: int, finder: str = "TensorFlo
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaunchConfig(Settings):
-    """The workers, and their restarts after one of them has died."""
+    """Settings of the launcher: the number of workers, and of restarts after a worker has died."""
 
     num_workers: int = setting(
         2,

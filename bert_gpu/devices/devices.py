@@ -1,7 +1,7 @@
 """Chooses a run's devices, precision and compilation, once, before TensorFlow starts.
 
 A MirroredStrategy has the replicas of one machine, a MultiWorkerMirroredStrategy those of several
-machines, with the same number on each.
+machines, with the same number of replicas on each machine.
 """
 
 import dataclasses
@@ -18,9 +18,11 @@ from bert_gpu.devices.config import DeviceConfig, choose_gpus
 from bert_gpu.devices.nvml import gpu_bytes, visible_gpus
 from bert_gpu.devices.workers import ALONE, Alone, Workers, current_workers, join
 
-# TensorFlow's implementations for values of --all_reduce; it chooses itself for the others.
+# {value of --all_reduce: TensorFlow's name of the implementation}; for other values TensorFlow
+# chooses.
 CODES = dict(nccl="NCCL", ring="RING")
-# A process keeps the devices with which TensorFlow has started.
+# The advice when a process asks for other devices than those with which TensorFlow has started,
+# which cannot change any more.
 SAME_DEVICES = "ask for the devices of the first call, or start the process anew"
 DTYPES = {"float32": tf.float32, "bfloat16": tf.bfloat16, "float16": tf.float16}
 
@@ -56,20 +58,21 @@ class Devices:
 
     @property
     def unit(self) -> str:
-        """The word for a replica in messages."""
+        """The word for a replica in messages, "GPU" or "replica"."""
         return "GPU" if self.kind == "GPU" else "replica"
 
 
 def set_up(config: DeviceConfig) -> Devices:
-    """Choose the devices and configure TensorFlow for them. Raises UserError when they are not
-    available, or not the same on all workers that this process has joined.
+    """Choose the devices of a run, configure TensorFlow for them and return them. Raises UserError
+    when the devices are not available, or not the same on all workers that this process has joined.
     """
     present = tf.config.list_physical_devices("GPU")
     gpus = [present[index] for index in choose_gpus(config, len(present))]
     kind = "GPU" if gpus else "CPU"
     physical = gpus or tf.config.list_physical_devices("CPU")[:1]
     try:
-        # also for the CPU: TensorFlow would otherwise allocate the GPUs' memory
+        # called without GPUs, too: TensorFlow would otherwise allocate the memory of all GPUs of
+        # the machine
         tf.config.set_visible_devices(gpus, "GPU")
         if config.virtual_replicas == 1:
             for gpu in gpus:
@@ -143,8 +146,8 @@ def set_up(config: DeviceConfig) -> Devices:
 
 
 def join_workers(config: DeviceConfig) -> Workers | Alone:
-    """Connect this process to the other workers of its job and return the Workers; ALONE where
-    there are none. Call it before anything that needs TensorFlow.
+    """Connect this process to the other workers of its job and return the Workers; ALONE when there
+    are no others. Call it before anything that needs TensorFlow.
     """
     workers = join(config.worker_timeout)
     if workers is not ALONE:
@@ -171,7 +174,7 @@ def strategy_of_workers(
         rpc_layer="grpc",
     )
     try:
-        with stderr_discarded():  # the server prints its address
+        with stderr_discarded():  # TensorFlow's server prints its address
             workers.strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, communication)
     except tf.errors.OpError as error:  # an error of the strategy's server
         address = workers.cluster.addresses[workers.index]
@@ -185,10 +188,10 @@ def strategy_of_workers(
 
 
 def make_strategy(names: Sequence[str], all_reduce: str) -> tf.distribute.MirroredStrategy:
-    """Return a MirroredStrategy over the named devices. Each gets its own collective keys, so that
-    several runs in one process do not clash.
+    """Return a MirroredStrategy over the named devices. Each strategy gets its own keys of
+    collectives, so that several runs in one process do not clash.
     """
-    # the number from which a new strategy counts its keys
+    # the number from which the next strategy counts its keys of collectives
     tf.distribute.MirroredStrategy._collective_key_base += 1000
     cross_device_ops = (
         tf.distribute.HierarchicalCopyAllReduce() if all_reduce == "hierarchical" else None
@@ -245,7 +248,8 @@ def split_device(
 ) -> None:
     """Split a physical device into `count` logical devices, unless it is split already.
 
-    memory_limit: megabytes of a GPU that they share equally; None = 90 % of its memory.
+    memory_limit: megabytes that the logical devices of a GPU share equally; None = 90 % of its
+    memory.
     """
     # Each logical GPU needs a limit; 90 % leaves room for the CUDA context.
     limit = None
@@ -281,22 +285,23 @@ def index_of(gpu: tf.config.PhysicalDevice) -> int:
 
 def gpu_megabytes(gpu: tf.config.PhysicalDevice) -> float | None:
     """Return the memory of a physical GPU (MB of 2^20 bytes), None when NVML cannot read it.
-    TensorFlow has no function for it.
+    TensorFlow has no function that returns it.
     """
     size = gpu_bytes(visible_gpus([index_of(gpu)]), None)
     return size and size / 2**20
 
 
 def best_precision(gpus: Sequence[tf.config.PhysicalDevice]) -> str:
-    """Return bfloat16 from compute capability 8.0 (Ampere), float16 from 7.0 (Volta, with matrix
-    units), float32 otherwise and on CPUs.
+    """Return the precision for --precision=auto: bfloat16 if all GPUs have compute capability 8.0
+    (Ampere) or more, float16 if they have 7.0 (Volta, with matrix units) or more, float32 for older
+    GPUs and on CPUs.
     """
     capability = lowest_capability(gpus)
     return "bfloat16" if capability >= (8, 0) else "float16" if capability >= (7, 0) else "float32"
 
 
 def lowest_capability(gpus: Sequence[tf.config.PhysicalDevice]) -> tuple[int, int]:
-    """Return the compute capability of the oldest of the physical GPUs, (0, 0) without one."""
+    """Return the compute capability of the oldest of the physical GPUs, (0, 0) without GPUs."""
     details = map(tf.config.experimental.get_device_details, gpus)
     return min((gpu.get("compute_capability", (0, 0)) for gpu in details), default=(0, 0))
 

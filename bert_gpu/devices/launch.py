@@ -1,9 +1,9 @@
 """Starts the workers of one job as processes of this machine, stops them together, and starts them
 again when one of them dies.
 
-Each gets a TF_CONFIG with free ports of this machine and its share of the GPUs. Worker 0 has this
-process's streams, the others write to logs. None outlives this process: when it dies, Linux sends
-them SIGTERM, after which they save and stop.
+Each worker gets a TF_CONFIG with free ports of this machine, and its share of the GPUs. Worker 0
+uses the standard streams of this process, the other workers write to logs. No worker outlives this
+process: when this process dies, Linux sends the workers SIGTERM, after which they save and stop.
 """
 
 import contextlib
@@ -25,20 +25,20 @@ from bert_gpu.base.signals import collect_signals
 from bert_gpu.devices.config import LaunchConfig
 
 LOST = 4  # exit code of a worker that has lost another one
-# Exit codes of bad input, of a training that gave up, and of one that was stopped by a signal: they
-# are no reason to start again.
+# Exit codes after which workers are not started again: of bad input, of a training that gave up,
+# and of one that was stopped by a signal.
 FINAL = (2, 3, 128 + signal.SIGINT, 128 + signal.SIGTERM)
-SECONDS_TO_NOTICE = 20.0  # for the others to end by themselves after one has ended badly
-SECONDS_TO_STOP = 30.0  # for them to end after SIGTERM
+SECONDS_TO_NOTICE = 20.0  # for the others to end after one has ended badly
+SECONDS_TO_STOP = 30.0  # for workers to end after SIGTERM
 SECONDS_BETWEEN_LOOKS = 0.1
 PR_SET_PDEATHSIG = 1  # an option of prctl(2)
 
 
 class Ended(typing.NamedTuple):
-    """The end of an attempt.
+    """The end of an attempt, in which all workers were started once.
 
     codes: exit codes of the workers; -N for the end by signal N, as in subprocess. cause: index of
-    the worker that ended badly first, None when none did.
+    the worker whose bad end made the others end (`cause_of`), None when all ended well.
     """
 
     codes: tuple[int, ...]
@@ -46,7 +46,7 @@ class Ended(typing.NamedTuple):
 
 
 def free_addresses(number: int) -> list[str]:
-    """Return addresses "127.0.0.1:port" of as many free ports."""
+    """Return `number` addresses "127.0.0.1:port" with different free ports."""
     sockets = [socket.socket() for _ in range(number)]
     try:
         for one in sockets:
@@ -63,7 +63,7 @@ def divide_gpus(
     """Return the value of CUDA_VISIBLE_DEVICES for each worker, None to leave the variable alone.
     Raises UserError when there are fewer GPUs than workers.
 
-    num_gpus: the number that CUDA finds.
+    num_gpus: the number of GPUs that CUDA finds.
     """
     if num_gpus == 0:
         return [None] * num_workers
@@ -83,7 +83,9 @@ def divide_gpus(
 def environments(
     num_workers: int, num_gpus: int, environ: Mapping[str, str] = os.environ
 ) -> list[dict[str, str]]:
-    """Return the environment of each worker."""
+    """Return the environment variables of each worker: `environ` with the worker's TF_CONFIG and
+    CUDA_VISIBLE_DEVICES.
+    """
     addresses = free_addresses(num_workers)
     environs = []
     for index, names in enumerate(divide_gpus(num_gpus, num_workers, environ)):
@@ -100,9 +102,9 @@ def log_of(log_dir: str, index: int) -> str:
 def start(
     command: Sequence[str], environs: Sequence[Mapping[str, str]], log_dir: str
 ) -> list[subprocess.Popen]:
-    """Start a command once for each environment, and return the processes. They are in sessions of
-    their own, so that Ctrl-C reaches them once, through this process. Raises OSError, before any
-    has started, when a log cannot be written.
+    """Start a command once for each environment, and return the processes. Each process has a
+    session of its own, so that Ctrl-C reaches it only once, through this process. Raises OSError,
+    before any process has started, when a log cannot be written.
     """
     os.makedirs(log_dir, exist_ok=True)
     with contextlib.ExitStack() as stack:
@@ -125,10 +127,10 @@ def start(
 
 
 def stop_with_parent(prctl: Callable[[int, int], int], parent: int) -> None:
-    """Make the kernel send SIGTERM to this new process when its parent ends, even by SIGKILL. It
-    runs between fork and exec, so it makes system calls only.
+    """Make the kernel send SIGTERM to this new process when its parent ends, even by SIGKILL. The
+    function runs between fork and exec, so it makes system calls only.
 
-    parent: process id.
+    parent: the parent's process id.
     """
     prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # the parent ended before the call
@@ -141,11 +143,12 @@ def wait(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Ended:
-    """Wait until all processes have ended. When one ends badly, the others have SECONDS_TO_NOTICE
-    to end by themselves; then they get SIGTERM, and after SECONDS_TO_STOP more SIGKILL.
+    """Wait until all processes have ended, and return the Ended. When one ends badly, the others
+    have SECONDS_TO_NOTICE to end by themselves; then they get SIGTERM, and SIGKILL after another
+    SECONDS_TO_STOP.
 
-    signals: a list that grows; each signal is sent to all processes, SIGHUP as SIGTERM, because
-    they need no terminal to save.
+    signals: the list to which this process adds each signal that it catches; each is passed on to
+    all processes, SIGHUP as SIGTERM, because they can save without a terminal.
     """
     num_passed = 0
     cause: int | None = None
@@ -171,8 +174,8 @@ def wait(
 
 
 def cause_of(codes: Sequence[int], first: int | None) -> int | None:
-    """Return the index of the worker whose end made the others end: the first one, unless it ended
-    because it had lost another.
+    """Return the index of the worker whose bad end made the others end: `first`, the first to end
+    badly, unless it ended because it had lost another worker. codes: exit codes of all workers.
     """
     if first is None or codes[first] != LOST:
         return first
@@ -232,7 +235,9 @@ def run(  # type: ignore[return]  # the last attempt returns
 
 
 def describe(index: int, code: int, log_dir: str) -> str:
-    """Return a line about the end of a worker, with the last line of its log."""
+    """Return a line of text about how a worker ended, with the last line of its log. code: its exit
+    code, or -N for signal N.
+    """
     end = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
     if index == 0:
         return f"worker 0 {end}"
@@ -242,7 +247,7 @@ def describe(index: int, code: int, log_dir: str) -> str:
 
 
 def last_line(path: str) -> str:
-    """Return the last line of a file that is not empty, "" without one."""
+    """Return the last line with any text in a file; "" when there is none."""
     with open(path, encoding="utf-8", errors="replace") as file:
         lines = [line.strip() for line in file]
     return next((line for line in reversed(lines) if line), "")

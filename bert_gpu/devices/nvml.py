@@ -23,7 +23,9 @@ def session() -> Iterator[None]:
 
 
 def handle_of(gpu: int | str) -> Any:
-    """Return NVML's handle of one of the `visible_gpus`, inside a session."""
+    """Return NVML's handle of a GPU, an index or UUID from `visible_gpus`. Call it inside a
+    `session`.
+    """
     if isinstance(gpu, int):
         return pynvml.nvmlDeviceGetHandleByIndex(gpu)
     return pynvml.nvmlDeviceGetHandleByUUID(gpu)
@@ -36,7 +38,8 @@ def visible_gpus(
     CUDA_VISIBLE_DEVICES has UUIDs.
 
     NVML orders GPUs by PCI bus. CUDA does so too for equal GPUs or with
-    CUDA_DEVICE_ORDER=PCI_BUS_ID; otherwise the fastest comes first.
+    CUDA_DEVICE_ORDER=PCI_BUS_ID; otherwise CUDA puts the fastest first, and the indices may name
+    other GPUs.
     """
     if environ.get("CUDA_VISIBLE_DEVICES") is None:
         return list(indices)
@@ -67,7 +70,9 @@ CGROUP_LIMITS = (
 
 
 def machine_bytes() -> int:
-    """Return the bytes of memory and swap that this process may use."""
+    """Return the bytes of memory and swap that this process may use: those of the machine, or the
+    limit of the process's cgroup if that is lower.
+    """
     total = psutil.virtual_memory().total + psutil.swap_memory().total
     for path in CGROUP_LIMITS:
         with contextlib.suppress(OSError, ValueError), open(path) as file:
@@ -76,7 +81,7 @@ def machine_bytes() -> int:
 
 
 def gpu_bytes(gpus: Iterable[int | str], limit: int | None) -> int | None:
-    """Return the bytes of memory of the smallest of the GPUs, None when NVML cannot read it.
+    """Return the bytes of memory of the smallest of the GPUs, None when they are not known.
 
     gpus: from `visible_gpus`. limit: megabytes that may be used; None = all.
     """

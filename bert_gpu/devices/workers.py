@@ -2,10 +2,11 @@
 detect that one of them is gone.
 
 Gradients go through the strategy's all-reduce, all other values through this module. All workers
-run the same program in lockstep, and what only one of them has (its clock, its signals, the run's
-folder) is broadcast at fixed points of the program: `from_chief` (worker 0 calls a function, all
-get the result), `gather` and `SharedClock.sync`. These are small collectives on the CPUs, with keys
-of their own. ALONE has the same methods for a single process, at no cost.
+run the same program in lockstep, and values that only one of them has (its clock, its signals, the
+run's folder) are broadcast at fixed points of the program: `from_chief` (worker 0 calls a function,
+all get the result), `gather` and `SharedClock.sync`. These methods are small collectives on the
+CPUs, with keys of their own. ALONE is an object with the same methods for a single process, at no
+cost.
 """
 
 import contextlib
@@ -29,44 +30,46 @@ from bert_gpu.devices.cluster import Cluster, find_cluster
 
 T = TypeVar("T")
 WORKER_LOST = 4  # exit code
-GROUP_KEY = 1 << 20  # group of our collectives; the strategy counts its own from 1
+GROUP_KEY = 1 << 20  # group key of our collectives; the strategy counts its own from 1
 PIECE_BYTES = 64 << 20  # largest part of an array that is sent at once
 SECONDS_BETWEEN_LOOKS = 10
 NUM_LOOKS = 3
-# Errors of a collective when another worker is gone, or does not come in time.
+# Errors that a collective raises when another worker is gone or does not come in time.
 GONE = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError)
 
 
 class WorkerLost(TrainingStopped):
-    """Another worker is gone or hangs, so that this one ends."""
+    """The error by which this worker ends because another worker is gone or hangs."""
 
     exit_code = WORKER_LOST
     ends_at_once = True
 
 
 class Alone:
-    """The only worker of a run: the methods of Workers without other workers."""
+    """A process that trains without other workers, with the methods of Workers. The docstrings of
+    these methods describe both classes.
+    """
 
     index = 0
     count = 1
     is_chief = True
 
     def from_chief(self, act: Callable[..., T], *arguments: Any) -> T:
-        """Return act(*arguments) of worker 0 on all workers. An error of SHARED_ERRORS in it is
-        raised on all of them, too.
+        """Call act(*arguments) on worker 0 only, and return its result on all workers. If it raises
+        one of SHARED_ERRORS, all workers raise that error.
         """
         return act(*arguments)
 
     arrays_from_chief = from_chief
 
     def on_chief(self, act: Callable[[], T]) -> T | None:
-        """Return act() on worker 0, None on the others. An error of SHARED_ERRORS in it is raised
-        on all of them.
+        """Call act() on worker 0 only, and return its result there, None on the others. If it
+        raises one of SHARED_ERRORS, all workers raise that error.
         """
         return act()
 
     def gather(self, value: T) -> list[T]:
-        """Return the values of all workers, in their order."""
+        """Return the `value` that each worker has passed, in the order of the workers."""
         return [value]
 
     def clock(self, watch: Any, caught: list[int]) -> "LocalClock":
@@ -79,11 +82,13 @@ class Alone:
         return console
 
     def check_alike(self, facts: Mapping[str, object]) -> None:
-        """Raise UserError on all workers when the facts {name: value} of one of them differ."""
+        """Raise UserError on all workers when a worker's `facts`, {name: value}, differ from those
+        of worker 0.
+        """
 
     def barrier_at_exit(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context that all workers leave together. An error of a collective in it becomes
-        WorkerLost.
+        """Return a context that all workers leave together. An error of a collective inside the
+        context becomes WorkerLost.
         """
         return contextlib.nullcontext()
 
@@ -91,10 +96,11 @@ class Alone:
 
 
 class LocalClock:
-    """The seconds of a run until now, and the signals caught: a loop decides by both.
+    """The seconds that a run has taken until now, and the signals that it has caught, by which the
+    training loop decides, for example, when to stop.
 
-    Args of the constructor: watch: a Stopwatch, whose `seconds` are read. caught: a list that
-    grows.
+    Args of the constructor: watch: a Stopwatch, whose `seconds` are read. caught: the list to which
+    each signal is added when it is caught.
     """
 
     def __init__(self, watch: Any, caught: list[int]) -> None:
@@ -110,8 +116,8 @@ class LocalClock:
 
 
 class SharedClock:
-    """A LocalClock that is equal on all workers: the time is that of worker 0, a signal that of any
-    worker. Both change only when all workers call `sync`.
+    """A clock with the attributes of LocalClock, equal on all workers: the time is worker 0's, and
+    a signal caught by any worker counts on all. Both change only when all workers call `sync`.
     """
 
     def __init__(self, workers: "Workers", watch: Any, caught: list[int]) -> None:
@@ -134,8 +140,8 @@ SHARED_ERRORS = (OSError, UserError, TrainingStopped)  # sent from worker 0 to t
 
 
 class Workers:
-    """The workers of a cluster, which all construct this object at the same time. Alone documents
-    the methods that both have.
+    """The workers of a cluster, all of which construct this object at the same time. The class
+    Alone documents the methods that both classes have.
 
     timeout_seconds: how long a worker waits for the others.
     """
@@ -151,15 +157,16 @@ class Workers:
         self.next_key = 0
 
     def prepare(self) -> None:
-        """Replace TensorFlow's own checks of the workers, which end later and cannot be ended, by
-        `watch_peers`. Call it before the strategy is created.
+        """Switch off TensorFlow's own health checks of the workers, which give up later and cannot
+        be stopped; `watch_peers` replaces them. Call it before the strategy is created.
         """
         context.context().configure_coordination_service(service_type="")
         CollectiveAllReduceExtended._enable_check_health = False
 
     def connect(self) -> None:
-        """Wait until all workers have connected. Raises WorkerLost when one has not come in time,
-        with the name of the first that cannot be reached. Call it when the strategy is created.
+        """Wait until all workers have connected. Raises WorkerLost when a worker has not come in
+        time, with the name of the first that cannot be reached. Call it when the strategy is
+        created.
         """
         try:
             self.gather(None)
@@ -168,7 +175,9 @@ class Workers:
         threading.Thread(target=self.watch_peers, name="health", daemon=True).start()
 
     def unreachable_worker(self) -> WorkerLost | None:
-        """Return the error for the first worker that cannot be reached, None when all can."""
+        """Return the error that names the first worker that cannot be reached, None when all can be
+        reached.
+        """
         unreachable = self.cluster.first_unreachable()
         if unreachable is None:
             return None
@@ -180,7 +189,9 @@ class Workers:
         )
 
     def watch_peers(self) -> None:
-        """End all collectives with an error when a worker fails NUM_LOOKS health checks."""
+        """Check the other workers' health until one fails NUM_LOOKS checks in a row; then end all
+        collectives with an error. It runs in a thread.
+        """
         pause = min(SECONDS_BETWEEN_LOOKS, self.timeout_seconds / 4)
         patience = (self.timeout_seconds - pause) / NUM_LOOKS
         others = [index for index in range(self.count) if index != self.index]
@@ -214,8 +225,9 @@ class Workers:
         return result
 
     def arrays_from_chief(self, act: Callable[..., Any], *arguments: Any) -> Any:
-        """Return act(*arguments) of worker 0 on all workers, as `from_chief` does, with arrays sent
-        in pieces. The result of `act` is {name: array}, a tuple that ends with it, or None.
+        """Call act(*arguments) on worker 0 and return its result on all workers, as `from_chief`
+        does, but send arrays in pieces. The result of `act` is {name: array}, a tuple whose last
+        element is such a dict, or None.
         """
         own_arrays: dict[str, np.ndarray] = {}
 
@@ -248,7 +260,7 @@ class Workers:
         return [pickle.loads(row.tobytes()) for row in rows]
 
     def maximum(self, values: Sequence[float]) -> np.ndarray:
-        """Return the highest of each of the float64 values over all workers."""
+        """Return, for each of `values`, its maximum over all workers, as a float64 array."""
         return self._collective(
             tf.raw_ops.CollectiveReduceV2,
             input=tf.constant(values, tf.float64),
@@ -303,8 +315,8 @@ class Workers:
             self.gather(None)
 
     def lost_by(self, error: tf.errors.OpError) -> WorkerLost | None:
-        """Return the WorkerLost that an error of TensorFlow means, None when it means something
-        else.
+        """Return the WorkerLost to raise for an error of TensorFlow, None when the error has
+        another cause than a lost worker.
         """
         text = str(error)
         if not isinstance(error, GONE) and "ollective" not in text:
@@ -320,7 +332,7 @@ class Workers:
         return WorkerLost(f"{subject}; this worker stops; see the log of the lost worker; {REMEDY}")
 
     def _broadcast_object(self, value: T) -> T:
-        """Return the value of worker 0 on all workers."""
+        """Return worker 0's `value` on all workers, sent as a pickle."""
         data = np.frombuffer(pickle.dumps(value) if self.is_chief else b"", np.uint8)
         size = int(self.maximum([len(data)])[0])
         received = self._broadcast_array(data, (size,), np.dtype(np.uint8))
@@ -363,7 +375,9 @@ REMEDY = "the same command on all workers resumes"
 
 
 def to_words(data: np.ndarray) -> np.ndarray:
-    """Return bytes (uint8) as int32, which collectives take, with zeros at the end."""
+    """Return bytes, uint8, as int32, a type that collectives take; zeros at the end fill the last
+    int32.
+    """
     return np.pad(data, (0, -len(data) % 4)).view(np.int32)
 
 
@@ -379,8 +393,8 @@ class FollowerConsole(Console):
 
 
 class Watchdog:
-    """Ends the process when a wait for other workers outlasts its limit by GRACE_SECONDS: the last
-    resort, for a collective that neither ends nor fails.
+    """A watchdog that ends the process when a wait for other workers outlasts its limit by
+    GRACE_SECONDS: the last resort, for a collective that neither ends nor fails.
 
     end: function that ends the process; None = `exit_hung_process`.
     """
@@ -413,7 +427,7 @@ class Watchdog:
             self.end()
 
     def start(self) -> None:
-        """Call `look` every few seconds, in a thread."""
+        """Start a thread that calls `look` every few seconds."""
 
         def run() -> NoReturn:
             while True:
@@ -430,17 +444,21 @@ def exit_hung_process() -> NoReturn:
     os._exit(WORKER_LOST)
 
 
-_workers_of_process: list[Workers | Alone] = [ALONE]  # TensorFlow connects a process once
+# The last element counts. Workers stay once joined: TensorFlow connects a process only once.
+_workers_of_process: list[Workers | Alone] = [ALONE]
 
 
 def current_workers() -> Workers | Alone:
-    """Return the Workers that this process has joined, ALONE when it has joined none."""
+    """Return the Workers that this process has joined, or ALONE when it has joined no other
+    workers.
+    """
     return _workers_of_process[-1]
 
 
 def join(timeout_seconds: float) -> Workers | Alone:
-    """Join the workers that TF_CONFIG or Slurm's variables name, if any, and return the result of
-    `current_workers`. The strategy, once created, waits for the other workers.
+    """Make this process one of the workers that TF_CONFIG or Slurm's variables name, and return the
+    Workers; ALONE if they name none. It does not wait for the other workers; creating the strategy
+    does.
     """
     cluster = None if current_workers() is not ALONE else find_cluster()
     if cluster is not None:

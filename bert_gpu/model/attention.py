@@ -1,5 +1,5 @@
-"""Self-attention: its mask, rotary positions, and the attention product, which has a gradient of
-its own or is computed by cuDNN.
+"""Computes self-attention: the mask, rotary positions, and the attention of queries to keys and
+values, which has a hand-written gradient here or runs in cuDNN.
 
 Legend: B batch, S sequence, P positions with queries, N heads, D dimensions per head.
 """
@@ -16,8 +16,8 @@ from bert_gpu.model.layers import draw_bits, drop_threshold, hide_from_xla, plus
 
 
 def mask_bias(input_mask: tf.Tensor) -> tf.Tensor:
-    """Return the bias of attention scores: (B, S) of 0 and 1 -> (B, 1, 1, S) float32, 0 for tokens,
-    -1e9 for padding.
+    """Return the mask as a bias to add to attention scores: input_mask (B, S), 1 for tokens and 0
+    for padding -> (B, 1, 1, S) float32, 0 for tokens and -1e9 for padding.
     """
     return (tf.cast(input_mask, tf.float32)[:, None, None, :] - 1.0) * 1e9
 
@@ -25,11 +25,13 @@ def mask_bias(input_mask: tf.Tensor) -> tf.Tensor:
 def rotation(
     length: int | tf.Tensor, max_length: int, size: int, dtype: tf.DType
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the cosines and signed sines by which `rotate` turns positions 0, 1, ...: (S, D) each.
+    """Return the cosines and sines by which `rotate` turns positions 0, 1, ...: (S, D) each, with
+    the sines of the first D / 2 dimensions negated.
 
-    Dimension i and i + D / 2 are a pair and turn by position / 10000^(2 i / D) (Su et al. 2021,
-    RoFormer, 3.2.2, which pairs neighbours; the two differ by the order of the columns of the query
-    and key kernels). A constant computed in float64.
+    Dimensions i and i + D / 2 are a pair, which turns by the angle position / 10000^(2 i / D) (Su
+    et al. 2021, RoFormer, 3.2.2). RoFormer pairs neighbouring dimensions instead, which differs
+    only by the order of the columns of the query and key kernels. The results are constants,
+    computed in float64.
 
     Args:
       length: S, at most max_length. size: D.
@@ -41,10 +43,11 @@ def rotation(
 
 
 def rotate(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
-    """Turn pairs of dimensions by the angle of their position: (..., S, D) -> (..., S, D).
+    """Return queries or keys x, (..., S, D), with each pair of dimensions turned by the angle of
+    its position. cosines, sines: from `rotation`.
 
-    A score depends only on the difference of two positions, so positions need not restart in packed
-    sequences.
+    An attention score then depends only on the difference of two positions, so positions need not
+    restart in each sequence of a packed row.
     """
     first, second = tf.split(x, 2, -1)
     return x * cosines + tf.concat([second, first], -1) * sines
@@ -52,8 +55,9 @@ def rotate(x: tf.Tensor, cosines: tf.Tensor, sines: tf.Tensor) -> tf.Tensor:
 
 @functools.cache
 def _splitter(num: int) -> Callable:
-    """Return the compiled function for `num` results: one function for all numbers would be traced
-    with relaxed shapes, in which the number is unknown (fused.py).
+    """Return the compiled function by which `split_heads` splits a projection into `num` tensors.
+    Each number has a function of its own, because one for all would be traced with relaxed shapes,
+    in which the number is unknown (fused.py).
     """
 
     def split(qkv: tf.Tensor, bias: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -66,8 +70,9 @@ def _splitter(num: int) -> Callable:
 
 @custom_gradient
 def split_heads(qkv: tf.Tensor, *bias: tf.Tensor) -> tuple[list[tf.Tensor], Callable]:
-    """Return queries, keys and values, or some of them, (B, N, S, D) each, from (B, S, 3, N, D) and
-    an optional bias (3, N, D).
+    """Return queries, keys and values, [(B, N, S, D)] x 3, from their projection (B, S, 3, N, D)
+    and an optional bias (3, N, D), which is added. With 1 or 2 instead of 3, return as many
+    tensors.
     """
 
     def gradient(*upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -79,7 +84,7 @@ def split_heads(qkv: tf.Tensor, *bias: tf.Tensor) -> tuple[list[tf.Tensor], Call
 
 
 def add_bias(qkv: tf.Tensor, *bias: tf.Tensor) -> tf.Tensor:
-    """Return (B, S, 3, N, D) plus an optional bias (3, N, D)."""
+    """Return qkv, (B, S, 3, N, D), plus the bias, (3, N, D), if one is given."""
     columns = tf.reshape(qkv, [-1, np.prod(qkv.shape[2:])])
     return tf.reshape(plus_bias(columns, tf.reshape(bias[0], [-1])), tf.shape(qkv)) if bias else qkv
 
@@ -94,15 +99,15 @@ def attention_from(
     seed: tf.Tensor | None = None,
     dropout_key: str = "attention",
 ) -> tf.Tensor:
-    """Return the attention of the queries at some positions of each row to all of its tokens.
+    """Return the attention of queries at some positions of each row to all tokens of the row.
 
     Args:
-      query: (B, P, 1, N, D) and its bias [(1, N, D)] or []. key_value: (B, S, 2, N, D) and its bias
-        [(2, N, D)] or [].
-      mask: float32 bias as in `attention`.
+      query: projected queries (B, P, 1, N, D) and their bias, [(1, N, D)] or []. key_value:
+        projected keys and values (B, S, 2, N, D) and their bias, [(2, N, D)] or [].
+      mask: float32, added to the scores like the `bias` of `attention`.
       query_rotation: cosines and sines, (B, 1, P, D) each. key_rotation: from `rotation`. Both are
         None without rotary positions.
-      rate, seed, dropout_key: dropout of the probabilities.
+      rate, seed, dropout_key: dropout of the attention probabilities, as for `layers.dropout`.
 
     Returns:
       (B, P, N, D).
@@ -124,14 +129,15 @@ def self_attention(
     seed: tf.Tensor | None = None,
     dropout_key: str = "attention",
 ) -> tf.Tensor:
-    """Return the attention of one projected tensor to itself. The type of the mask selects the
-    implementation, ours or cuDNN's; each gets the layout that it needs.
+    """Return self-attention from the projection to queries, keys and values. The type of the mask
+    selects the implementation, ours or cuDNN's.
 
     Args:
-      qkv: (B, S, 3, N, D). bias: [(3, N, D)], added to qkv, or [].
-      mask: float32 bias as in `attention`, or cudnn_attention.Mask for cuDNN, which has no dropout.
-      rotation: from the function of that name. rate, seed, dropout_key: dropout of the
-        probabilities.
+      qkv: queries, keys and values, (B, S, 3, N, D). bias: [(3, N, D)], added to qkv, or [].
+      mask: float32, added to the scores like the `bias` of `attention`; or a cudnn_attention.Mask,
+        for cuDNN, which has no dropout.
+      rotation: the result of the function `rotation`; None without rotary positions. rate, seed,
+        dropout_key: dropout of the attention probabilities, as for `layers.dropout`.
 
     Returns:
       (B, S, N, D).
@@ -159,8 +165,9 @@ def _masked(scores: tf.Tensor, scale: tf.Tensor | float, bias: tf.Tensor) -> tf.
 def _mark_dropped(
     probabilities: tf.Tensor, bits: tf.Tensor, threshold: tf.Tensor, share: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return (probabilities that multiply the values, probabilities for the backward pass): dropped
-    elements are 0 in the first, which is scaled up, and negative in the second.
+    """Return the attention probabilities after dropout twice: to multiply the values, with dropped
+    elements 0 and the others divided by `share`; and for the backward pass, with dropped elements
+    negated.
     """
     is_kept = bits >= threshold
     wide = tf.cast(probabilities, tf.float32)
@@ -183,9 +190,9 @@ def _softmax_gradient(
     scale: tf.Tensor | float,
     share: tf.Tensor,
 ) -> tf.Tensor:
-    """Return the gradient of the scores. The softmax gradient subtracts sum_j p_ij dp_ij, which
-    equals the product of output and upstream: S x D terms, not S x S (Dao et al. 2022,
-    FlashAttention, B.2).
+    """Return the gradient of the attention scores. The gradient of softmax subtracts sum_j p_ij
+    dp_ij, which is computed as the sum over D of output times upstream gradient: S x D terms
+    instead of S x S (Dao et al. 2022, FlashAttention, B.2).
     """
     projection = tf.reduce_sum(
         tf.cast(upstream, tf.float32) * tf.cast(mixed, tf.float32), -1, keepdims=True
@@ -206,14 +213,14 @@ def attention(
 ) -> tf.Tensor:
     """Return scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax in float32.
 
-    One (B, N, P, S) array in q's type is kept for the backward pass: the probabilities, on CPUs
-    negative where they were dropped.
+    One (B, N, P, S) array in q's dtype is kept for the backward pass: the attention probabilities,
+    on CPUs negated where dropout dropped them.
 
     Args:
       q: (B, N, P, D). k, v: (B, N, S, D).
-      bias: float32, broadcast to (B, N, P, S) and added to the scores: 0, or so far below 0 that it
-        masks the token. No gradient flows into it.
-      rate, seed, dropout_key: dropout of the probabilities.
+      bias: float32, broadcast to (B, N, P, S) and added to the scores: 0, or a number so far below
+        0 that it masks the token. The bias gets no gradient.
+      rate, seed, dropout_key: dropout of the attention probabilities, as for `layers.dropout`.
 
     Returns:
       (B, N, P, D).
@@ -224,7 +231,7 @@ def attention(
     @custom_gradient
     def attend(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         scores = _masked(tf.matmul(q, k, transpose_b=True), scale, bias)
-        # TensorFlow warns of a softmax of unknown rank
+        # sets the rank, because TensorFlow warns of a softmax over a tensor of unknown rank
         scores = tf.ensure_shape(scores, [None] * 4)
         probabilities = tf.cast(tf.nn.softmax(scores), q.dtype)  # (B, N, P, S)
         for_values = probabilities
@@ -236,13 +243,14 @@ def attention(
             for_values, marked = _mark_dropped(
                 probabilities, draw_bits(shape, seed, dropout_key), threshold, share
             )
-            for_gradient = probabilities if has_gpu() else marked  # GPUs draw again
+            for_gradient = probabilities if has_gpu() else marked  # GPUs draw the bits again
         mixed = tf.matmul(for_values, v)
 
         def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
             marked = for_gradient
             if drop and has_gpu():
-                # the edge delays the draw outside XLA, the barrier of `hide_from_xla` inside
+                # delays the second draw until the backward pass: outside XLA by the control edge,
+                # under XLA by the barrier of `hide_from_xla`
                 with tf.control_dependencies([upstream]):
                     late = hide_from_xla(seed)
                 marked = _mark_dropped(

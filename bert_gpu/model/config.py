@@ -2,9 +2,9 @@
 and Hugging Face.
 
 Field names and defaults are those of Google's bert_config.json (Devlin et al. 2018, BERT base), so
-that a file means the same in all three systems; fields that BERT lacks are named as in Google's
-ALBERT or Cramming. A key that needs a computation which our encoder does not have is an error; a
-key that is neither ours nor in the lists of known keys gets a warning.
+that a file means the same to Google's BERT, to Hugging Face's and here; fields that BERT lacks are
+named as in Google's ALBERT or Cramming. A key of a file that needs a computation which our encoder
+does not have is an error; a key that is neither ours nor in the lists of known keys gets a warning.
 """
 
 import contextlib
@@ -25,12 +25,12 @@ ENCODER_PREFIX = "garden:"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShapeConfig(Settings):
-    """The shape and the function of the encoder.
+    """The settings that decide the encoder's shape and what it computes.
 
-    All of its fields are flags; ModelConfig adds those that are none. Batch size, row length and
-    the number of classes of a head are no settings of it. The role of a
-    field is "bert" when BERT has it, else "departure". `is_classic` and the content of config.json
-    follow from the roles.
+    Every field is a command-line flag; ModelConfig adds fields that are not. Batch size, row length
+    and the number of classes of a head are set elsewhere. A field has the role "bert" when BERT has
+    the same setting, else "departure"; `is_classic` and the content of config.json follow from the
+    roles.
     """
 
     vocab_size: int = setting(
@@ -255,7 +255,7 @@ class ShapeConfig(Settings):
 
     @property
     def num_groups(self) -> int:
-        """Number of different sets of layer weights."""
+        """Number of groups of layers; the layers of a group share one set of weights."""
         return self.num_hidden_groups or self.num_hidden_layers
 
     @property
@@ -270,18 +270,18 @@ class ShapeConfig(Settings):
 
     @property
     def has_own_encoder(self) -> bool:
-        """Whether the encoder is our own, not one of Model Garden's."""
+        """Whether the encoder is this project's own, not one of TF Model Garden's."""
         return self.encoder is None
 
     @property
     def is_classic(self) -> bool:
-        """Whether this is a BERT of Devlin et al., which `transformers` can open; sizes and rates
-        are free.
+        """Whether the model is a BERT as in Devlin et al. 2018, of any size and dropout rate, so
+        that the BERT classes of `transformers` can open it.
         """
         return not self.departures()
 
     def departures(self) -> list[str]:
-        """Return the names of the fields whose values are not BERT's."""
+        """Return the names of the fields whose values no BERT has."""
         return [field.name for field in dataclasses.fields(self) if not self._is_berts(field)]
 
     def _is_berts(self, field: dataclasses.Field) -> bool:
@@ -296,8 +296,8 @@ class ShapeConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelConfig(ShapeConfig):
-    """The shape and the function of an encoder; also those that no flag sets, because they come
-    from the folder of a published model.
+    """The settings of an encoder: those of ShapeConfig, which are flags, and fields that no flag
+    sets, because they are read from the folder of a published model.
     """
 
     model_family: str = setting(
@@ -328,12 +328,12 @@ class ModelConfig(ShapeConfig):
 
     @property
     def num_positions(self) -> int:
-        """Number of tokens of the longest row."""
+        """The most tokens that a row may have."""
         return self.max_position_embeddings - self.first_position
 
     def to_dict(self) -> dict[str, Any]:
-        """Return {name: value}, of the fields without flags only values that are not BERT's, so
-        that files about a BERT stay as they were.
+        """Return {name: value} of the fields. Fields without a flag are left out where they have
+        BERT's values, so that files about a BERT do not change.
         """
         unset = {
             name
@@ -343,9 +343,9 @@ class ModelConfig(ShapeConfig):
         return {name: value for name, value in super().to_dict().items() if name not in unset}
 
 
-# Fields that may differ from those of the model whose weights a training starts from: dropout, the
-# range of new weights, positions (positions.py makes additional ones), and what only fine-tuning
-# uses.
+# Fields that a training may set differently from the model whose weights it starts from: dropout,
+# the initializer's range for new weights, the number of positions (positions.py adds rows), and the
+# pooling, which only fine-tuning uses.
 NOT_IN_WEIGHTS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -355,8 +355,8 @@ NOT_IN_WEIGHTS = (
     "pooler_size",
 )
 
-# The sizes that Google published (Turc et al. 2019, "Well-Read Students Learn Better"; Devlin et
-# al. 2018), and the models of two recipes.
+# The sizes of BERT that Google published (Turc et al. 2019, "Well-Read Students Learn Better";
+# Devlin et al. 2018), then the models of two published training recipes.
 PRESETS: dict[str, dict[str, Any]] = {
     name: dict(
         num_hidden_layers=layers,
@@ -373,8 +373,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         ("large", 24, 1024, 16),
     ]
 } | {
-    # Geiping & Goldstein 2023, the final architecture (cramming/config/arch/crammed-bert.yaml),
-    # with dropout as in pretraining.
+    # The final architecture of Geiping & Goldstein 2023 (cramming/config/arch/crammed-bert.yaml),
+    # without dropout, as in their pretraining.
     "crammed": dict(
         num_hidden_layers=16,
         hidden_size=768,
@@ -390,7 +390,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
     ),
-    # Izsak et al. 2021: BERT large with pre-LN.
+    # The model of Izsak et al. 2021: BERT large with pre-LN.
     "budget24h": dict(
         num_hidden_layers=24,
         hidden_size=1024,
@@ -402,7 +402,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, **overrides: Any) -> ModelConfig:
-    """Return the ModelConfig of a named size, with some fields replaced."""
+    """Return the ModelConfig of the entry `name` of PRESETS, with the fields in `overrides`
+    replaced.
+    """
     if name not in PRESETS:
         raise UserError(
             "no such size", f"known are {', '.join(PRESETS)}", setting="model", value=name
@@ -410,12 +412,13 @@ def preset(name: str, **overrides: Any) -> ModelConfig:
     return ModelConfig(**{**PRESETS[name], **overrides})
 
 
-# Keys that Hugging Face and others write beside the architecture. CHECKED_KEYS change what the
-# network computes, so only the value that our encoder implements is accepted; IGNORED_KEYS concern
-# serving, training, tokenizing or generating, not the weights.
+# Keys of config.json that Hugging Face and others write beside the architecture's. CHECKED_KEYS,
+# {key: (accepted value, why other values are refused)}, change what the network computes, so only
+# the value that our encoder implements is accepted, or null; IGNORED_KEYS concern serving,
+# training, tokenizing or generating, not the weights.
 A_CONFIG = "a model's shape, like Google's bert_config.json"
 OWN_TYPE = "bert_gpu"  # model_type of models that `transformers` has no class for
-CHECKED_KEYS: dict[str, tuple[Any, str]] = {  # {key: (value, why others fail)}; null passes, too
+CHECKED_KEYS: dict[str, tuple[Any, str]] = {
     "is_decoder": (False, "a token of a decoder sees only those before it"),
     "is_encoder_decoder": (False, "the model is an encoder alone"),
     "add_cross_attention": (False, "an encoder reads one sequence"),
@@ -426,13 +429,13 @@ CHECKED_KEYS: dict[str, tuple[Any, str]] = {  # {key: (value, why others fail)};
 }
 IGNORED_KEYS = frozenset(
     (
-        # keys of Google, and of transformers 2 and 3
+        # keys that Google's BERT and transformers 2 and 3 write
         """
     directionality pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
     pooler_size_per_head pooler_type output_past eos_token_ids xla_device use_return_dict
     _num_labels name language cls_token_id mask_token_id
     """
-        # keys of PretrainedConfig and BertConfig in transformers 4.57.1, and others of their kind
+        # keys of PretrainedConfig and BertConfig in transformers 4.57.1, and similar keys
         """
     architectures torch_dtype dtype transformers_version use_cache gradient_checkpointing
     classifier_dropout id2label label2id num_labels problem_type finetuning_task output_attentions
@@ -443,7 +446,7 @@ IGNORED_KEYS = frozenset(
     bos_token_id eos_token_id sep_token_id decoder_start_token_id cross_attention_hidden_size
     tie_encoder_decoder quantization_config auto_map gelu_form
     """
-        # keys of GenerationConfig in transformers 4.57.1, once part of PretrainedConfig
+        # keys of GenerationConfig in transformers 4.57.1, which were once part of PretrainedConfig
         """
     max_length max_new_tokens min_length min_new_tokens early_stopping max_time stop_strings
     do_sample num_beams cache_implementation cache_config return_legacy_cache prefill_chunk_size
@@ -467,8 +470,9 @@ PROBLEM_TYPES = ("single_label_classification", "regression", "multi_label_class
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConfigNotes(Settings):
-    """The other entries of a config.json that are read. position_embedding_type may be null, which
-    transformers writes when it was not set.
+    """The entries of a config.json that are read beside the fields of ModelConfig.
+    position_embedding_type is in both, because it may be null here: transformers writes null when
+    it was not set.
     """
 
     architectures: tuple[str, ...] | None = setting(None, "Classes of transformers.")
@@ -484,19 +488,19 @@ CONFIG_FIELDS = fields_of(ConfigNotes, ModelConfig)
 
 
 def read_config(path: str) -> ModelConfig:
-    """Read a bert_config.json of Google or a config.json of Hugging Face's BERT or of ours; absent
-    keys keep BERT base's values.
+    """Read a bert_config.json of Google's BERT, or a config.json of Hugging Face's BERT or of this
+    project, and return its ModelConfig; absent keys get the values of BERT base.
 
     Raises:
-      UserError: not a strict JSON object, a value of the wrong type or range, or an architecture
-        that is not BERT's.
+      UserError: the file is not a strict JSON object, has a value of the wrong type or range, or
+        describes a model that our encoder cannot compute.
     """
     return config_of(path, read_json(path, A_CONFIG, CONFIG_FIELDS))
 
 
 def config_of(path: str, values: dict[str, Any]) -> ModelConfig:
-    """Return the ModelConfig of the values in a config.json, whose types and ranges have been
-    checked; errors as in `read_config`.
+    """Return the ModelConfig for the entries of a config.json, {key: value}, whose types and ranges
+    have been checked. Raises UserError as `read_config` does. path: the file, for messages.
     """
     fields = fields_of(ModelConfig)
     if values.get("model_type") not in (None, "bert", OWN_TYPE):
@@ -508,7 +512,7 @@ def config_of(path: str, values: dict[str, Any]) -> ModelConfig:
     check_keys(path, values, {*fields, "model_type"})
     settings = {key: value for key, value in values.items() if key in fields}
     if settings.get("position_embedding_type", "") is None:
-        del settings["position_embedding_type"]  # null in transformers when it was not set
+        del settings["position_embedding_type"]  # transformers writes null for not set
     with naming(path):
         config = ModelConfig(**settings)
     if values.get("model_type") == "bert" and not config.is_classic:
@@ -523,7 +527,7 @@ def config_of(path: str, values: dict[str, Any]) -> ModelConfig:
 
 @contextlib.contextmanager
 def naming(path: str) -> Iterator[None]:
-    """Name a file, not flags, in errors about the settings of an impossible model."""
+    """Make a UserError that is raised inside the context name the file `path` instead of flags."""
     try:
         yield
     except UserError as error:
@@ -536,10 +540,11 @@ def check_keys(
     known: Collection[str],
     own: Mapping[str, tuple[Any, str]] | None = None,
 ) -> None:
-    """Raise UserError for the first value that makes another model than ours; warn, once, of keys
-    that are neither `known` nor in the lists of this module.
+    """Raise UserError for the first value in a config.json that our encoder does not implement;
+    warn, once, of keys that are neither in `known` nor in the lists of this module.
 
-    own: additional checked keys, in the form of CHECKED_KEYS; null is a value like others there.
+    own: additional checked keys, in the form of CHECKED_KEYS, for which null is not accepted unless
+    it is the accepted value.
     """
     checked = {**CHECKED_KEYS, **(own or {})}
     for key, (accepted, reason) in checked.items():
@@ -555,10 +560,12 @@ def check_keys(
 
 
 def read_config_of(path: str, model: ModelConfig) -> ModelConfig:
-    """Read a file, as `read_config` does, that the user names beside a model of known config.
+    """Return the ModelConfig of a file, as `read_config` does. The user has named the file beside a
+    model, whose own config is `model`.
 
-    Google and TF Model Garden call our gelu_new gelu. So gelu in the file agrees with gelu_new in
-    the model, unless the file defines its gelu: by model_type, as Hugging Face's, or gelu_form.
+    Google and TF Model Garden write "gelu" for the activation that is gelu_new here. So gelu in the
+    file is read as gelu_new if the model has gelu_new, unless the file says which gelu it means, by
+    model_type (as Hugging Face's files) or by gelu_form.
     """
     values = read_json(path, A_CONFIG, CONFIG_FIELDS)
     config = config_of(path, values)
@@ -569,8 +576,9 @@ def read_config_of(path: str, model: ModelConfig) -> ModelConfig:
 
 
 def labels_of(path: str, values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of a classifier's classes, in the order of its logits, in the values of a
-    config.json of Hugging Face's form; () when it has none. Raises UserError for what is no name.
+    """Return the names of a classifier's classes, in the order of its logits, from "id2label" in
+    `values`, the entries of a config.json of Hugging Face's form; () without them. Raises UserError
+    for an index that is not an integer or a name that is not valid Unicode.
     """
     labels = values.get("id2label") or {}
     try:
@@ -590,8 +598,8 @@ def config_bytes(
     labels: Sequence[str] = (),
     more: Mapping[str, Any] | None = None,
 ) -> bytes:
-    """Return the text of a config.json from which `read_config` reads the same config, and which
-    `transformers` opens if it is a classic BERT's.
+    """Return the content of a config.json from which `read_config` reads the same config;
+    `transformers` can open the model if it is a classic BERT.
 
     Args:
       architecture: class of `transformers` that opens the folder, such as "BertForPreTraining". A
@@ -599,7 +607,7 @@ def config_bytes(
         refuses it instead of building a BERT with other weights.
       labels: names of the classes, in the order of the logits; transformers derives the width of
         the classifier from them.
-      more: further entries, which do not concern the shape of the model.
+      more: further entries, {key: value}, which do not describe the shape of the model.
     """
     fields = config.to_dict()
     if config.is_classic:
@@ -617,7 +625,10 @@ def config_bytes(
 
 
 def json_bytes(values: Mapping[str, Any], class_name: str, labels: Sequence[str]) -> bytes:
-    """Return the text of a config.json of transformers with the values of a model."""
+    """Return the content of a config.json in Hugging Face's form. values: entries, {key: value}.
+    class_name: the class of transformers that opens the model. labels: names of a classifier's
+    classes, in the order of its logits; empty for other models.
+    """
     content = {
         "architectures": [class_name],
         "pad_token_id": 0,

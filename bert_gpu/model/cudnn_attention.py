@@ -5,11 +5,11 @@ XLA runs them as custom calls (__cudnn$fmhaSoftmax and relatives), for which Ten
 XlaCallModule takes a StableHLO program as text, so this module writes each call with the target,
 operands, layouts and configuration of jax/_src/cudnn/fused_attention_stablehlo.py in JAX 0.7.0
 (Apache-2.0), whose XLA is that of TensorFlow 2.20; a test compares the lowered programs with JAX's.
-Padded rows pass their lengths, packed rows a bias, for which every GPU from compute capability 8.0
-has kernels (cuDNN's own packed layout needs 9.0, and statistics for the largest possible number of
-sequences in a row). There is no dropout: cuDNN draws from a seed in the program's text and a
-counter in the process, so neither a resumed run nor one on another number of GPUs would repeat the
-masks.
+The kernels mask padded rows by their lengths, and packed rows by a bias, which works on every GPU
+from compute capability 8.0 (cuDNN's own packed layout needs 9.0, and statistics for the largest
+possible number of sequences in a row). There is no dropout: cuDNN draws from a seed in the
+program's text and a counter in the process, so neither a resumed run nor one on another number of
+GPUs would repeat the masks.
 
 Legend: B batch, S sequence, N heads, D dimensions per head.
 """
@@ -22,7 +22,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 # No GPU has run these programs yet, so --attention=auto does not choose them; benchmarks/gpu.py
-# will show whether they agree and are faster.
+# will show whether their results agree with plain attention's and whether they are faster.
 AUTO = False
 ELEMENT_TYPES = {
     tf.bfloat16: "bf16",
@@ -31,18 +31,18 @@ ELEMENT_TYPES = {
     tf.int32: "i32",
     tf.uint8: "ui8",
 }
-# Values that JAX adds to masked scores. Lower ones are no option: cuDNN errs where it subtracts two
-# values near the end of the range.
+# Values that JAX adds to masked scores. With lower values cuDNN computes wrong results, because it
+# subtracts two values near the end of the dtype's range.
 BLOCKED = {tf.bfloat16: float(-2 << 40), tf.float16: float(-2 << 14)}
-STATUS_RETURNING = 2  # version of the interface of XLA's own custom calls
+STATUS_RETURNING = 2  # the api_version of custom calls that XLA itself defines
 
 
 class Mask(typing.NamedTuple):
-    """The tokens of a batch that see each other. Padded rows have `lengths` and `is_token`, packed
-    rows have `bias`; the other fields are None.
+    """The attention mask of a batch. For padded rows `lengths` and `is_token` are set, for packed
+    rows `bias`; the other fields are None.
 
     lengths: int32 (B,), tokens of each row, at least 1. is_token: bool (B, S), False for padding.
-    bias: (B, 1, S, S) of the compute dtype.
+    bias: (B, 1, S, S) of the compute dtype, added to the scores.
     """
 
     lengths: tf.Tensor | None = None
@@ -51,10 +51,12 @@ class Mask(typing.NamedTuple):
 
 
 def make_mask(batch: Mapping[str, tf.Tensor], dtype: tf.DType) -> Mask:
-    """Return the Mask of a batch, in which padding follows the tokens, as in all of BERT's data;
-    "sequence_ids" as in packed.py.
+    """Return the Mask of a batch, from "sequence_ids" (packed.py) if the batch has them, else from
+    "input_mask" (B, S), in which padding follows the tokens, as in all of BERT's data. dtype:
+    compute dtype.
     """
-    # padding counts as one more sequence, so that no row of scores is fully masked
+    # In packed rows padding (id 0) counts as one more sequence, so that no row of scores is fully
+    # masked.
     if "sequence_ids" in batch:
         ids = batch["sequence_ids"]
         is_other = ids[:, None, :, None] != ids[:, None, None, :]
@@ -68,17 +70,17 @@ def make_mask(batch: Mapping[str, tf.Tensor], dtype: tf.DType) -> Mask:
 
 
 def attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, mask: Mask) -> tf.Tensor:
-    """Return scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax in float32 on the
-    chip.
+    """Return scaled dot-product attention (Vaswani et al. 2017, 3.2.1), with softmax in float32
+    inside the kernel.
 
     Args:
-      q, k, v: (B, S, N, D) of bfloat16 or float16, all sizes known. They must be inside a function
-        that XLA compiles for a GPU (`obstacle`).
-      mask: no gradient flows into it.
+      q, k, v: (B, S, N, D) of bfloat16 or float16, all sizes known. The call must be inside a
+        function that XLA compiles for a GPU; `obstacle` names all conditions.
+      mask: from `make_mask`; it gets no gradient.
 
     Returns:
-      (B, S, N, D). At padding the result is 0, whatever cuDNN computes there, and no gradient comes
-        from it or goes to it.
+      (B, S, N, D). At padding the result is 0, whatever cuDNN computes there, and no gradient flows
+        through it.
     """
     if not q.shape.is_fully_defined():
         raise ValueError(
@@ -89,7 +91,7 @@ def attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, mask: Mask) -> tf.Tensor
     heads = tf.TensorSpec(q.shape, q.dtype)
     statistics = tf.TensorSpec([batch_size, num_heads, length], tf.float32)
     bias = [] if mask.bias is None else [mask.bias]
-    # the lengths of queries, then of keys
+    # cuDNN takes the lengths of the queries and of the keys, which are equal here
     lengths = [] if mask.lengths is None else [mask.lengths, mask.lengths]
     target = "__cudnn$fmhaScaleBiasSoftmax" if bias else "__cudnn$fmhaSoftmax"
     mask_type = "PADDING" if lengths else "NO_MASK"
@@ -121,9 +123,10 @@ def attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, mask: Mask) -> tf.Tensor
 
 
 def backend_config(q: tf.Tensor, mask_type: str, is_backward: bool) -> str:
-    """Return the configuration of a call as JSON, which XLA's GPU compiler passes to cuDNN.
+    """Return the configuration of one custom call, as JSON, which XLA's GPU compiler passes to
+    cuDNN.
 
-    q: as in `attention`. mask_type: NO_MASK or PADDING.
+    q: queries, (B, S, N, D). mask_type: NO_MASK or PADDING.
     """
     batch_size, length, num_heads, size = q.shape
     layout = {
@@ -145,8 +148,9 @@ def backend_config(q: tf.Tensor, mask_type: str, is_backward: bool) -> str:
         "layout": layout,
         "is_dynamic_dimension": [False] * 4,
     }
-    # Products of queries, keys, values (B, S, N, D) and scores (B, N, S, S): the contracted and the
-    # batch axes of the left and of the right operand.
+    # {matrix product: (contracted axis of the left operand, of the right one, batch axes of the
+    # left operand, of the right one)}, with q, k, v and the output o (B, S, N, D), scores S and
+    # probabilities p (B, N, S, S), and their gradients dq, dk, ...
     if is_backward:
         products = {
             "bmm1_grad_gemm1": (2, 1, [0, 1], [0, 2]),  # dS, q -> dk
@@ -181,7 +185,7 @@ def backend_config(q: tf.Tensor, mask_type: str, is_backward: bool) -> str:
         "mask_type": mask_type,
         **dimensions,
         "dropout_rate": 0.0,
-        "seed": 42,  # for dropout, as in JAX
+        "seed": 42,  # not used without dropout; JAX's value
         "sliding_window_length": 0,
         "max_seg_per_batch": 1,
         "is_paged_attention": False,
@@ -198,7 +202,9 @@ def backend_config(q: tf.Tensor, mask_type: str, is_backward: bool) -> str:
 def fused_call(
     target: str, operands: Sequence[tf.Tensor], results: Sequence[tf.TensorSpec], config: str
 ) -> list[tf.Tensor]:
-    """Run one custom call and return its results, which have no gradient."""
+    """Run XLA's custom call `target` and return its results, of the shapes and dtypes in `results`,
+    without gradients. config: from `backend_config`.
+    """
     return gen_xla_ops.xla_call_module(
         operands,
         version=9,
@@ -213,11 +219,12 @@ def fused_call(
 def program(
     target: str, operands: Sequence[tf.Tensor], results: Sequence[tf.TensorSpec], config: str
 ) -> str:
-    """Return the StableHLO text of one custom call.
+    """Return a StableHLO program, as text, that runs one custom call; arguments as for
+    `fused_call`.
 
-    cuDNN's results of rank 4 have the shape (B, N, S, D) but lie in memory as (B, S, N, D), so
-    that the transposition to (B, S, N, D) costs nothing. The last result is workspace, whose size
-    XLA fills in.
+    cuDNN's results of rank 4 have the shape (B, N, S, D) but lie in memory as (B, S, N, D), so that
+    the transposition to (B, S, N, D) costs nothing. The call's last result is cuDNN's workspace,
+    whose size XLA fills in.
     """
     arguments = [f"%arg{index}" for index in range(len(operands))]
     operand_types = [_type(x.shape, x.dtype) for x in operands]
@@ -284,12 +291,13 @@ def obstacle(
     is_packed: bool = False,
     length: int | None = None,
 ) -> str | None:
-    """Return why a model cannot train with this attention, as the end of a sentence for the user;
-    None when it can.
+    """Return the reason why a model cannot train with cuDNN's attention, worded as the end of a
+    sentence for the user; None when it can.
 
     Args:
       kind: "GPU" or "CPU". xla: whether XLA compiles the step. precision: name of the compute type.
-      capability: compute capability of the oldest GPU, such as (8, 6). size: D.
+      capability: compute capability of the oldest GPU, such as (8, 6). size: D, the dimensions per
+        head.
       dropout: dropout rate of attention probabilities.
       is_packed: whether rows hold several sequences. length: tokens of a row; None = any number.
     """

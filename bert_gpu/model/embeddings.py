@@ -1,5 +1,5 @@
 """Turns token ids into the vectors that enter the first layer: embeddings of words, segments and
-positions are summed, normalised and, if factorised, widened.
+positions are summed, normalised and, where they are narrower than the layers, widened.
 
 Legend: B batch, S sequence, E embedding width (H unless factorised, as in ALBERT), H hidden, V
 vocabulary, R = B x S rows.
@@ -45,15 +45,16 @@ def embedding_weights(config: ModelConfig) -> dict[str, WeightSpec]:
 
 
 def embedding_products(config: ModelConfig) -> int:
-    """Return the multiply-adds of `embed` for one token: E H where the embeddings are widened.
-    Lookups, that of segments included, count nothing.
+    """Return the number of multiply-adds of `embed` for one token: E H where the embeddings are
+    widened, else 0. Lookups count nothing, nor does the product that replaces the lookup of
+    segments.
     """
     return dense_products(embedding_weights(config))
 
 
 @custom_gradient
 def look_up(table: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-    """Return rows of an embedding table: (V, E), (R,) -> (R, E).
+    """Return the rows of an embedding table at some ids: table (V, E), int ids (R,) -> (R, E).
 
     The gradient is dense, as XLA and the all-reduce need it, and summed in float32: frequent tokens
     occur thousands of times in a batch, more than bfloat16 can count.
@@ -67,10 +68,10 @@ def look_up(table: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, Callable]:
 
 
 def sinusoids(num_positions: int, width: int) -> np.ndarray:
-    """Return sines (even columns) and cosines (odd columns) of position / 10000^(2 i / width):
-    float32 (num_positions, width).
+    """Return sines (columns 2 i) and cosines (columns 2 i + 1) of position / 10000^(2 i / width),
+    for i = 0, 1, ...: float32 (num_positions, width).
 
-    Vaswani et al. 2017, 3.5, computed in float64.
+    The formula is from Vaswani et al. 2017, 3.5; it is computed in float64.
     """
     angles = np.arange(num_positions)[:, None] / 10000.0 ** (np.arange(0, width, 2) / width)
     return (
@@ -86,8 +87,8 @@ def position_vectors(
     config: ModelConfig,
     dtype: tf.DType,
 ) -> tf.Tensor:
-    """Return position embeddings: (S, E), or (B, S, E) for packed rows, where positions restart in
-    each sequence.
+    """Return the position embeddings to add to the word embeddings: (S, E), or (B, S, E) for packed
+    rows, where positions restart in each sequence.
     """
     learnt = config.position_embedding_type == "absolute"
     table = (
@@ -118,15 +119,17 @@ def embed(
     dtype: tf.DType = tf.float32,
     seed: tf.Tensor | None = None,
 ) -> tf.Tensor:
-    """Return the input of the first layer: input_ids, segment_ids (B, S) -> (R, H)."""
+    """Return the input of the first layer, (R, H), from a batch with "input_ids" and "segment_ids",
+    (B, S) each, and with "sequence_ids" if rows are packed.
+    """
     batch_size, length = sizes(batch["input_ids"])
     segments = batch["segment_ids"]
     if config.type_vocab_size == 1:
         segments = tf.zeros_like(segments)
     x = look_up(tf.cast(weights["embeddings/word"], dtype), tf.reshape(batch["input_ids"], [-1]))
     if config.type_vocab_size:
-        # A product with one-hot rows, not a lookup: its gradient is a product too, whereas adding R
-        # rows to two rows of a table would run one after the other.
+        # A product with one-hot rows, not a lookup: the gradient of a product is a product too,
+        # whereas that of a lookup would add R rows to two rows of the table, one after the other.
         kinds = tf.one_hot(tf.reshape(segments, [-1]), config.type_vocab_size, dtype=dtype)
         x += tf.matmul(kinds, tf.cast(weights["embeddings/segment"], dtype))
     if config.position_embedding_type != "rotary":  # rotary positions act in the attention

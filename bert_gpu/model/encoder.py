@@ -1,11 +1,11 @@
 """The encoder: specifications of its weights, and a pure function from weights and a batch to
 hidden states.
 
-It is BERT's (Devlin et al. 2018) unless the config says otherwise: each departure is a switch, and
-any combination of switches works.
+The encoder is BERT's (Devlin et al. 2018) unless the config says otherwise: each departure from
+BERT is a field of ModelConfig, and any combination of them works.
 
-Legend: B batch, S sequence, P positions of a row, H hidden, N heads, D dimensions per head,
-R = B x S rows, K sequences of a packed row.
+Legend: B batch, S sequence, P positions of a row, H hidden, N heads, D dimensions per head, R = B x
+S rows, K sequences of a packed row.
 
 These functions hold no state: the training step owns the variables, reads them as tensors, casts
 those of rank 2 and more to the compute dtype and calls `encode`. `encoder_weights` alone decides
@@ -61,7 +61,8 @@ def encoder_weights(config: ModelConfig) -> dict[str, WeightSpec]:
     """Return the specifications of embeddings and layers; pooler and heads are specified in
     heads.py.
 
-    Layers that share weights are one group: "layer_0" is the first of config.num_groups.
+    Layers that share weights form a group. Names count groups, not layers: "layer_0" is the first
+    of config.num_groups groups.
     """
     specs = embedding_weights(config)
     for group in range(config.num_groups):
@@ -78,7 +79,8 @@ class BatchContext(typing.NamedTuple):
     """The values of a batch that all layers read.
 
     batch_size, length: B and S. mask: float32, (B, 1, 1, S) or (B, 1, S, S), added to attention
-    scores, or cudnn_attention.Mask. rotation: cosines and sines of rotary positions, (S, D) each.
+    scores, or cudnn_attention.Mask. rotation: cosines and sines of rotary positions, (S, D) each;
+    None without them.
     """
 
     batch_size: int | tf.Tensor
@@ -87,7 +89,9 @@ class BatchContext(typing.NamedTuple):
     rotation: tuple[tf.Tensor, tf.Tensor] | None
 
     def rows_at(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
-        """Return the rows of the tokens at some positions: (R, H), int32 (B, P) -> (B x P, H)."""
+        """Return the vectors in x of the tokens at some positions of each row: (R, H), int32 (B, P)
+        -> (B x P, H).
+        """
         width = x.shape[-1]
         return tf.reshape(
             select(tf.reshape(x, [self.batch_size, self.length, width]), positions), [-1, width]
@@ -95,8 +99,9 @@ class BatchContext(typing.NamedTuple):
 
 
 class Readout(typing.NamedTuple):
-    """The tokens of each row that are read after the last layer. In that layer only they have
-    queries, residual connections and a feed-forward block; all tokens have keys and values.
+    """The tokens of each row whose hidden states are read after the last layer, such as masked
+    words. The last layer computes queries, residual connections and the feed-forward block only for
+    these tokens, but keys and values for all.
 
     positions: int32 (B, P). mask: as in BatchContext, (B, 1, 1 or P, S). rotation: cosines and
     sines of these positions, (B, 1, P, D) each.
@@ -115,8 +120,8 @@ def mix_values(
     seed: tf.Tensor | None,
     dropout_key: str,
 ) -> tf.Tensor:
-    """Return the mean of the values that each token attends to: (R, H) -> (R, H); queries, keys and
-    values come from one product.
+    """Return, for each token, the mean of the values weighted by attention: x (R, H) -> (R, H).
+    Queries, keys and values come from one matrix product.
     """
     num_heads = config.num_attention_heads
     size = config.hidden_size // num_heads
@@ -145,8 +150,8 @@ def read_values(
     seed: tf.Tensor | None,
     dropout_key: str,
 ) -> tf.Tensor:
-    """Return the mean of the values that each token of a Readout attends to: `query_inputs` (B x P,
-    H) -> (B x P, H).
+    """Return, for each token of a Readout, the mean of the values weighted by attention: (B x P,
+    H). Queries are computed from `query_inputs` (B x P, H), keys and values from x (R, H).
     """
     num_heads = config.num_attention_heads
     size = config.hidden_size // num_heads
@@ -188,10 +193,11 @@ def attention_block(
     readout: Readout | None = None,
     query_inputs: tf.Tensor | None = None,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Return self-attention: (R, H) -> (R, H), and a bias that the caller adds, as `project`
-    returns them. With a Readout, only for its tokens: `query_inputs` (B x P, H) -> (B x P, H).
+    """Return the output of self-attention without the bias of its last dense layer, (R, H) -> (R,
+    H), and this bias, [(H,)] or [], which the caller adds. With a Readout, the output is for its
+    tokens only: `query_inputs` (B x P, H) -> (B x P, H).
 
-    cuDNN's attention computes queries for all tokens, and those of a Readout are selected after it.
+    cuDNN's attention is always computed for all tokens; a Readout's are selected from its result.
     """
     if readout is None:
         mixed = mix_values(weights, x, context, config, seed, dropout_key)
@@ -204,8 +210,8 @@ def attention_block(
 
 
 def attention_products(config: ModelConfig, num_attended: float) -> float:
-    """Return the multiply-adds of `attention_block` for a token that attends to T tokens: 4 H^2 in
-    the dense layers, T H in the scores and T H in mixing the values.
+    """Return the number of multiply-adds of `attention_block` for a token that attends to T =
+    num_attended tokens: 4 H^2 in the dense layers, T H in the scores and T H in mixing the values.
     """
     return (
         dense_products(attention_weights(config, "attention"))
@@ -216,26 +222,26 @@ def attention_products(config: ModelConfig, num_attended: float) -> float:
 def feed_forward_block(
     weights: Mapping[str, tf.Tensor], x: tf.Tensor, config: ModelConfig
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Compute two dense layers with an activation between them: (R, H) -> (R, H), and a bias that
-    the caller adds, as `project` returns them.
+    """Return the output of two dense layers with an activation between them, without the bias of
+    the second, (R, H) -> (R, H), and this bias, [(H,)] or [], which the caller adds.
     """
     inner, bias = project(weights, "feed_forward/in", x)
     return project(weights, "feed_forward/output", activate(config.hidden_act, inner, *bias))
 
 
 def feed_forward_products(config: ModelConfig) -> int:
-    """Return the multiply-adds of `feed_forward_block` for one token: H I + I' H; I' is I, or I / 2
-    with a gate.
+    """Return the number of multiply-adds of `feed_forward_block` for one token: H I + I' H, where I
+    is config.intermediate_size and I' is I, or I / 2 with a gated activation.
     """
     return dense_products(feed_forward_weights(config, "feed_forward"))
 
 
 class Products(typing.NamedTuple):
-    """Multiply-adds of one token in a training step.
+    """Numbers of multiply-adds for one token in a training step.
 
-    embeddings: forward, before the layers. layers: forward, in all layers. recomputed: forward once
-    more, in the backward pass. unread: those of `layers` that are not computed for a
-    token whose hidden state after the last layer is not read.
+    embeddings: in the forward pass before the layers. layers: in the forward pass through all
+    layers. recomputed: forward computation that the backward pass repeats. unread: the part of
+    `layers` that is not computed for a token whose hidden state after the last layer is not read.
     """
 
     embeddings: float
@@ -245,16 +251,17 @@ class Products(typing.NamedTuple):
 
 
 def token_products(config: ModelConfig, num_attended: float) -> Products:
-    """Return the Products of `encode` for a token that attends to `num_attended` tokens, with all
-    activations kept.
+    """Return the Products of `encode` for a token that attends to `num_attended` tokens, when no
+    activation is recomputed.
     """
     layer = attention_products(config, num_attended) + feed_forward_products(config)
     return Products(embedding_products(config), config.num_hidden_layers * layer)
 
 
 def unread_products(config: ModelConfig, num_attended: float) -> float:
-    """Return the multiply-adds that the last layer saves for a token that is not read: those of the
-    feed-forward block, and all of `attention_products` except the 2 H^2 of its key and value.
+    """Return the number of multiply-adds that the last layer saves for a token whose hidden state
+    is not read: those of the feed-forward block and of `attention_products`, except the 2 H^2 for
+    the token's key and value.
     """
     key_and_value = 2 * config.hidden_size**2
     return attention_products(config, num_attended) - key_and_value + feed_forward_products(config)
@@ -263,7 +270,9 @@ def unread_products(config: ModelConfig, num_attended: float) -> float:
 def layer_weights(
     weights: Mapping[str, tf.Tensor], index: int, config: ModelConfig
 ) -> dict[str, tf.Tensor]:
-    """Return the weights of the layer at `index` by full name. Several layers may share them."""
+    """Return {full name: weight} of the layer at `index`; other layers may share these weights with
+    it.
+    """
     group = f"layer_{index * config.num_groups // config.num_hidden_layers}/"
     return {name: weight for name, weight in weights.items() if name.startswith(group)}
 
@@ -277,7 +286,9 @@ def run_layer(
     seed: tf.Tensor | None,
     readout: Readout | None = None,
 ) -> tf.Tensor:
-    """Run the layer at `index`: (R, H) -> (R, H), or with a Readout -> (B x P, H)."""
+    """Return the output of the layer at `index`: x (R, H) -> (R, H); with a Readout, only for its
+    tokens, (B x P, H). weights: those of the whole encoder, or at least this layer's.
+    """
     own = {
         name.split("/", 1)[1]: weight
         for name, weight in layer_weights(weights, index, config).items()
@@ -319,7 +330,7 @@ def encode(
       weights: at least those of `encoder_weights`; float32 or already of the compute dtype.
       batch: int32 "input_ids", "input_mask" (1 for tokens, 0 for padding) and "segment_ids", (B, S)
         each. With "sequence_ids" (packed.py) no token sees another sequence of its row, and
-        positions restart in each: the hidden states are those of the sequence alone.
+        positions restart in each sequence: its hidden states are the same as without the others.
       dtype: compute dtype of products and activations.
       seed: int32 (2,) for dropout; None switches dropout off.
       recompute_every: k > 0 keeps one activation (R, H) for every k layers, and the backward pass
@@ -392,7 +403,7 @@ def encode(
 def make_readout(
     batch: Mapping[str, tf.Tensor], positions: tf.Tensor, context: BatchContext
 ) -> Readout:
-    """Return the Readout of positions (B, P) of a batch."""
+    """Return the Readout of the tokens at `positions`, int32 (B, P), of a batch."""
     mask = context.mask
     rotation_at_positions = None
     if "sequence_ids" in batch and not isinstance(mask, cudnn_attention.Mask):
@@ -405,8 +416,8 @@ def make_readout(
 
 @dataclasses.dataclass(frozen=True)
 class BertEncoder:
-    """Our own encoder, which implements the protocol of encoders.py; recompute_every, attention and
-    xla as for `encode`.
+    """This project's own encoder, with the methods of the Encoder protocol, which encoders.py
+    documents; recompute_every, attention and xla as for `encode`.
     """
 
     config: ModelConfig

@@ -19,8 +19,8 @@ from bert_gpu.model.weights import WeightSpec
 
 @typing.runtime_checkable
 class Encoder(typing.Protocol):
-    """A pure function from weights and a batch to hidden states, with the properties that its users
-    need.
+    """An encoder: a pure function from weights and a batch to hidden states, and the facts about it
+    that heads, training and model folders need.
     """
 
     @property
@@ -37,8 +37,8 @@ class Encoder(typing.Protocol):
         """
 
     def weights(self) -> dict[str, WeightSpec]:
-        """Return the specifications of embeddings and layers, "embeddings/word" (V, E) among them;
-        heads.py specifies pooler and heads.
+        """Return {name: WeightSpec} of embeddings and layers; "embeddings/word" is the table of
+        word embeddings. heads.py specifies pooler and heads.
 
         Raises UserError when the config sets a field that the encoder does not support.
         """
@@ -52,13 +52,14 @@ class Encoder(typing.Protocol):
         seed: tf.Tensor | None = None,
         positions: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Return the hidden states after the last layer, (B, S, H) or, at positions (B, P), (B, P,
-        H), in the compute dtype; arguments as for `encoder.encode`.
+        """Return the hidden states after the last layer, in the compute dtype: (B, S, H), or with
+        `positions`, int32 (B, P), only those at these positions, (B, P, H). Arguments as for
+        `encoder.encode`.
         """
 
     def check(self, length: int | None, precision: str, is_packed: bool = False) -> None:
-        """Raises UserError when the encoder cannot take such rows. `encode` may check too, but
-        there TensorFlow adds its own lines to the message.
+        """Raise UserError when the encoder cannot take rows of this length, precision and kind.
+        `encode` may check too, but TensorFlow adds its own lines to the message of an error in it.
 
         Args:
           length: tokens of a row; None = not known. precision: "float32", "bfloat16" or "float16".
@@ -66,27 +67,29 @@ class Encoder(typing.Protocol):
         """
 
     def cudnn_obstacle(self, **conditions: typing.Any) -> str | None:
-        """Return why the encoder cannot train with cuDNN's attention, as the end of a sentence;
-        None when it can.
+        """Return the reason why the encoder cannot train with cuDNN's attention, worded as the end
+        of a sentence; None when it can.
 
         conditions: the arguments of `cudnn_attention.obstacle` that do not describe the model.
         """
 
     def token_products(self, num_attended: float) -> Products | None:
-        """Return the multiply-adds for a token that attends to `num_attended` tokens; None = not
-        known.
+        """Return the numbers of multiply-adds for a token that attends to `num_attended` tokens;
+        None when they are not known for this encoder.
         """
 
     def for_training(
         self, *, recompute_every: int = 0, attention: str = "plain", xla: bool = False
     ) -> "Encoder":
-        """Return the same encoder with these training options; arguments as for `encoder.encode`.
-        Raises UserError when it does not support one.
+        """Return this encoder with the given training options; arguments as for `encoder.encode`.
+        Raises UserError for an option that the encoder does not support.
         """
 
 
 def open_encoder(config: ModelConfig) -> Encoder:
-    """Return the Encoder of a config. Raises UserError when the config names an unknown one."""
+    """Return the Encoder of a config. Raises UserError when config.encoder names an unknown
+    encoder.
+    """
     if config.encoder is None:
         return BertEncoder(config)
     # imported here, because it imports tf_keras and Model Garden, which our encoder does not need

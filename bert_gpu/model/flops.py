@@ -3,17 +3,17 @@
 FLOPs are counted as in PaLM (Chowdhery et al. 2022, appendix B; Kaplan et al. 2020, 2.1, with the
 attention products added): only matrix products, two FLOPs for each multiply-add, and a backward
 pass of twice the forward one. Lookups (also those done as products), normalisation, softmax,
-dropout and the optimizer count nothing. A head counts at the positions that it reads, where it is
-computed, not at all S; so does the last layer, except for the keys and values of all tokens. Each
+dropout and the optimizer count nothing. A head counts only for the positions that it reads, not for
+all S; so does the last layer, except for its keys and values, which count for all tokens. Each
 block states its multiply-adds beside its code, in functions *_products; this module sums them over
 a row of S tokens.
 
 Model FLOPs are those that the mathematics needs; hardware FLOPs are those that are computed. They
 differ where activations are recomputed, which runs the layers forward once more (counted in full,
-although a compiler may drop an unused product), and in packed rows, which are multiplied over all
-S^2 pairs, of which T S are within a sequence. The engine adds an optimizer's matrix products
-(Muon's) to the hardware FLOPs. Padding is computed, so both counts include it; throughput of real
-tokens is reported separately.
+although a compiler may drop an unused product), and in packed rows, where attention is computed for
+all S^2 pairs of tokens, of which T S are within a sequence (a token attends to T tokens on
+average). The engine adds an optimizer's matrix products (Muon's) to the hardware FLOPs. Padding is
+computed, so both counts include it; throughput of real tokens is reported separately.
 """
 
 import dataclasses
@@ -36,7 +36,9 @@ class Flops(typing.NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class FlopsCounter:
-    """Counts the FLOPs of pretraining. encoder: one whose `token_products` are not None."""
+    """Counts the FLOPs of pretraining. encoder: an Encoder whose `token_products` does not return
+    None.
+    """
 
     encoder: Encoder
 
@@ -46,8 +48,8 @@ class FlopsCounter:
         """Return the Flops of one row.
 
         Args:
-          length: S. heads: [(hidden states of a row that a head reads, multiply-adds of the head
-            for one of them)].
+          length: S. heads: for each head (number of hidden states of a row that it reads,
+            multiply-adds for each of them).
           attended: T, the number of tokens that a position attends to, averaged over the row; None
             = S, for rows of one sequence.
         """
@@ -68,8 +70,8 @@ class FlopsCounter:
         )
 
     def per_batch(self, batch: Mapping[str, np.ndarray], heads: Sequence[tuple[int, int]]) -> Flops:
-        """Return the Flops of a batch of arrays (or tensors) in Google's features, with or without
-        "sequence_ids" for packed rows. heads: as for `per_row`.
+        """Return the Flops of a batch, {feature: array or tensor} with the feature names of
+        Google's BERT, and with "sequence_ids" for packed rows. heads: as for `per_row`.
         """
         num_rows, length = np.shape(batch["input_mask"])
         packed = np.asarray(batch["sequence_ids"]) if "sequence_ids" in batch else None
@@ -79,8 +81,9 @@ class FlopsCounter:
 
 
 def mean_attended(sequence_ids: np.ndarray) -> float:
-    """Return the mean length of the sequence of a position, over all positions of packed rows, int
-    (B, S). The padding of a row (0) counts as a sequence, because attention computes it too.
+    """Return the mean number of tokens that a token attends to, i.e. the length of its sequence,
+    over all tokens of packed rows. sequence_ids: int (B, S). Padding (id 0) counts as a sequence,
+    because attention is computed for it too.
     """
     starts = np.ones_like(sequence_ids, bool)
     starts[:, 1:] = sequence_ids[:, 1:] != sequence_ids[:, :-1]

@@ -1,5 +1,5 @@
-"""Encoders of TF Model Garden as functions on a dict of weights, so that our step, data and
-checkpoints train them.
+"""Encoders of TF Model Garden as functions on a dict of weights, so that they train with our
+training step, data and checkpoints.
 
 A tf_keras layer owns its variables and draws dropout from a stateful generator; our step passes
 tensors and a seed to pure functions. So we build an encoder once, to read the names, shapes and
@@ -52,16 +52,18 @@ REFUSED = {
     "xlnet": "it predicts words in permuted orders and needs other inputs",
     "any": "it names no encoder",
 }
-# Their matrices along the sequence, or their attention blocks, are built for one length:
-# max_position_embeddings.
+# Encoders whose matrices along the sequence, or whose attention blocks, are built for one row
+# length, max_position_embeddings.
 FIXED_LENGTH = ("fnet", "sparse_mixer", "bigbird")
-# encoders that fail in lower precision, because they add float32 to it
+# encoders that fail in bfloat16 and float16, because they add float32 tensors to tensors of that
+# dtype
 FLOAT32_ONLY = ("mobilebert", "kernel")
-# Options that draw random numbers without our seed, or own variables that our weights do not
-# replace.
+# Options with which an encoder draws random numbers without our seed, or has variables that our
+# weights do not replace.
 IMPURE = ("redraw", "use_gradient_checkpointing")
 BERT_PRODUCTS = ("bert", "bert_v2", "albert")  # encoders with the same matrix products as ours
-# Model Garden's poolers are not used: our own heads compute the sentence vectors.
+# The first parts of the names of poolers in Model Garden, which are not used: our own heads compute
+# the sentence vectors.
 POOLERS = ("pooler_transform", "cls_transform", "pooler")
 
 
@@ -98,8 +100,8 @@ class GardenEncoder:
         return self.config.max_position_embeddings if self.name in FIXED_LENGTH else None
 
     def weights(self) -> dict[str, WeightSpec]:
-        """Return the specifications of "embeddings/word" and of the other weights, "encoder/..."
-        with Model Garden's names, without its pooler.
+        """Return {name: WeightSpec}: "embeddings/word", and "encoder/NAME" for Model Garden's other
+        weights, without those of its pooler.
         """
         return dict(build(self, "float32").specs)
 
@@ -112,8 +114,8 @@ class GardenEncoder:
         seed: tf.Tensor | None = None,
         positions: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Raise UserError for rows that the encoder cannot take: packed ones, and lengths that it
-        was not built for.
+        """Return the hidden states. Raises UserError for rows that the encoder cannot take: packed
+        rows, and lengths for which it was not built.
         """
         self.check(
             batch["input_ids"].shape[1], tf.as_dtype(dtype).name, is_packed="sequence_ids" in batch
@@ -199,7 +201,7 @@ class GardenEncoder:
 
 def open_encoder(config: ModelConfig) -> GardenEncoder:
     """Return the GardenEncoder of a ModelConfig with --encoder=garden:NAME[,FIELD=VALUE...]; each
-    FIELD is one of Model Garden's configuration.
+    FIELD is a field of Model Garden's configuration of that encoder.
 
     Raises UserError for unknown names and fields.
     """
@@ -223,16 +225,16 @@ def open_encoder(config: ModelConfig) -> GardenEncoder:
 
 
 def garden_config(encoder: GardenEncoder) -> encoders.EncoderConfig:
-    """Return Model Garden's config of an encoder. Raises UserError when its ModelConfig sets a
-    field that the encoder does not have.
+    """Return Model Garden's configuration of an encoder. Raises UserError when the encoder's
+    ModelConfig sets a field that Model Garden's encoder does not have.
     """
     config = encoder.config
     result = encoders.EncoderConfig(type=encoder.name)
     theirs = result.get()
     transfer(config, theirs, encoder.flag, shares_layers=encoder.shares_layers)
-    if encoder.name == "mobilebert":  # ModelConfig has no inner width
+    if encoder.name == "mobilebert":  # ModelConfig has no field for it
         theirs.intra_bottleneck_size = config.hidden_size
-    if encoder.name == "query_bert":  # always factorises
+    if encoder.name == "query_bert":  # its embeddings always have their own width
         theirs.embedding_size = config.embedding_width
     for field, value in encoder.options:
         setattr(theirs, field, value)
@@ -240,7 +242,9 @@ def garden_config(encoder: GardenEncoder) -> encoders.EncoderConfig:
 
 
 class _Model(tf_keras.layers.Layer):
-    """A layer that takes the argument `training`, around an encoder that may not take it."""
+    """A Keras layer around an encoder. The layer takes the argument `training`, which the encoder
+    itself may not take; Keras passes it on to the layers inside.
+    """
 
     def __init__(self, encoder: tf_keras.Model) -> None:
         super().__init__()
@@ -251,8 +255,8 @@ class _Model(tf_keras.layers.Layer):
 
 
 class _SeededDropout:
-    """A replacement for the random generator of a Dropout layer, which draws from the seed of the
-    step, with another mask for each call.
+    """A replacement for the random generator of a Dropout layer. It draws from the training step's
+    seed, a different mask in each call.
     """
 
     def __init__(self, seed: tf.Tensor | None, dropout_key: str) -> None:
@@ -268,8 +272,8 @@ class _SeededDropout:
 
 @custom_gradient
 def dense_gradient(table: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-    """Return an embedding table itself, and turn the gradients of lookups, which arrive as slices,
-    into dense ones, summed in float32.
+    """Return an embedding table unchanged; its gradient, which arrives as tf.IndexedSlices from
+    lookups, becomes a dense tensor, summed in float32.
     """
 
     def gradient(upstream: tf.Tensor | tf.IndexedSlices) -> tf.Tensor:
@@ -283,11 +287,11 @@ def dense_gradient(table: tf.Tensor) -> tuple[tf.Tensor, Callable]:
 
 
 class BuiltEncoder:
-    """An encoder without variables.
+    """A Model Garden encoder that has been built and whose variables have been removed.
 
     model: callable (features, training) -> {"sequence_output": ...}, usable only inside `bound_to`.
-    attributes: [(layer, attribute, name)] of all weights; name is None for the pooler's, because
-    its output is not used.
+    attributes: for each weight (layer that holds it, attribute of the layer, our name of the
+    weight); the name is None for the pooler's weights, because the pooler's output is not used.
     """
 
     def __init__(
@@ -311,8 +315,8 @@ class BuiltEncoder:
 
     @contextlib.contextmanager
     def bound_to(self, weights: Mapping[str, tf.Tensor], seed: tf.Tensor | None) -> Iterator[None]:
-        """A context in which the layers compute with these weights and draw dropout from this
-        seed.
+        """A context in which the layers compute with the tensors `weights` and draw dropout from
+        `seed`.
         """
         tensors = {
             name: dense_gradient(tensor) if tensor.shape.rank == 2 else tensor
@@ -323,8 +327,9 @@ class BuiltEncoder:
             value = tf.zeros(self.shapes[layer, attribute]) if name is None else tensors[name]
             inserted.append((layer, attribute, tf.cast(value, layer.compute_dtype)))
         for index, layer in enumerate(self.layers):
-            # Routers report metrics into variables, which a pure function must not write. Their
-            # weight in the loss is 0.
+            # Layers that route tokens to experts write metrics to variables, which a pure function
+            # must not do, so their add_metric does nothing here. The metrics have no weight in the
+            # loss.
             inserted.append((layer, "add_metric", lambda *args, **kwargs: None))
             if isinstance(layer, tf_keras.layers.Dropout):
                 inserted.append(
@@ -339,7 +344,7 @@ class BuiltEncoder:
             yield
         finally:
             for layer, attribute, value in before:
-                if value is vars:  # marks an attribute that did not exist
+                if value is vars:  # vars marks an attribute that did not exist
                     del vars(layer)[attribute]
                 else:
                     vars(layer)[attribute] = value
@@ -347,23 +352,23 @@ class BuiltEncoder:
 
 @functools.lru_cache(maxsize=8)
 def build(encoder: GardenEncoder, dtype: str) -> BuiltEncoder:
-    """Build an encoder for a compute dtype ("float32", "bfloat16" or "float16").
+    """Build a Model Garden encoder for a compute dtype ("float32", "bfloat16" or "float16").
 
-    The work runs in a thread of its own, which has neither the graph nor the replica context in
-    which the caller may be tracing.
+    The encoder is built in a thread of its own, because the caller's thread may be tracing a graph
+    in a replica context.
     """
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         return pool.submit(_build, encoder, dtype).result()
 
 
 def _build(encoder: GardenEncoder, dtype: str) -> BuiltEncoder:
-    compile_silently_once()  # building computes, and so compiles, the fused functions
+    compile_silently_once()  # building calls the fused functions, which compiles them
     config = encoder.config
     theirs = garden_config(encoder)
     initializers = {}
 
     def create(next_creator: Callable[..., tf.Variable], **settings: Any) -> tf.Variable:
-        # tf_keras passes partial(initializer, shape, dtype=...)
+        # tf_keras passes partial(initializer, shape, dtype=...) as initial_value
         initializer = getattr(settings["initial_value"], "func", None)
         if initializer is not None:
             shape = settings["initial_value"].args[0]
@@ -381,7 +386,7 @@ def _build(encoder: GardenEncoder, dtype: str) -> BuiltEncoder:
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        stack.callback(np.random.set_state, np.random.get_state())  # BigBird sets it
+        stack.callback(np.random.set_state, np.random.get_state())  # BigBird seeds NumPy
         precision = tf_keras.mixed_precision
         stack.callback(precision.set_global_policy, precision.global_policy())
         precision.set_global_policy(dtype if dtype == "float32" else f"mixed_{dtype}")

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 from bert_gpu.base.errors import UserError
 from bert_gpu.model.config import GATED, ModelConfig
 
-# The names of our ModelConfig's fields in Model Garden's encoders, whose layer_norm_eps is always
-# 1e-12.
+# {field of ModelConfig: its names in the configurations of Model Garden's encoders}. layer_norm_eps
+# has none, because it is always 1e-12 there.
 FIELDS = {
     "vocab_size": ("vocab_size", "word_vocab_size"),
     "hidden_size": ("hidden_size",),
@@ -33,25 +33,26 @@ FIELDS = {
     "initializer_range": ("initializer_range",),
     "embedding_size": ("embedding_size", "embedding_width", "word_embed_size"),
 }
-# fields of ModelConfig that work with every encoder
+# fields of ModelConfig that work with every encoder, because only our heads read them
 HEAD_FIELDS = ("mlm_transform", "decoder_bias", "pooling", "pooler_size")
 
 
 def activation_name(name: str) -> str:
-    """Return the name under which our activation `name` is registered in tf_keras. It must differ
-    from theirs: Model Garden's gelu is the tanh approximation.
+    """Return the name under which our activation `name` is registered in tf_keras. The name must
+    not be one of Model Garden's, whose "gelu" is the tanh approximation.
     """
     return f"bert_gpu_{name}"
 
 
 def transfer(config: ModelConfig, theirs: Any, flag: str, shares_layers: bool) -> None:
-    """Set the fields of `theirs` from a ModelConfig; names activations by `activation_name`.
+    """Set the fields of `theirs`, the configuration of a Model Garden encoder, from a ModelConfig;
+    activations get the names of `activation_name`.
 
     Args:
-      flag: the flag as the user gave it. shares_layers: whether all layers share one set of
-        weights.
+      flag: --encoder as the user gave it, for messages. shares_layers: whether all layers share one
+        set of weights.
 
-    Raises UserError for a switch that the encoder does not have.
+    Raises UserError for a field of ModelConfig that the encoder does not support.
     """
     names = {field.name for field in dataclasses.fields(theirs)}
 
@@ -84,7 +85,8 @@ def transfer(config: ModelConfig, theirs: Any, flag: str, shares_layers: bool) -
 
 
 def read_options(encoder: str, theirs: Any, options: Iterable[str]) -> tuple[tuple[str, Any], ...]:
-    """Parse FIELD=VALUE texts for fields that ModelConfig does not have: ((field, value), ...).
+    """Parse `options`, texts FIELD=VALUE that set fields of `theirs`, and return ((field, value),
+    ...). encoder: the value of --encoder, for messages.
 
     Raises UserError for an unknown field, a field that has its own flag, and a value whose type
     differs from the default's.
@@ -117,7 +119,9 @@ def read_options(encoder: str, theirs: Any, options: Iterable[str]) -> tuple[tup
 
 
 def _parse(place: str, text: str, default: Any) -> Any:
-    """Parse the value of a field to the type of its default, to a number if that is None."""
+    """Return `text` as a value of the type of `default`; as a number if the default is None. place:
+    the option, for messages.
+    """
     if isinstance(default, str):
         return text
     try:

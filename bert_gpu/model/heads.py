@@ -39,18 +39,20 @@ def mlm_weights(config: ModelConfig) -> dict[str, WeightSpec]:
 
 
 def pooler_weights(config: ModelConfig, width: int | None = None) -> dict[str, WeightSpec]:
-    """Return the specifications of a dense layer from H to `width`, by default H."""
+    """Return the specifications of the pooler, a dense layer from H to `width`, by default H."""
     return dense_weights(config, "pooler", config.hidden_size, width or config.hidden_size)
 
 
 def nsp_weights(config: ModelConfig) -> dict[str, WeightSpec]:
-    """Return the specifications of the next-sentence head: pooler and scores."""
+    """Return the specifications of the next-sentence head: the pooler, and a dense layer to 2
+    scores.
+    """
     return {**pooler_weights(config), **dense_weights(config, "nsp", config.hidden_size, 2)}
 
 
 def classifier_weights(config: ModelConfig, num_classes: int) -> dict[str, WeightSpec]:
-    """Return the specifications of a classifier of texts: pooler and scores. With one class it is a
-    regressor.
+    """Return the specifications of a classifier of texts: the pooler, and a dense layer to a score
+    for each class. With one class it is a regressor.
     """
     return {
         **pooler_weights(config, config.pooled_size),
@@ -59,12 +61,16 @@ def classifier_weights(config: ModelConfig, num_classes: int) -> dict[str, Weigh
 
 
 def token_classifier_weights(config: ModelConfig, num_classes: int) -> dict[str, WeightSpec]:
-    """Return the specifications of a classifier of tokens."""
+    """Return the specifications of a classifier of tokens, one dense layer to a score for each of
+    the classes.
+    """
     return dense_weights(config, "token_classifier", config.hidden_size, num_classes)
 
 
 def span_weights(config: ModelConfig) -> dict[str, WeightSpec]:
-    """Return the specifications of the scores of an answer's first and last token."""
+    """Return the specifications of the dense layer that scores each token as the first and as the
+    last token of an answer.
+    """
     return dense_weights(config, "span", config.hidden_size, 2)
 
 
@@ -74,8 +80,8 @@ def mlm_product(
     config: ModelConfig,
     dtype: tf.DType = tf.float32,
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Return (scores of every word at the masked positions, biases that the caller adds): the
-    hidden states of these positions (B, P, H) -> (B x P, V), [(V,)] or [].
+    """Return (scores of every word at the masked positions, their bias, which the caller adds):
+    hidden states of the masked positions (B, P, H) -> (B x P, V), and [(V,)], or [] without a bias.
     """
     x = tf.reshape(tf.cast(hidden, dtype), [-1, config.hidden_size])
     if config.mlm_transform:
@@ -86,8 +92,8 @@ def mlm_product(
 
 
 def mlm_products(config: ModelConfig) -> int:
-    """Return the multiply-adds of `mlm_product` for one masked word: H E in the transform, if any,
-    and E V in the scores.
+    """Return the number of multiply-adds of `mlm_product` for one masked word: H E in the
+    transform, if any, and E V in the scores.
 
     Selecting the masked positions, in the encoder, is a lookup, and counts nothing.
     """
@@ -101,8 +107,8 @@ def mlm_logits(
     config: ModelConfig,
     dtype: tf.DType = tf.float32,
 ) -> tf.Tensor:
-    """Return the scores of every word, only at the masked positions: (B, S, H), (B, P) -> (B, P,
-    V).
+    """Return the scores of every word at the masked positions: hidden states (B, S, H) and
+    positions int32 (B, P) -> (B, P, V).
     """
     return chosen_mlm_logits(weights, select(tf.cast(hidden, dtype), positions), config, dtype)
 
@@ -124,11 +130,11 @@ def chosen_mlm_logits(
 
 
 def best_words(logits: tf.Tensor, has_piece: np.ndarray, count: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the likeliest words, best first: (M, V) -> probabilities float32 (M, K), ids int32 (M,
-    K).
+    """Return the K = `count` likeliest words for each row of logits, best first: (M, V) ->
+    probabilities float32 (M, K) and ids int32 (M, K). K is smaller if there are fewer words.
 
-    has_piece: bool (V,), False for rows of the table without a piece: they are part of the softmax,
-    as in training and in transformers, but they are no words.
+    has_piece: bool (V,), False for rows of the embedding table that stand for no word piece: their
+    scores are part of the softmax, as in training and in transformers, but they are never returned.
     """
     shares = tf.where(has_piece, tf.nn.softmax(tf.cast(logits, tf.float32)), -1.0)
     return tf.math.top_k(shares, min(count, int(has_piece.sum())))
@@ -142,7 +148,7 @@ def _added(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
 @custom_gradient
 def two_uses_one_gradient(table: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable]:
     """Return a table (V, E) once for each of its two uses, as embeddings and as output kernel, so
-    that their gradients are added in one pass.
+    that the gradients of both uses are added in one pass.
     """
     return (tf.identity(table), tf.identity(table)), _added
 
@@ -164,15 +170,15 @@ def pool(
 
 
 def nsp_products(config: ModelConfig) -> int:
-    """Return the multiply-adds of the next-sentence head for one sentence vector: H^2 in the
-    pooler, 2 H in the scores.
+    """Return the number of multiply-adds of the next-sentence head for one row: H^2 in the pooler,
+    2 H in the scores.
     """
     return dense_products(nsp_weights(config))
 
 
 def pooling_of(config: ModelConfig, weights: Container[str]) -> tuple[str, int]:
-    """Return (pooling, width) of the pooler among a model's weights: those of the classifier if it
-    has one, else those of the next-sentence head.
+    """Return (pooling, output width) of a model's pooler: those of the classifier if the names
+    `weights` include one, else those of the next-sentence head, ("first", H).
     """
     return (
         (config.pooling, config.pooled_size)
@@ -182,7 +188,9 @@ def pooling_of(config: ModelConfig, weights: Container[str]) -> tuple[str, int]:
 
 
 def sentence_positions(batch: Mapping[str, tf.Tensor], config: ModelConfig) -> tf.Tensor | None:
-    """Return the positions, int32 (B, 1), that `sentence_vector` reads of a batch; None = all."""
+    """Return the positions, int32 (B, 1), of the tokens whose hidden states `sentence_vector`
+    needs; None = all tokens.
+    """
     if config.pooling != "first":
         return None
     return tf.zeros([sizes(batch["input_ids"])[0], 1], tf.int32)
@@ -191,12 +199,12 @@ def sentence_positions(batch: Mapping[str, tf.Tensor], config: ModelConfig) -> t
 def sentence_vector(
     weights: Mapping[str, tf.Tensor], hidden: tf.Tensor, mask: tf.Tensor, config: ModelConfig
 ) -> tf.Tensor:
-    """Return the input of a classifier for each row: config.pooler_act of a dense layer over [CLS]
-    or over the mean of all tokens, by config.pooling.
+    """Return the input of a classifier for each row: the activation config.pooler_act of a dense
+    layer, which reads [CLS] or the mean of all tokens, as config.pooling says.
 
     Args:
-      hidden: (B, S, H), or those at `sentence_positions`. mask: (B, S), 1 for tokens, 0 for
-        padding.
+      hidden: hidden states, (B, S, H), or only those at `sentence_positions`, (B, 1, H). mask: (B,
+        S), 1 for tokens, 0 for padding.
 
     Returns:
       (B, config.pooled_size).
@@ -215,8 +223,8 @@ def classifier_logits(
     seed: tf.Tensor | None = None,
     rate: float = 0.0,
 ) -> tf.Tensor:
-    """Return the scores of a text's classes, (B, config.pooled_size) -> (B, C), with dropout of the
-    sentence vector while training.
+    """Return the scores of each text's classes from the sentence vectors: (B, config.pooled_size)
+    -> (B, C). The vectors get dropout unless seed is None.
     """
     return dense(weights, "classifier", dropout(pooled, rate, seed, "classifier"))
 
@@ -227,21 +235,21 @@ def token_logits(
     seed: tf.Tensor | None = None,
     rate: float = 0.0,
 ) -> tf.Tensor:
-    """Return the scores of every token's classes, (B, S, H) -> (B, S, C), with dropout while
-    training.
+    """Return the scores of each token's classes from the hidden states: (B, S, H) -> (B, S, C). The
+    hidden states get dropout unless seed is None.
     """
     return _each_token(weights, "token_classifier", dropout(hidden, rate, seed, "token_classifier"))
 
 
 def span_logits(weights: Mapping[str, tf.Tensor], hidden: tf.Tensor) -> list[tf.Tensor]:
-    """Return the scores of every token as an answer's first and as its last: (B, S, H) -> (B, S),
-    (B, S).
+    """Return two scores of each token, as the first and as the last token of an answer: (B, S, H)
+    -> [(B, S), (B, S)].
     """
     return tf.unstack(_each_token(weights, "span", hidden), axis=-1)
 
 
 def _each_token(weights: Mapping[str, tf.Tensor], name: str, hidden: tf.Tensor) -> tf.Tensor:
-    """Return a dense layer on each vector: (B, S, H) -> (B, S, out)."""
+    """Return the output of the dense layer `name` for each token: (B, S, H) -> (B, S, out)."""
     batch_size, length = sizes(hidden)[:2]
     rows = dense(weights, name, tf.reshape(hidden, [-1, hidden.shape[-1]]))
     return tf.reshape(rows, [batch_size, length, rows.shape[-1]])
@@ -266,9 +274,10 @@ def _cross_entropy_gradient(
     classes: tf.Tensor,
     bias: Sequence[tf.Tensor],
 ) -> tf.Tensor:
-    """Return (softmax - 1 at the label) x upstream, in one pass.
+    """Return the gradient of the logits, (softmax - one-hot label) x upstream, in one pass over
+    memory.
 
-    classes: 0, 1, ...; an argument, because XLA computes a range slowly on CPUs.
+    classes: int32 0, 1, ..., C - 1; it is an argument because XLA computes a range slowly on CPUs.
     """
     wide = tf.exp(widened(logits, bias) - logarithms[:, None]) * upstream[:, None]
     return tf.cast(
@@ -277,8 +286,8 @@ def _cross_entropy_gradient(
 
 
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, *bias: tf.Tensor) -> tf.Tensor:
-    """Return -log softmax(logits + bias)[label] in float32: (R, C), int32 (R,) and optionally (C,)
-    -> (R,).
+    """Return -log softmax(logits + bias)[label] in float32: logits (R, C), labels int32 (R,) and
+    optionally a bias (C,) -> (R,).
     """
     return cross_entropy_and_correct(logits, labels, *bias)[0]
 
@@ -287,12 +296,12 @@ def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, *bias: tf.Tensor) -> tf.
 def cross_entropy_and_correct(
     logits: tf.Tensor, labels: tf.Tensor, *bias: tf.Tensor
 ) -> tuple[tuple[tf.Tensor, tf.Tensor], Callable]:
-    """Return (`cross_entropy`, float32 (R,): 1 where no class scores higher than the label, else
-    0). The second costs nothing beside the first.
+    """Return two float32 (R,): the result of `cross_entropy`, and 1 where no class scores higher
+    than the label, else 0. The second costs nothing beside the first.
 
-    Of arrays as large as the logits, only the logits are kept. For the width of a vocabulary,
-    TensorFlow's own op takes twice as long on a CPU, gradient included, and it is slower still with
-    deterministic ops.
+    The only array as large as the logits that is kept for the backward pass is the logits. With as
+    many classes as a vocabulary has words, TensorFlow's own op takes twice as long on a CPU,
+    gradient included, and even longer with deterministic ops.
     """
     wide = _widened(logits, bias)
     largest = tf.reduce_max(wide, -1)
@@ -311,7 +320,7 @@ def summed_loss_and_correct(
     logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, bias: Sequence[tf.Tensor] = ()
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the weighted sum of the cross-entropy and the weighted number of correct predictions:
-    (..., C), (...), (...), [(C,)] or [] -> two float32 scalars.
+    logits (..., C), labels and weights (...), and a bias [(C,)] or [] -> two float32 scalars.
     """
     logits = tf.reshape(logits, [-1, logits.shape[-1]])
     labels = tf.reshape(tf.cast(labels, tf.int32), [-1])
@@ -323,8 +332,8 @@ def summed_loss_and_correct(
 def summed_loss(
     logits: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the weighted sum of the cross-entropy and the sum of the weights: (..., C), (...),
-    (...) -> two float32 scalars.
+    """Return the weighted sum of the cross-entropy and the sum of the weights: logits (..., C),
+    labels and weights (...) -> two float32 scalars.
     """
     loss, _ = summed_loss_and_correct(logits, labels, weights)
     return loss, tf.reduce_sum(tf.cast(weights, tf.float32))

@@ -1,12 +1,12 @@
 """The parts of a transformer as functions of tensors and of a flat dict of weights.
 
-Legend: B batch, S sequence, P positions of a row, H hidden, I inner, R rows: the tokens of a
-batch, B x S of them.
+Legend: B batch, S sequence, P positions of a row, H hidden, I inner, R rows: the tokens of a batch,
+B x S of them.
 
-Rows stay flat, (R, H), wherever sequences do not matter: every product is then one plain matrix
-product, which every back end does fastest. Layers compute in the dtype of the input; sums of many
+Rows stay flat, (R, H), wherever sequences do not matter: each dense layer is then one plain matrix
+product, the fastest form on every device. Layers compute in the dtype of the input; sums of many
 terms (norm statistics, softmax) are float32. Outside XLA each op is a pass over memory, so the ops
-between the products are compiled into a few passes (fused.py), gradients included.
+between the matrix products, and their gradients, are compiled into a few passes (fused.py).
 """
 
 import hashlib
@@ -32,9 +32,9 @@ def sizes(x: tf.Tensor) -> list[int | tf.Tensor]:
 def select(hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
     """Return the vectors at some positions of each row: (B, S, H), int32 (B, P) -> (B, P, H).
 
-    They are a product with one-hot rows, exact for finite values (in float32 on GPUs as exact as
-    TensorFloat-32, like all products). The gradient of a gather would be a scatter, which makes XLA
-    on GPUs lay out all hidden states of the model in columns.
+    The vectors are selected by a product with one-hot rows, which is exact for finite values (in
+    float32 on GPUs as exact as TensorFloat-32, like all products). A gather would have a scatter as
+    its gradient, which makes XLA on GPUs store all hidden states of the model column by column.
     """
     one_hot = tf.one_hot(positions, sizes(hidden)[1], dtype=hidden.dtype)  # (B, P, S)
 
@@ -50,19 +50,19 @@ def select(hidden: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
 def project(
     weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor
 ) -> tuple[tf.Tensor, list[tf.Tensor]]:
-    """Return (x @ kernel, biases): (R, in) -> (R, out), and [(out,)], or [] for a layer without
-    bias.
+    """Return x @ kernel of the dense layer `name`, and the layer's bias, which is not added: x (R,
+    in) -> (R, out), and [(out,)], or [] for a layer without bias.
 
-    Callers add the bias in a compiled pass over the product. TensorFlow's op for a product with its
-    bias takes up to twice as long as the product alone (bfloat16, CPU).
+    Callers add the bias in a compiled pass together with the ops that follow. TensorFlow's op for a
+    product with its bias takes up to twice as long as the product alone (bfloat16, CPU).
     """
     bias = weights.get(f"{name}/bias")
     return tf.matmul(x, tf.cast(weights[f"{name}/kernel"], x.dtype)), [] if bias is None else [bias]
 
 
 def dense(weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor) -> tf.Tensor:
-    """Return x @ kernel + bias: (R, in) -> (R, out), for small layers. A layer without a "bias"
-    weight adds none.
+    """Return the output x @ kernel + bias of the dense layer `name`: (R, in) -> (R, out). The bias
+    is optional. For small layers, where the pass that adds the bias costs little.
     """
     x, bias = project(weights, name, x)
     return tf.nn.bias_add(x, tf.cast(bias[0], x.dtype)) if bias else x
@@ -70,7 +70,7 @@ def dense(weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor) -> tf.Tenso
 
 def _row_means(x: tf.Tensor) -> tf.Tensor:
     """Return the mean of each row, (R, H) -> (R, 1). XLA on CPUs sums along rows one value at a
-    time, but along columns many at a time.
+    time, but along columns many at a time, so rows are first reduced to 32 means along columns.
     """
     size = x.shape[1]
     if not has_gpu() and size is not None and size % 32 == 0:
@@ -82,7 +82,9 @@ def _row_means(x: tf.Tensor) -> tf.Tensor:
 def _normalise(
     x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor, eps: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return (result, mean, 1 / deviation): (R, H) in x's dtype, (R, 1) and (R, 1) float32."""
+    """Return x, (R, H), layer-normalised, in x's dtype, and the mean and the inverse standard
+    deviation of each row, float32 (R, 1) each.
+    """
     wide = tf.cast(x, tf.float32)
     mean = _row_means(wide)
     inverse = tf.math.rsqrt(_row_means(tf.square(wide - mean)) + eps)
@@ -93,9 +95,11 @@ def _normalise(
 def _normalise_gradient(
     x: tf.Tensor, scale: tf.Tensor, mean: tf.Tensor, inverse: tf.Tensor, upstream: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Return the gradients of x (R, H), scale and bias (H,)."""
-    # Without the barrier, XLA on GPUs computes both again in this function, and can no longer sum
-    # columns while it reads x.
+    """Return the gradients of x (R, H), scale (H,) and bias (H,) of a layer normalisation. mean,
+    inverse: from `_normalise`.
+    """
+    # Without the barrier, XLA on GPUs computes mean and inverse again here, and can then not sum
+    # columns in the same pass that reads x.
     mean, inverse = gen_xla_ops.xla_optimization_barrier([mean, inverse])
     upstream = tf.cast(upstream, tf.float32)
     normal = (tf.cast(x, tf.float32) - mean) * inverse
@@ -106,8 +110,8 @@ def _normalise_gradient(
 
 
 def layer_norm(weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor, eps: float) -> tf.Tensor:
-    """Return the layer normalisation over the last axis (Ba et al. 2016): (R, H) -> (R, H),
-    statistics in float32, result in x's dtype.
+    """Return x, (R, H), layer-normalised over the last axis (Ba et al. 2016), in x's dtype;
+    statistics are computed in float32.
     """
 
     @custom_gradient
@@ -124,7 +128,9 @@ def layer_norm(weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor, eps: f
 
 @fused
 def _scale_to_unit(x: tf.Tensor, scale: tf.Tensor, eps: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return (result, 1 / root mean square): (R, H) in x's dtype, (R, 1) float32."""
+    """Return x, (R, H), divided by the root mean square of each row and scaled, in x's dtype, and
+    the inverse root mean squares, float32 (R, 1).
+    """
     wide = tf.cast(x, tf.float32)
     inverse = tf.math.rsqrt(_row_means(tf.square(wide)) + eps)
     return tf.cast(wide * inverse * scale, x.dtype), inverse
@@ -134,7 +140,9 @@ def _scale_to_unit(x: tf.Tensor, scale: tf.Tensor, eps: tf.Tensor) -> tuple[tf.T
 def _scale_to_unit_gradient(
     x: tf.Tensor, scale: tf.Tensor, inverse: tf.Tensor, upstream: tf.Tensor
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the gradients of x (R, H) and scale (H,)."""
+    """Return the gradients of x (R, H) and scale (H,) of `_scale_to_unit`, which returned
+    `inverse`.
+    """
     inverse = gen_xla_ops.xla_optimization_barrier([inverse])[0]  # as in `_normalise_gradient`
     upstream = tf.cast(upstream, tf.float32)
     normal = tf.cast(x, tf.float32) * inverse
@@ -144,9 +152,9 @@ def _scale_to_unit_gradient(
 
 
 def rms_norm(weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor, eps: float) -> tf.Tensor:
-    """Divide by the root mean square of the last axis and multiply by a scale (Zhang & Sennrich
-    2019, "Root Mean Square Layer Normalization", section 3): (R, H) -> (R, H), statistics in
-    float32, result in x's dtype. It neither subtracts the mean nor adds a bias.
+    """Return x, (R, H), divided by the root mean square of the last axis and multiplied by a scale,
+    in x's dtype (Zhang & Sennrich 2019, "Root Mean Square Layer Normalization", section 3). The
+    mean is not subtracted and no bias is added; statistics are computed in float32.
     """
 
     @custom_gradient
@@ -160,13 +168,13 @@ def rms_norm(weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor, eps: flo
 def norm(
     weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor, config: ModelConfig
 ) -> tf.Tensor:
-    """Return the normalisation of --norm_type: (R, H) -> (R, H) in x's dtype."""
+    """Return x, (R, H), normalised as --norm_type says, in x's dtype."""
     function = {"layer_norm": layer_norm, "rms_norm": rms_norm}[config.norm_type]
     return function(weights, name, x, config.layer_norm_eps)
 
 
 _PLAIN = {
-    # exact (Hendrycks & Gimpel 2016)
+    # the exact gelu, with erf (Hendrycks & Gimpel 2016)
     "gelu": lambda x: 0.5 * x * (1.0 + tf.math.erf(x * np.float32(np.sqrt(0.5)))),
     "gelu_new": lambda x: tf.nn.gelu(x, approximate=True),
     "relu": tf.nn.relu,
@@ -190,8 +198,9 @@ ACTIVATIONS = {
 
 
 def activate(name: str, x: tf.Tensor, *bias: tf.Tensor) -> tf.Tensor:
-    """Return the activation `name` of x + bias, (R, I) and (I,). A gate halves I: it multiplies the
-    first half by the activation of the second (Cramming).
+    """Return the activation `name` of x + bias: x (R, I) and optionally a bias (I,) -> (R, I). A
+    gated activation returns (R, I / 2): the first half of the values times the activation of the
+    second half (the order of Cramming).
     """
     return ACTIVATIONS[name](x, *bias)
 
@@ -200,13 +209,13 @@ plus_bias = elementwise(tf.identity)  # adds a bias (H,) to (R, H)
 
 
 def ungated(name: str) -> Callable[..., tf.Tensor]:
-    """Return the activation of the gate in a gated activation, (R, I) and a bias -> (R, I); any
-    other activation itself.
+    """Return the activation `name` as a function of x (R, I) and a bias -> (R, I); for a gated
+    activation, that of its gate alone, such as gelu for geglu.
     """
     return ACTIVATIONS[_GATES.get(name, name)]
 
 
-DRAW_COLUMNS = 2048  # words of 32 bits
+DRAW_COLUMNS = 2048  # words of 32 bits in a row of `_draw`
 
 
 def mix(x: tf.Tensor) -> tf.Tensor:
@@ -224,11 +233,11 @@ def mix(x: tf.Tensor) -> tf.Tensor:
 
 @fused
 def _draw(num_rows: int | tf.Tensor, key: tf.Tensor) -> tf.Tensor:
-    """Return uint16 (num_rows x DRAW_COLUMNS x 2,): halves of mix(mix(start + 0, 1, ...) ^ key) for
-    the two words of an int32 (2,).
+    """Return random bits, uint16 (num_rows x DRAW_COLUMNS x 2,): the halves of mix(mix(start + i) ^
+    key) for i = 0, 1, ..., where start and key are the two words of the argument `key`, int32 (2,).
 
-    The counters are the sum of a column and a row, because TensorFlow would fold a single array of
-    them into the program as a constant.
+    The counters start + i are a sum of a column and a row, because TensorFlow would store a single
+    range of them in the program as a constant.
     """
     start, key = tf.unstack(tf.bitcast(key, tf.uint32))
     columns, rows = (tf.cast(tf.range(size), tf.uint32) for size in (DRAW_COLUMNS, num_rows))
@@ -238,14 +247,15 @@ def _draw(num_rows: int | tf.Tensor, key: tf.Tensor) -> tf.Tensor:
 
 @fused
 def hide_from_xla(x: tf.Tensor) -> tf.Tensor:
-    """Return x behind a barrier for XLA, so that values derived from it are computed again instead
-    of kept.
+    """Return x behind an optimization barrier. XLA does not see that the result equals x, so it
+    computes values from it again instead of keeping those computed from x.
     """
     return gen_xla_ops.xla_optimization_barrier([x])[0]
 
 
 def draw_bits(shape: Sequence[int | tf.Tensor], seed: tf.Tensor, dropout_key: str) -> tf.Tensor:
-    """Draw 16 random bits, as uint16, for each value of one dropout, in `shape`.
+    """Return 16 random bits, as uint16, for each value of a tensor of this shape, by which a
+    dropout drops values.
 
     The bits are a hash of the value's index in the tensor, the seed and the key (Salmon et al.
     2011, "Parallel random numbers: as easy as 1, 2, 3", without their margin of safety): the same
@@ -255,7 +265,7 @@ def draw_bits(shape: Sequence[int | tf.Tensor], seed: tf.Tensor, dropout_key: st
     CPU the hash takes half of Philox's time.
 
     Args:
-      shape: as from `sizes`. seed: int32 (2,).
+      shape: sizes of the tensor, as from `sizes`. seed: int32 (2,).
       dropout_key: name of the dropout in the network, such as "layer_0/attention".
     """
     name = np.frombuffer(hashlib.sha256(dropout_key.encode()).digest()[:8], "<i4")
@@ -269,10 +279,10 @@ def draw_bits(shape: Sequence[int | tf.Tensor], seed: tf.Tensor, dropout_key: st
 
 
 def drop_threshold(rate: float) -> tuple[tf.Tensor, np.float32]:
-    """Return (threshold, share of the values that stay): uint16 bits below the threshold drop a
-    value; the share is within 2^-17 of 1 - rate.
+    """Return (threshold, share) for a dropout rate: a value is dropped if its 16 random bits, as a
+    number, are below the threshold; the share of values that stay is within 2^-17 of 1 - rate.
 
-    Scaling by the exact share keeps the mean.
+    Values that stay are divided by the exact share, which keeps the mean.
     """
     threshold = min(round(rate * 2**16), 2**16 - 1)
     return tf.constant(threshold, tf.uint16), np.float32(1 - threshold / 2**16)
@@ -304,8 +314,8 @@ def _add(x: tf.Tensor, change: tf.Tensor, bias: Sequence[tf.Tensor]) -> tf.Tenso
 
 
 def dropout(x: tf.Tensor, rate: float, seed: tf.Tensor | None, dropout_key: str) -> tf.Tensor:
-    """Zero a share `rate` of the values and scale up the others. Return x itself for rate 0 or seed
-    None.
+    """Return x with a share `rate` of its values set to 0 and the others scaled up; x itself for
+    rate 0 or seed None. seed, dropout_key: as for `draw_bits`.
     """
     if not rate or seed is None:
         return x
@@ -329,8 +339,8 @@ def add_dropped(
     seed: tf.Tensor | None,
     dropout_key: str,
 ) -> tf.Tensor:
-    """Return x + dropout(change + bias), the residual connection of a block, in one pass: (R, H),
-    (R, H) and [(H,)] or [] -> (R, H).
+    """Return x + dropout(change + bias), the residual connection of a block, in one pass: x and
+    change (R, H), and a bias [(H,)] or [] -> (R, H).
     """
     drop = bool(rate) and seed is not None
     if drop:

@@ -1,5 +1,5 @@
-"""Computes for rows that hold several sequences which tokens see each other, and positions that
-restart in each sequence.
+"""Computes, for packed rows, which hold several sequences, the mask of attention between tokens,
+and positions that restart in each sequence.
 
 A packed batch has sequence_ids (B, S): one id above 0 for all tokens of a sequence, which are
 consecutive in the row, and 0 for padding. A few int32 ops on (B, S), which XLA compiles for any
@@ -14,8 +14,9 @@ from bert_gpu.model.layers import sizes
 
 
 def sequence_bias(sequence_ids: tf.Tensor, positions: tf.Tensor | None = None) -> tf.Tensor:
-    """Return the bias of attention scores: (B, S) -> (B, 1, S, S) float32, 0 between tokens of one
-    sequence, -1e9 elsewhere. With positions (B, P), only their rows: (B, 1, P, S).
+    """Return the mask as a bias to add to attention scores: sequence_ids (B, S) -> (B, 1, S, S)
+    float32, 0 between tokens of one sequence, -1e9 elsewhere. With positions, int32 (B, P), only
+    for the queries at these positions: (B, 1, P, S).
     """
     query_ids = (
         sequence_ids if positions is None else tf.gather(sequence_ids, positions, batch_dims=1)
@@ -25,8 +26,8 @@ def sequence_bias(sequence_ids: tf.Tensor, positions: tf.Tensor | None = None) -
 
 
 def _runs(sequence_ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the index of each token's run of equal ids, and the position where each run of a row
-    begins: int32 (B, S), (B, S); unused entries of the second are 0.
+    """Return two int32 (B, S): for each token, which run of equal ids of its row it is in (0, 1,
+    ...); and for each run of a row, the position where it begins (0 in entries without a run).
     """
     batch_size, length = sizes(sequence_ids)
     is_start = tf.concat(

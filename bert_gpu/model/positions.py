@@ -1,9 +1,10 @@
-"""More positions than a model has learnt: rows of its table repeated, or interpolated between them.
+"""Gives a model more positions than it has learnt: repeats the rows of its table of position
+embeddings, or interpolates between them.
 
 Random rows would have to be learnt anew. Rows that repeat the learned ones tell neighbours apart as
 before, but not tokens that are n apart (Beltagy et al. 2020, Longformer, 3.2); rows between the
-learned ones keep the order of all positions, and their distances shrink. The default is what a
-small model learns from faster (dev/measurements.md). Imports no TensorFlow.
+learned ones keep the order of all positions, and their distances shrink. The default is the method
+with which a small model learns faster (dev/measurements.md). Imports no TensorFlow.
 
 Legend: P learned rows, E embedding width.
 """
@@ -15,11 +16,13 @@ import numpy as np
 
 from bert_gpu.base.settings import setting
 
-VERBS = dict(repeat="repeated", interpolate="interpolated")  # {--position_extension: in the log}
+VERBS = dict(repeat="repeated", interpolate="interpolated")  # {value of the flag: word in the log}
 
 
 def position_extension() -> Any:
-    """Return the field of the flag, which pretraining and fine-tuning have."""
+    """Return the dataclass field of the flag --position_extension, for the settings of pretraining
+    and of fine-tuning.
+    """
     return setting(
         "interpolate",
         "How a model gets more positions than the n that it has learnt: repeat = position i begins "
@@ -30,10 +33,11 @@ def position_extension() -> Any:
 
 
 def extended(table: np.ndarray, num_rows: int, how: str) -> np.ndarray:
-    """Return a table of positions with more rows, or only its first ones: (P, E) -> (num_rows, E).
+    """Return a table of position embeddings with more rows, or cut to its first rows: (P, E) ->
+    (num_rows, E).
 
     Args:
-      table: its learned rows, without rows of another meaning before them.
+      table: the learned rows only, without unused rows before them.
       how: a key of VERBS. Interpolation is linear, and keeps the first and the last row.
     """
     num_learned = len(table)
@@ -52,9 +56,10 @@ def fit_positions(
     how: str,
     first_position: int = 0,
 ) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Return the weights of a model with tables of positions of as many rows as in `shapes`, and a
-    text for the log on each that has become larger. how: as for `extended`. first_position: row of
-    the first token; those before it are kept.
+    """Return a model's weights, with each table of position embeddings changed to its number of
+    rows in `shapes`, and a text for the log on each table that has become larger. shapes: {name of
+    the weight: shape}. how: as for `extended`. first_position: row of the first token; the rows
+    before it are kept.
     """
     fitted = dict(weights)
     notes = []

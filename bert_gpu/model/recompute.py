@@ -23,10 +23,11 @@ def recompute(
     xla: bool,
 ) -> tf.Tensor:
     """Return function(x, weights, seed), with the same gradients for x and weights, but keep none
-    of its activations.
+    of the function's activations in memory.
 
     Args:
-      function: tensors that it closes over get no gradient.
+      function: computes a tensor from x, {name: weight} and the seed; tensors that it closes over
+        get no gradient.
       seed: int32 (2,). xla: whether XLA compiles the call (jit_compile).
     """
     names = sorted(weights)
@@ -61,9 +62,10 @@ def _after(
     """
     seeds = [] if seed is None else [seed]
     if xla:
-        # The barrier stops the simplifier but is removed before XLA schedules (on CPUs it alone
-        # saved nothing: both runs were scheduled together). The zero stays, because XLA may not
-        # replace 0 * upstream by 0: upstream could be infinite.
+        # The barrier keeps XLA's simplifier from merging the two runs, but is removed before XLA
+        # schedules (on CPUs the barrier alone saved no memory: both runs were scheduled together).
+        # So a zero computed from upstream is added, too, which XLA may not remove: 0 * upstream is
+        # not 0 where upstream is infinite.
         x, upstream, *seeds = gen_xla_ops.xla_optimization_barrier([x, upstream, *seeds])
         zero = tf.reshape(upstream, [-1])[0] * 0.0
         x = x + zero

@@ -48,8 +48,8 @@ def column_blocks(specs: Mapping[str, WeightSpec]) -> dict[str, int]:
 
 
 def dense_products(specs: Mapping[str, WeightSpec]) -> int:
-    """Return the multiply-adds of the dense layers among specifications, for one row: the number of
-    entries of their kernels.
+    """Return the number of multiply-adds of all dense layers in `specs` for one input vector: the
+    number of elements of their kernels.
     """
     return sum(int(np.prod(spec.shape)) for name, spec in specs.items() if name.endswith("/kernel"))
 
@@ -65,8 +65,8 @@ def norm_weights(config: ModelConfig, name: str, size: int) -> dict[str, WeightS
 
 
 def initialize(specs: Mapping[str, WeightSpec], seed: int) -> dict[str, np.ndarray]:
-    """Draw the first values, {name: float32 array}. Those of a weight depend only on the seed and
-    its name, so that adding a head changes no other weight.
+    """Return the first values of weights, {name: float32 array}. The values of a weight depend only
+    on the seed and the weight's name, so that adding a head changes no other weight.
 
     The normal distribution is truncated at two standard deviations, not rescaled, as in Google's
     BERT.

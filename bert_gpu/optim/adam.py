@@ -1,5 +1,5 @@
-"""Adam's two moments and the direction of an update by them, shared by AdamW, LAMB and the 8-bit
-AdamW.
+"""Computes Adam's two moments and the direction of the update that they give, for AdamW, LAMB and
+the 8-bit AdamW.
 
 Kingma & Ba 2015, Algorithm 1, with decoupled weight decay (Loshchilov & Hutter 2019, Algorithm 2).
 This module is not an optimizer; optimizers take from it the functions that interface.py names.
@@ -48,7 +48,8 @@ def slots(traits: Traits, shape: tuple[int, ...], config: "OptimizerConfig") -> 
 def corrections(
     num_updates: "tf.Tensor", config: "OptimizerConfig"
 ) -> "tuple[tf.Tensor | float, tf.Tensor | float]":
-    """Return the divisors that correct the bias of the two moments: float32 scalars, or 1s.
+    """Return the two divisors that correct the bias of the first and the second moment: float32
+    scalars, or 1.0 without --adam_bias_correction.
 
     num_updates: int32 scalar, updates so far including this one.
     """
@@ -64,7 +65,9 @@ def moments(
     gradient: "tf.Tensor",
     config: "OptimizerConfig",
 ) -> "tuple[tf.Tensor, tf.Tensor]":
-    """Return the two moments, updated by a gradient; all have the same shape."""
+    """Return the first and the second moment, updated by a gradient; all tensors have the shape of
+    the weight.
+    """
     return (
         config.adam_beta1 * first_moment + (1.0 - config.adam_beta1) * gradient,
         config.adam_beta2 * second_moment + (1.0 - config.adam_beta2) * tf.square(gradient),
@@ -79,10 +82,10 @@ def direction(
     corrections: "Sequence[tf.Tensor | float]",
     config: "OptimizerConfig",
 ) -> "tf.Tensor":
-    """Return Adam's update for a learning rate of 1, weight decay included, in the shape of the
-    weight.
+    """Return the tensor that Adam, with weight decay, subtracts from the weight at a learning rate
+    of 1.
 
-    corrections: from the function of that name.
+    corrections: the result of the function `corrections`.
     """
     update = (first_moment / corrections[0]) / (
         tf.sqrt(second_moment / corrections[1]) + config.adam_epsilon

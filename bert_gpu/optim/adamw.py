@@ -38,7 +38,9 @@ def step(
     corrections: Sequence[tf.Tensor | float],
     config: OptimizerConfig,
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Update one weight once by AdamW; arguments and results as in interface.py."""
+    """Return (weight, state) after one update of a weight by AdamW; arguments as for `step` in
+    interface.py.
+    """
     first_moment, second_moment = adam.moments(state["mean"], state["square"], gradient, config)
     update = adam.direction(traits, weight, first_moment, second_moment, corrections, config)
     return weight - learning_rate * update, {"mean": first_moment, "square": second_moment}

@@ -4,9 +4,9 @@
 A moment is cut into blocks; each block stores its largest magnitude in float32 and every element as
 the nearest of 256 values, which the dynamic tree data type spreads over seven decades. Each update
 decodes the moments, computes in float32 and encodes them again, so 8 bits are only a storage
-format. The lookup needs no search: the leading bits of an element select a cell with at most one
-midpoint between two codes. Embeddings keep 32-bit moments, as the paper recommends (section 2.3),
-and so do weights too small to matter.
+format. Encoding needs no search: the leading bits of an element select a cell, an interval with at
+most one midpoint between the values of two codes. Embeddings keep 32-bit moments, as the paper
+recommends (section 2.3), and so do weights too small to matter.
 
 Legend: N elements of a weight, B elements of a block, K = ceil(N / B) blocks.
 """
@@ -39,10 +39,11 @@ corrections = adam.corrections
 # min_8bit_size of bitsandbytes, the software of the paper. Smaller tensors save next to nothing.
 MIN_QUANTIZED_SIZE = 4096
 BLOCK_SIZE = 2048  # B, from Dettmers et al. 2022
-SMALLEST = np.float32(np.finfo(np.float32).tiny)  # replaces a block's magnitude of 0
+SMALLEST = np.float32(np.finfo(np.float32).tiny)  # the least divisor of a block, against 0 / 0
 
-# A cell is 1 / 128 of a binade (it drops 16 bits of the mantissa): [2^-23, 1) has 23 binades, and 1
-# has its own cell. Anything below belongs to the cell of 0.
+# A cell is 1 / 128 of a binade [2^k, 2^(k + 1)), because its index drops the last 16 of 23 bits of
+# the mantissa. Cells cover the 23 binades of [2^-23, 1), and 1 has its own cell; smaller magnitudes
+# belong to the first cell.
 CELL_SHIFT = 16
 FIRST_BINADE = np.float32(2.0**-23).view(np.int32)
 ONE = np.float32(1.0).view(np.int32)
@@ -50,7 +51,7 @@ ONE = np.float32(1.0).view(np.int32)
 
 @dataclasses.dataclass(frozen=True)
 class Traits(interface.Traits):
-    """is_quantized: whether the moments are stored in 8 bits."""
+    """The traits of a weight. is_quantized: whether its moments are stored in 8 bits."""
 
     is_quantized: bool
 
@@ -69,9 +70,9 @@ def dynamic_map(signed: bool) -> np.ndarray:
     (the paper's sections 1.3, 2.2).
 
     A code has a sign, leading zeros that count its decade, and a mantissa in the remaining bits:
-    each lower decade has one bit of mantissa less. A mantissa means the middle of its interval of
-    the decade [0.1, 1]. The unsigned type uses the sign bit for the mantissa. The two remaining
-    codes are 0 and 1, so the signed type has no -1.
+    each lower decade has one bit of mantissa less. A mantissa of k bits stands for the middle of
+    one of 2^k equal intervals of [0.1, 1], scaled to the decade. The unsigned type uses the sign
+    bit for the mantissa. The two remaining codes are 0 and 1, so the signed type has no -1.
     """
     parts = []
     for decade in range(7):
@@ -86,10 +87,11 @@ def dynamic_map(signed: bool) -> np.ndarray:
 
 @functools.lru_cache
 def lookup(signed: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return (cells, midpoints) for magnitudes: the code of each cell's lowest value, int32; the
-    value at which the next code begins, float32.
+    """Return (cells, midpoints), the tables by which `encode` finds the code of a magnitude. cells:
+    for each cell, the code of its lowest value, int32. midpoints: for each code, the magnitude at
+    which the next code begins, float32.
     """
-    # values from 0 to 1
+    # the values from 0 to 1, without the negative ones of the signed type
     magnitudes = dynamic_map(signed)[127 if signed else 0 :].astype(np.float64)
     midpoints = ((magnitudes[:-1] + magnitudes[1:]) / 2).astype(np.float32)
     lowest = np.arange(FIRST_BINADE, ONE + 1, 1 << CELL_SHIFT, dtype=np.int32).view(np.float32)
@@ -99,15 +101,15 @@ def lookup(signed: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def encode(blocks: tf.Tensor, signed: bool) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the nearest codes and the blocks' magnitudes: float32 (K, B) -> uint8 (K, B), float32
-    (K,).
+    """Return the code nearest to each element, and the largest magnitude of each block: blocks
+    float32 (K, B) -> uint8 (K, B), float32 (K,). signed: whether elements may be negative.
     """
     absmax = tf.reduce_max(tf.abs(blocks), axis=1)
     normed = blocks / tf.maximum(absmax, SMALLEST)[:, None]
     magnitude = tf.abs(normed)
     cells, midpoints = lookup(signed)
     bits = tf.bitcast(tf.maximum(magnitude, FIRST_BINADE.view(np.float32)), tf.int32)
-    # The minimum keeps NaN within the table.
+    # The minimum clamps the index, so that NaN does not read beyond the table.
     cell = tf.minimum(tf.bitwise.right_shift(bits - FIRST_BINADE, CELL_SHIFT), len(cells) - 1)
     code = tf.gather(tf.constant(cells), cell)
     code += tf.cast(magnitude >= tf.gather(tf.constant(midpoints), code), tf.int32)
@@ -117,12 +119,16 @@ def encode(blocks: tf.Tensor, signed: bool) -> tuple[tf.Tensor, tf.Tensor]:
 
 
 def decode(codes: tf.Tensor, absmax: tf.Tensor, signed: bool) -> tf.Tensor:
-    """Return the values of codes: uint8 (K, B), float32 (K,) -> float32 (K, B)."""
+    """Return the values for which codes stand: codes uint8 (K, B), largest magnitudes of the blocks
+    float32 (K,) -> float32 (K, B).
+    """
     return tf.gather(tf.constant(dynamic_map(signed)), tf.cast(codes, tf.int32)) * absmax[:, None]
 
 
 def to_blocks(tensor: tf.Tensor, block_size: int) -> tf.Tensor:
-    """Cut N elements of any shape into blocks: -> (K, B), padded with zeros."""
+    """Return a tensor of N elements cut into blocks, (K, B), the last one padded with zeros. B is
+    block_size, or N if that is smaller.
+    """
     flat = tf.reshape(tensor, [-1])
     size = flat.shape[0]
     block_size = min(block_size, size)
@@ -133,15 +139,15 @@ def to_blocks(tensor: tf.Tensor, block_size: int) -> tf.Tensor:
 
 
 def from_blocks(blocks: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
-    """Undo `to_blocks`."""
+    """Return the tensor of this shape that `to_blocks` has cut into blocks."""
     flat = tf.reshape(blocks, [-1])
     size = math.prod(shape)
     return tf.reshape(flat if flat.shape[0] == size else flat[:size], shape)
 
 
 def slots(traits: Traits, shape: tuple[int, ...], config: OptimizerConfig) -> dict[str, Slot]:
-    """Return {slot: Slot} of one weight: codes in its shape and one magnitude for each block;
-    AdamW's slots for weights that are not quantised.
+    """Return {slot: Slot} of one weight: for each moment, codes in the weight's shape and the
+    largest magnitude of each block; for a weight that is not quantised, AdamW's slots.
     """
     if not traits.is_quantized:
         return adamw.slots(traits, shape, config)
@@ -163,7 +169,9 @@ def step(
     corrections: Sequence[tf.Tensor | float],
     config: OptimizerConfig,
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Update one weight once by AdamW; arguments and results as in interface.py."""
+    """Return (weight, state) after one update of a weight by AdamW with 8-bit moments; arguments as
+    for `step` in interface.py.
+    """
     if not traits.is_quantized:
         return adamw.step(traits, weight, gradient, state, learning_rate, corrections, config)
     shape = tuple(weight.shape)

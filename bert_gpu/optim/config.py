@@ -13,7 +13,7 @@ from bert_gpu.optim import adamw, adamw8bit, lamb, muon
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(Settings):
-    """The learning rate over a run."""
+    """Settings of the learning rate and of the number of micro-batches over a run."""
 
     curve: str = setting(
         "linear",
@@ -103,7 +103,9 @@ class ScheduleConfig(Settings):
             )
 
     def without_effect(self, name: str) -> str | None:
-        """Return the message of Settings, or one for a rule that `needs` cannot express."""
+        """Return the message that the setting `name` has no effect, None when it has one. This adds
+        to Settings a rule that `needs` of a setting cannot express.
+        """
         if name == "warmup_proportion" and self.curve == "triangle":
             return "--warmup_proportion has no effect with --curve=triangle, which has its own rise"
         return super().without_effect(name)
@@ -151,8 +153,8 @@ class CommonSettings(Settings):
 
 
 def make_config(optimizers: Mapping[str, types.ModuleType]) -> Any:
-    """Build the settings class of a table of optimizers: the common settings, then those of each
-    row, which affect only the optimizers whose `Settings` have them.
+    """Return the settings class for a table of optimizers: the common settings, then those of each
+    optimizer, which have an effect only with the optimizers whose `Settings` have them.
 
     Args:
       optimizers: {name: module as in interface.py}.
@@ -196,7 +198,7 @@ def make_config(optimizers: Mapping[str, types.ModuleType]) -> Any:
             for name, field in (common | fields).items()
             if name in rules
         ],
-        bases=(*kinds, CommonSettings),  # each before its bases
+        bases=(*kinds, CommonSettings),  # a class must come before its own bases
         namespace=dict(
             __doc__="The optimizer and its constants.",
             __module__=__name__,

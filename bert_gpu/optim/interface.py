@@ -5,24 +5,26 @@ The module of an optimizer has these names, for weights of any shape; config is 
   SUMMARY: a description for the help of --optimizer.
   Settings: a subclass of settings.Settings with the settings that it reads beside the common ones
     of config.py. Optimizers share settings by inheritance; no two settings may have the same name.
-  traits(name, shape, config) -> Traits, or a frozen dataclass that extends them, with all that
-    a weight's name decides about its update. Weights of equal traits and shape share one compiled
+  traits(name, shape, config) -> Traits, or a frozen dataclass that extends them, with all that a
+    weight's name decides about its update. Weights of equal traits and shape share one compiled
     step.
   slots(traits, shape, config) -> {slot: Slot}: the state that the weight needs.
   corrections(num_updates, config) -> tuple of float32 scalars that are the same for all weights, so
     that an update computes them once. num_updates: int32 scalar, updates so far including this one.
   step(traits, weight, gradient, state, learning_rate, corrections, config) -> (weight, state) after
-    the update. weight, gradient: float32 tensors of one shape; state: {slot: tensor}, as `slots`;
-    learning_rate: float32 scalar, the peak times the factor of the schedule.
+    the update. weight, gradient: float32 tensors of one shape; state: {slot: tensor}, with the
+    slots that `slots` returns; learning_rate: float32 scalar, the peak times the factor of the
+    schedule.
 
 A module may compute a part of its update for many weights together, in matrix products: work too
 heavy for each replica to repeat, or for one compiled pass. It then also has:
 
-  joint_shape(traits, shape, num_blocks) -> (num_blocks, ...), the shape of the weight's part in
-    the joint work, None for weights that take no part. num_blocks: how many matrices of equal size
-    the weight holds side by side (model.weights.WeightSpec).
-  joint_input(traits, gradient, state, num_blocks, config, dtype) -> tensor of that shape and of
-    `dtype`, the compute type. gradient: float32.
+  joint_shape(traits, shape, num_blocks) -> (num_blocks, ...), the shape of the weight's part in the
+    joint work, None for weights that take no part. num_blocks: how many matrices of equal size the
+    weight holds side by side (model.weights.WeightSpec).
+  joint_input(traits, gradient, state, num_blocks, config, dtype) -> the weight's input to the joint
+    work, a tensor of the shape that joint_shape returns and of `dtype`, the compute type. gradient:
+    float32.
   joint_work(inputs) -> tensor of the same shape. Inputs of equal shape are concatenated over all
     weights, (K, ...); each of the K results depends on its own input alone, so that replicas can
     divide them.
@@ -46,7 +48,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
-    """is_decayed: whether weight decay applies."""
+    """The traits of a weight, which decide how it is updated. is_decayed: whether weight decay
+    applies.
+    """
 
     is_decayed: bool
 
@@ -60,8 +64,8 @@ class Slot(NamedTuple):
 
 
 def is_excluded(name: str, expression: str) -> bool:
-    """Return whether a regular expression matches anywhere in a weight's name; an empty one
-    excludes nothing.
+    """Return whether a regular expression, such as --weight_decay_exclude, matches anywhere in a
+    weight's name; an empty expression excludes no weight.
     """
     return bool(expression and re.search(expression, name))
 

@@ -31,7 +31,7 @@ corrections = adam.corrections
 
 @dataclasses.dataclass(frozen=True)
 class Traits(interface.Traits):
-    """is_adapted: whether the step is multiplied by the trust ratio."""
+    """The traits of a weight. is_adapted: whether its step is multiplied by the trust ratio."""
 
     is_adapted: bool
 
@@ -42,7 +42,7 @@ def traits(name: str, shape: tuple[int, ...], config: OptimizerConfig) -> Traits
 
 
 def trust_ratio(weight: tf.Tensor, update: tf.Tensor) -> tf.Tensor:
-    """Return norm(weight) / norm(update), 1 where either is 0: float32 scalar."""
+    """Return norm(weight) / norm(update), or 1 if either norm is 0: a float32 scalar."""
     weight_norm = tf.norm(weight)
     update_norm = tf.norm(update)
     return tf.where(
@@ -61,7 +61,9 @@ def step(
     corrections: Sequence[tf.Tensor | float],
     config: OptimizerConfig,
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Update one weight once by LAMB; arguments and results as in interface.py."""
+    """Return (weight, state) after one update of a weight by LAMB; arguments as for `step` in
+    interface.py.
+    """
     first_moment, second_moment = adam.moments(state["mean"], state["square"], gradient, config)
     update = adam.direction(traits, weight, first_moment, second_moment, corrections, config)
     if traits.is_adapted:

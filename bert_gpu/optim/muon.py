@@ -39,8 +39,9 @@ corrections = adam.corrections
 HEADS_LAST = re.compile(r"(query|key|value)\w*/kernel$")
 HEADS_FIRST = re.compile(r"attention_output\w*/kernel$")
 
-# The coefficients of a x + b x^3 + c x^5 (Jordan 2024): the slope at 0 is the steepest with which
-# five steps still move [0, 1] close to 1.
+# The coefficients of a x + b x^3 + c x^5, which each step applies to the singular values (Jordan
+# 2024): the slope at 0 is the steepest with which five steps still move the values from (0, 1]
+# close to 1.
 A = 3.4445
 B = -4.7750
 C = 2.0315
@@ -64,14 +65,16 @@ class Settings(adam.Settings):
 
 @dataclasses.dataclass(frozen=True)
 class Traits(interface.Traits):
-    """num_row_axes: how many leading axes of the weight are rows of the matrix."""
+    """The traits of a weight that Muon updates. num_row_axes: how many leading axes of the weight
+    are together the rows of its matrix.
+    """
 
     num_row_axes: int
 
 
 def is_inner_kernel(name: str) -> bool:
-    """Return whether a weight is a kernel of a layer or the transform of a head. A router of
-    experts is not: it is a small output layer.
+    """Return whether a weight is a kernel inside a layer or of the transform of a head. The kernel
+    of a router of experts does not count, because a router is a small output layer.
     """
     if layer_of(name) is None:
         return name.endswith("/transform/kernel")
@@ -100,7 +103,9 @@ def is_matrix(traits: interface.Traits) -> TypeGuard[Traits]:
 def slots(
     traits: interface.Traits, shape: tuple[int, ...], config: "OptimizerConfig"
 ) -> dict[str, Slot]:
-    """Return {slot: Slot} of one weight: its momentum, 4 bytes for each element."""
+    """Return {slot: Slot} of one weight: its momentum, 4 bytes for each element; AdamW's slots for
+    a weight of AdamW.
+    """
     if not is_matrix(traits):
         return adamw.slots(traits, shape, config)
     return {"momentum": Slot(shape)}
@@ -115,7 +120,9 @@ def sides(traits: Traits, shape: tuple[int, ...], num_blocks: int) -> tuple[int,
 def joint_shape(
     traits: interface.Traits, shape: tuple[int, ...], num_blocks: int
 ) -> tuple[int, ...] | None:
-    """Return (num_blocks, m, n) of one weight, None for a weight of AdamW."""
+    """Return (num_blocks, m, n), the shape of a weight's part in the joint work of interface.py;
+    None for a weight of AdamW.
+    """
     return (num_blocks, *sorted(sides(traits, shape, num_blocks))) if is_matrix(traits) else None
 
 
@@ -165,16 +172,16 @@ def joint_work(matrices: "tf.Tensor") -> "tf.Tensor":
 
 
 def steps_per_gram(small: int, large: int, dtype: "tf.DType") -> tuple[int, ...]:
-    """Return how many steps to take with each Gram matrix x x^T, (m, m); their sum is
-    NUM_ITERATIONS.
+    """Return how many Newton-Schulz steps to take with each Gram matrix x x^T, (m, m), until the
+    next is computed; the numbers sum to NUM_ITERATIONS. small, large: m and n.
 
     Only (m, m) matrices are multiplied until the next Gram matrix: a step updates the Gram matrix
     and the product of factors, by which x, (m, n), is multiplied once. That is less work for wide
     matrices, but the rounding errors of small singular values grow twelvefold with each step. With
     the 24 bits of float32, one Gram matrix serves five steps. With the 8 bits of bfloat16 a second
-    one is needed after three steps, and the errors are about those of one for each step.
-    TensorFloat-32, the default of float32 on GPUs, has 11 bits; a GPU without it does a sixth more
-    work than necessary.
+    Gram matrix is needed after three steps; the errors are then about as large as with a Gram
+    matrix for each step. TensorFloat-32, the default of float32 on GPUs, has 11 bits; a GPU without
+    it does a sixth more work than necessary.
     """
     if large < 2 * small:
         return (1,) * NUM_ITERATIONS
@@ -185,7 +192,7 @@ def steps_per_gram(small: int, large: int, dtype: "tf.DType") -> tuple[int, ...]
 
 
 def newton_schulz(x: "tf.Tensor") -> "tf.Tensor":
-    """Return `joint_work` of matrices (..., m, n), m <= n."""
+    """Return the result of `joint_work` for a matrix or several, (..., m, n), m <= n."""
     identity = A * tf.eye(x.shape[-2], dtype=x.dtype)
 
     def factor(gram: "tf.Tensor") -> "tf.Tensor":  # a step maps x to factor(x x^T) x
@@ -221,7 +228,8 @@ def step(
     config: "OptimizerConfig",
     orthogonal: "tf.Tensor" = None,
 ) -> "tuple[tf.Tensor, dict[str, tf.Tensor]]":
-    """Update one weight once; arguments and results as in interface.py.
+    """Return (weight, state) after one update of a weight by Muon, or by AdamW; arguments as for
+    `step` in interface.py.
 
     orthogonal: (num_blocks, m, n), the result of `joint_work` for the weight's `joint_input`; None
     for a weight of AdamW.

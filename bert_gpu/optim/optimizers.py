@@ -23,7 +23,9 @@ from bert_gpu.optim.interface import Slot, Traits
 
 
 def slot_specs(weights: Mapping[str, Any], config: OptimizerConfig) -> dict[str, Slot]:
-    """Return {"SLOT/WEIGHT": Slot} for weights {name: object with a shape}."""
+    """Return {"SLOT/WEIGHT": Slot}, the state that the optimizer keeps for `weights`, {name: object
+    with a shape}.
+    """
     specs: dict[str, Slot] = {}
     for name, weight in weights.items():
         shape = tuple(weight.shape)
@@ -45,7 +47,7 @@ def initial_slots(weights: Mapping[str, Any], config: OptimizerConfig) -> dict[s
 
 
 def state_bytes(weights: Mapping[str, Any], config: OptimizerConfig) -> int:
-    """Return the bytes of an optimizer's state, from the shapes alone; arguments as for
+    """Return the size of an optimizer's state in bytes, from the shapes alone; arguments as for
     `initial_slots`.
     """
     return sum(
@@ -81,7 +83,7 @@ def update(
       parts: from `joint_parts`; not needed for an optimizer without joint work. dtype: as for
         `joint_inputs`.
       joint_results: {shape: tensor}, the results of `joint_work` for `joint_inputs`, where replicas
-        have divided the work. Default: they are computed here.
+        have divided the work. Default: the results are computed here.
       only_if: bool scalar tensor; where it is false, weights and slots are returned as they were.
       all_names: names of all weights, including frozen ones, for --layer_lr_decay. Default: those
         of `weights`.
@@ -123,9 +125,9 @@ def _where(
 
 
 def layer_factors(names: Collection[str], decay: float) -> dict[str, float]:
-    """Return {name: factor of the learning rate} by --layer_lr_decay, which ULMFiT introduced
-    (Howard and Ruder 2018, arXiv 1801.06146, section 3.2): decay ** d for a weight d layers below
-    the heads.
+    """Return {name of the weight: factor of its learning rate} by --layer_lr_decay, which ULMFiT
+    introduced (Howard and Ruder 2018, arXiv 1801.06146, section 3.2): decay ** d for a weight d
+    layers below the heads.
     """
     layers = layers_of(names)
     num_layers = 1 + max(layers.values(), default=-1)
@@ -141,7 +143,9 @@ def state_of(
     shape: tuple[int, ...],
     config: OptimizerConfig,
 ) -> dict[str, tf.Tensor]:
-    """Return the slots of one weight: {slot: tensor}."""
+    """Return the state of the weight `name`, {slot: tensor}, out of `slots`, that of all weights,
+    {"SLOT/WEIGHT": tensor}.
+    """
     return {slot: slots[f"{slot}/{name}"] for slot in config.module.slots(traits, shape, config)}
 
 
@@ -149,9 +153,9 @@ def state_of(
 def compiled_step(
     traits: Traits, config: OptimizerConfig
 ) -> Callable[..., tuple[tf.Tensor, dict[str, tf.Tensor]]]:
-    """Return the step of all weights with these traits, compiled once for each shape: a function
-    (weight, gradient of any float type, state, [learning_rate, gradient_factor, *corrections],
-    [joint result] or []) -> (weight, state).
+    """Return the optimizer's step for weights with these traits, compiled once for each shape: a
+    function (weight, gradient of any float type, state, [learning_rate, gradient_factor,
+    *corrections], [joint result] or []) -> (weight, state).
     """
     return fused(functools.partial(_step, traits, config), reduce_retracing=False)
 
@@ -173,7 +177,9 @@ def _step(
 
 
 class JointPart(NamedTuple):
-    """A weight's part in joint work: its traits and the shape, (num_blocks, ...), of its input."""
+    """A weight's part in the optimizer's joint work (interface.py): the weight's traits, and the
+    shape, (num_blocks, ...), of its input to that work.
+    """
 
     traits: Traits
     shape: tuple[int, ...]
@@ -182,7 +188,8 @@ class JointPart(NamedTuple):
 def joint_parts(
     weights: Mapping[str, Any], config: OptimizerConfig, column_blocks: Mapping[str, int]
 ) -> dict[str, JointPart]:
-    """Return {name: JointPart} of the weights that take part in the optimizer's joint work.
+    """Return {name: JointPart} of the weights that take part in the optimizer's joint work
+    (interface.py).
 
     Args:
       weights: {name: object with a shape} of the trained weights.
@@ -209,8 +216,8 @@ def joint_inputs(
     gradient_factor: tf.Tensor | float,
     dtype: tf.DType,
 ) -> dict[tuple[int, ...], tf.Tensor]:
-    """Return the inputs of the optimizer's `joint_work`: {shape: (K, *shape) tensor}, the weights
-    in the order of `parts`.
+    """Return the inputs of the optimizer's `joint_work` (interface.py): {shape: (K, *shape)
+    tensor}, each with the inputs of all weights of that shape, in the order of `parts`.
 
     Args:
       gradients, slots, config, gradient_factor: as for `update`. dtype: compute type.
@@ -228,8 +235,8 @@ def joint_inputs(
 def divide_joint(
     results: Mapping[tuple[int, ...], tf.Tensor], parts: Mapping[str, JointPart]
 ) -> dict[str, tf.Tensor]:
-    """Cut the results of `joint_work` into those of each weight, (num_blocks, ...), in the order of
-    `parts`.
+    """Return {name of the weight: its part, (num_blocks, ...)} of the results of `joint_work`,
+    {shape: (K, *shape) tensor}, which hold the weights in the order of `parts`.
     """
     starts: collections.Counter[tuple[int, ...]] = collections.Counter()
     divided = {}
@@ -245,8 +252,8 @@ def divide_joint(
 def compiled_joint_input(
     traits: Traits, num_blocks: int, config: OptimizerConfig, dtype: tf.DType
 ) -> Callable[..., tf.Tensor]:
-    """Return the optimizer's `joint_input`, compiled once for each shape: (gradient of any float
-    type, state, gradient_factor) -> tensor.
+    """Return the optimizer's `joint_input` (interface.py), compiled once for each shape: a function
+    (gradient of any float type, state, gradient_factor) -> tensor.
     """
 
     def joint_input(
@@ -261,11 +268,12 @@ def compiled_joint_input(
 def clip_factor(
     gradients: Mapping[str, tf.Tensor], clip_norm: float, scale: tf.Tensor | float = 1.0
 ) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return (factor that clips the gradients, their global norm); both float32 scalars.
+    """Return (factor by which the gradients must be multiplied to be clipped and divided by
+    `scale`, their global norm before clipping, divided by `scale`); both are float32 scalars.
 
     Args:
-      gradients: {name: tensor}, each `scale` times too large. clip_norm: the largest global norm
-        that is not clipped; 0 = never clip.
+      gradients: {name: tensor}, `scale` times the true gradients. clip_norm: the largest global
+        norm that is not clipped; 0 = never clip.
 
     If the norm is not finite, the clipped gradients are not finite either.
     """

@@ -72,15 +72,18 @@ def learning_rate_factor(
 
 
 def _raised(curve: float, config: ScheduleConfig) -> float:
-    """Rescale a curve that falls from 1 to 0 so that it falls to the floor."""
+    """Return `curve`, a value of a curve that falls from 1 to 0, rescaled so that the curve falls
+    from 1 to min_lr_ratio.
+    """
     return config.min_lr_ratio + (1.0 - config.min_lr_ratio) * curve
 
 
 def num_micro_batches_at(progress: float, full: int, config: ScheduleConfig) -> int:
-    """Return the micro-batches of the next step, 1 to `full`, when the share `progress` of the run
-    is done.
+    """Return the number of micro-batches of the next step, from 1 to `full`, when the share
+    `progress` of the run is done.
 
-    Each count takes the same share of the ramp, as in Cramming (Geiping & Goldstein 2022).
+    During the ramp the number grows from 1 to `full`, and each number lasts equally long, as in
+    Cramming (Geiping & Goldstein 2022).
     """
     if progress >= config.batch_ramp_proportion:
         return full
@@ -99,8 +102,9 @@ def mean_batch_share(full: int, config: ScheduleConfig) -> float:
 def scale_learning_rate(
     learning_rate: float, global_batch_size: int, reference_batch_size: int, scaling: str
 ) -> float:
-    """Return the peak learning rate for a global batch when `learning_rate` is that of the
-    reference batch (Goyal et al. 2017 for linear). scaling: "linear", "sqrt" or "none".
+    """Return the peak learning rate for a global batch of `global_batch_size`, given the
+    `learning_rate` for one of `reference_batch_size`. scaling: "linear" (Goyal et al. 2017), "sqrt"
+    (with the root of the batch size) or "none".
     """
     ratio = global_batch_size / reference_batch_size
     return learning_rate * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[scaling]
