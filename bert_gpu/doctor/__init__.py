@@ -1,1 +1,1 @@
-"""Examines whether a training works on this machine: the packages, the hardware, and trials."""
+"""Examines whether training works on this machine: its packages, its hardware, and trial steps."""

@@ -1,5 +1,5 @@
 """Examines whether a training would work on this machine, and what to install where it would not;
-the result belongs into a bug report.
+the result is meant for a bug report.
 
 Each check returns Findings, which are printed as a table or as JSON. Trials run in processes of
 their own (probes.py), so that a crash or a hang becomes a Finding, too. Imports no TensorFlow.
@@ -36,9 +36,9 @@ NOTE = "note"
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """The result of a check. topic: a word or two. state: OK, NOTE (a user should read it) or
-    PROBLEM (a training would not work as it should). text: the result in words. remedy: what to do,
-    "" = nothing. details: values for the JSON output.
+    """The result of a check. topic: its name, a word or two. state: OK, NOTE (a user should read
+    it) or PROBLEM (a training would not work as it should). text: the result in words. remedy:
+    advice to the user, "" = none. details: values for the JSON output.
     """
 
     topic: str
@@ -52,8 +52,8 @@ def examine(
     attempt: Callable[..., dict[str, Any]] = probes.attempt,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Finding]:
-    """Run all checks and return the Findings. attempt: runs a trial, as probes.attempt. say: prints
-    the name of a check that takes long.
+    """Run all checks and return the Findings. attempt: function that runs a trial, such as
+    probes.attempt. say: function that prints the name of a check that takes long.
     """
     findings = [versions(), processor(), memory(), disks(), *environment()]
     driver = machine.gpus()
@@ -81,7 +81,9 @@ def works(findings: Iterable[Finding]) -> bool:
 
 
 def report(findings: Sequence[Finding], columns: int | None = None) -> list[str]:
-    """Return the lines of the table, broken at `columns`, with a verdict at the end."""
+    """Return the findings as the lines of a table that ends with a verdict. columns: width at which
+    lines are broken.
+    """
     marks = {OK: "", NOTE: "", PROBLEM: "PROBLEM: "}
     rows = [
         (
@@ -159,7 +161,9 @@ def disks() -> Finding:
 
 
 def environment(environ: Mapping[str, str] = os.environ) -> list[Finding]:
-    """Return a Finding on those of VARIABLES that are set, [] when none is."""
+    """Return a list with one Finding, on the VARIABLES that are set in the environment; [] when
+    none is.
+    """
     variables = {name: environ[name] for name in VARIABLES if environ.get(name)}
     if variables.get("XLA_FLAGS") == OUR_FLAGS:
         del variables["XLA_FLAGS"]
@@ -196,7 +200,8 @@ def cuda_findings(
     """Return the Findings on the CUDA libraries, NCCL among them, and on GPUs that TensorFlow does
     not find. Without a GPU none of the libraries is needed.
 
-    tensorflow: the result of the trial "look". libraries, driver: from machine.py.
+    tensorflow: the result of the trial "look". libraries, driver: the results of machine.libraries
+    and machine.gpus.
     """
     is_needed = bool(driver["gpus"]) and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
     details = dict(libraries=libraries)

@@ -1,5 +1,5 @@
-"""Reads what a machine has for a training: memory, disks, GPUs as their driver reports them, and
-the CUDA libraries that TensorFlow loads. Imports no TensorFlow.
+"""Reads the resources that a machine has for training: memory, disks, GPUs as their driver reports
+them, and the CUDA libraries that TensorFlow loads. Imports no TensorFlow.
 """
 
 import contextlib
@@ -36,13 +36,17 @@ LIBRARIES = {
 
 
 def memory() -> dict[str, int]:
-    """Return {total_bytes, available_bytes}, within the limit of a container."""
+    """Return {"total_bytes", "available_bytes"} of the machine's memory, or of the part that its
+    container may use.
+    """
     total = machine_bytes()
     return dict(total_bytes=total, available_bytes=min(total, psutil.virtual_memory().available))
 
 
 def disks() -> list[dict[str, Any]]:
-    """Return [{what, path, free_bytes}] of the folders to which the commands write."""
+    """Return a list with a dict {"what", "path", "free_bytes"} for each folder to which the
+    commands write: its role, its path and the free bytes of its disk.
+    """
     folders = {
         "current folder": os.getcwd(),
         "cache": cache_folder("numba"),
@@ -59,9 +63,10 @@ def disks() -> list[dict[str, Any]]:
 
 
 def gpus() -> dict[str, Any]:
-    """Return the driver's report: {driver, cuda, gpus: [{index, name, memory_bytes, used_bytes,
-    capability, celsius, power_limit_watts}], problem}; problem: why there is no report, or None.
-    A value that NVML does not report is None.
+    """Return the report of the GPUs' driver: {"driver" (its version), "cuda" (the highest CUDA
+    version), "gpus", "problem"}. gpus: for each GPU {"index", "name", "memory_bytes", "used_bytes",
+    "capability", "celsius", "power_limit_watts"}. problem: why there is no report, or None. A value
+    that NVML does not report is None.
     """
     report: dict[str, Any] = dict(driver=None, cuda=None, gpus=[], problem=None)
     try:
@@ -92,7 +97,7 @@ def gpu(index: int) -> dict[str, Any]:
 
 
 def reading(query: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of one of NVML's functions, None where it raises an error."""
+    """Return the result of `query`, one of NVML's functions; None where it raises an error."""
     try:
         return query(*arguments)
     except pynvml.NVMLError:
@@ -104,11 +109,12 @@ def libraries(
     folders: Iterable[str] | None = None,
     load: Callable[[str], Any] = ctypes.CDLL,
 ) -> list[dict[str, Any]] | None:
-    """Return [{name, path, package}] of the libraries that a TensorFlow for a CUDA version opens,
-    with path None for a missing one; None for a version that is not in the table.
+    """Return a list with a dict {"name", "path", "package"} for each library that a TensorFlow for
+    this CUDA version opens, with the path None for a missing library; None for a version that is
+    not in LIBRARIES.
 
-    folders: those that may hold pip's NVIDIA packages. load: opens a library by its name, or raises
-    OSError.
+    folders: folders to search, None = pip's folders of NVIDIA's libraries. load: function that
+    opens a library by its name, or raises OSError.
     """
     names = LIBRARIES.get(str(cuda_version).partition(".")[0])
     if names is None:
@@ -123,8 +129,9 @@ def libraries(
 def find_library(
     name: str, folders: Iterable[str], load: Callable[[str], Any] = ctypes.CDLL
 ) -> str | None:
-    """Return the path of a library in one of the folders, else its name if the system finds it,
-    else None.
+    """Return the path of the library `name` in one of the folders, else the name if the system
+    finds the library, else None. load: function that opens a library by its name, or raises
+    OSError.
     """
     path = next(filter(os.path.exists, (os.path.join(folder, name) for folder in folders)), None)
     if path is not None:

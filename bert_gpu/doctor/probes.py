@@ -1,8 +1,8 @@
-"""Trials of the doctor. Each runs in a process of its own with a time limit, because it may hang or
-crash.
+"""Trials of the doctor, the check of this machine. Each trial runs in a process of its own with a
+time limit, because it may hang or crash.
 
 `python -m bert_gpu.doctor.probes KIND DEVICE` makes one trial and prints a JSON object; `attempt`
-starts it.
+starts this command.
 """
 
 import contextlib
@@ -24,7 +24,8 @@ OUTPUT = "trial: "  # prefix of the line with the JSON object
 
 
 def attempt(kind: str, device: str = "", seconds: float = 300.0) -> dict[str, Any]:
-    """Run a trial and return its result, or {"error": one line} when it fails, hangs or crashes.
+    """Run a trial and return its result, or {"error": a line of text} when the trial fails, hangs
+    or crashes.
 
     Args:
       kind: a key of TRIALS. device: "CPU", or the indices of GPUs such as "0" or "0,1". seconds:
@@ -48,7 +49,7 @@ def attempt(kind: str, device: str = "", seconds: float = 300.0) -> dict[str, An
     except subprocess.TimeoutExpired:
         end(process)
         return dict(error=f"did not end within {seconds:g} seconds", is_late=True)
-    except BaseException:  # a Ctrl-C does not reach the trial's session
+    except BaseException:  # Ctrl-C does not reach the trial, which has its own session
         end(process)
         raise
     results = [line for line in output.splitlines() if line.startswith(OUTPUT)]
@@ -73,7 +74,9 @@ def last_line(text: str) -> str:
 
 
 def look(_: str) -> dict[str, Any]:
-    """Return the version and build of TensorFlow, and the GPUs that it finds."""
+    """Return TensorFlow's "version", its "cuda" and "cudnn" versions, and "gpus", the names of the
+    GPUs that it finds. The argument is ignored.
+    """
     build = tf.sysconfig.get_build_info()
     return dict(
         version=tf.__version__,
@@ -87,7 +90,9 @@ def look(_: str) -> dict[str, Any]:
 
 
 def rate(device: str) -> dict[str, Any]:
-    """Return the FLOP/s of a matrix product, in float32 and, on a GPU, in 16 bits as well."""
+    """Return {"flops": {dtype: FLOP/s of a matrix product}}, for float32 and, on a GPU, a type of
+    16 bits as well.
+    """
     from bert_gpu.monitor.throughput import measured_matrix_rate
 
     devices = set_up(device)
@@ -98,8 +103,9 @@ def rate(device: str) -> dict[str, Any]:
 
 
 def step(device: str) -> dict[str, Any]:
-    """Run one step of a tiny BERT on a random batch, and return its loss and its seconds, compiling
-    included. Each of several GPUs, or of the two devices of "CPU x 2", has a replica.
+    """Run one step of a tiny BERT on a random batch, and return its loss, its seconds (compiling
+    included) and its devices' settings. Each of several GPUs, or of the two devices of "CPU x 2",
+    has a replica.
     """
     import math
     import time
@@ -151,7 +157,9 @@ def step(device: str) -> dict[str, Any]:
 
 
 def set_up(device: str) -> "Devices":
-    """Set up "CPU", "CPU x 2" or the GPUs with these indices."""
+    """Set up and return the Devices that `device` names: "CPU", "CPU x 2" (two replicas on the CPU)
+    or indices of GPUs, such as "0,1".
+    """
     from bert_gpu.devices import devices
     from bert_gpu.devices.config import DeviceConfig
 

@@ -18,8 +18,8 @@ FEATURES = dict(
 
 
 def processor(path: str = "/proc/cpuinfo") -> dict[str, Any]:
-    """Return {name, cores, features}: cores that this process may use; those features of the
-    processor that are among FEATURES, None where they are not known.
+    """Return {"name", "cores", "features"} of the processor. cores: the number that this process
+    may use. features: those of FEATURES that the processor has, None where that is not known.
     """
     name = platform.processor() or platform.machine()
     flags: set[str] | None = None

@@ -1,1 +1,1 @@
-"""The metrics log and what it takes: sinks, hardware counters, throughput."""
+"""The metrics log: its sinks, and the hardware counters and throughput that it records."""

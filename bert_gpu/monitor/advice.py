@@ -1,8 +1,8 @@
 """Warns once of each cause that slows a run down, and names the remedy: waiting for data, clocks
 that are held down, one GPU slower than the others, validation.
 
-The warnings depend only on the lines of metrics, over at least a minute. Validation comes in
-bursts, so its share of the whole session counts.
+The warnings depend only on the logged metrics, averaged over at least a minute. Validation comes in
+bursts, so its time is compared with the whole session's.
 """
 
 import collections
@@ -12,38 +12,42 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 SUSTAINED_SECONDS = 60.0
-WAITS = 0.2  # share of the time in which training waits for data
-BUSY = 90.0  # percent of GPU utilisation above which waiting does not matter
-THROTTLED = 0.5  # share of the samples
-# share of the highest clock: GPUs at their power limit are often somewhat below it
+WAITS = 0.2  # share of the time spent waiting for data that brings a warning
+BUSY = 90.0  # percent of GPU utilisation from which waiting for data does not matter
+THROTTLED = 0.5  # share of samples with lowered clocks that brings a warning
+# share of the highest clock below which the power limit brings a warning: GPUs at that limit are
+# often somewhat below the highest clock
 POWER_CLOCK = 0.75
-SLOW_CLOCK = 0.8  # share of the other GPUs' median
-VALIDATION = 0.25  # share of the session that validation takes
+SLOW_CLOCK = 0.8  # share of the other GPUs' median clock below which a GPU is slow
+VALIDATION = 0.25  # share of the session's time in validation that brings a warning
 VALIDATIONS = 3  # validations before the first warning about them
 
 
 class SlowdownWarnings:
-    """Watches the lines of metrics of a session, and warns.
+    """Watches the metrics logged in a session, and warns of what slows training down.
 
-    Args of the constructor: warn: function of a text. kind: "GPU" or "CPU".
+    Args of the constructor: warn: function that prints a text. kind: of the devices, "GPU" or
+    "CPU".
     """
 
     def __init__(self, warn: Callable[[str], None], kind: str = "GPU") -> None:
         self.warn = warn
         self.kind = kind
-        self.warned: set[str] = set()  # topics
-        # lines of the last minute: (seconds that a line covers, its values)
+        self.warned: set[str] = set()  # topics of the warnings given
+        # log lines of the last minute: (seconds that the line covers, {metric: value})
         self.lines: collections.deque[tuple[float, Mapping[str, Any]]] = collections.deque()
-        self.since: float | None = None  # seconds at the last line
+        self.since: float | None = None  # training time in seconds at the last log line
         self.seconds = self.validation_seconds = 0.0  # seconds of this session
         self.num_validations = 0
 
     def observe(self, values: Mapping[str, Any]) -> None:
-        """Take the values of a line of training, {name: number or None}, and warn."""
+        """Take {metric: number or None} of a log line of training, and warn of problems that have
+        not been warned of.
+        """
         now = values["seconds"]
         since = self.since
         self.since = now
-        if since is None or now < since:  # the first line, which compiled, or after a rollback
+        if since is None or now < since:  # the first line, which includes compiling, or a rollback
             self.lines.clear()
             return
         self.lines.append((now - since, values))
@@ -61,14 +65,16 @@ class SlowdownWarnings:
                 self.warn(text)
 
     def _mean(self, name: str) -> float | None:
-        """Return the mean of a metric over the time of the lines; None when a line lacks it."""
+        """Return the mean of a metric over the log lines of the last minute, weighted by the
+        seconds of each line; None when a line lacks the metric.
+        """
         if any(line.get(name) is None for _, line in self.lines):
             return None
         total = sum(seconds * line[name] for seconds, line in self.lines)
         return total / sum(seconds for seconds, _ in self.lines)
 
     def _problems(self) -> Iterator[tuple[str, str]]:
-        """Yield (topic, text of a warning)."""
+        """Yield (topic, text of the warning) for each problem that the recent log lines show."""
         waits = self._mean("input_wait")
         busy = self._mean("gpu_utilization")
         if waits is not None and waits >= WAITS and (busy is None or busy < BUSY):

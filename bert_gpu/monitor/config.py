@@ -1,4 +1,4 @@
-"""The settings of the metrics log: the sinks of metrics."""
+"""The settings that choose the sinks of the metrics log."""
 
 import dataclasses
 

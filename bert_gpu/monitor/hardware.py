@@ -3,7 +3,7 @@
 
 A thread samples; `read` reduces each reading over all GPUs and all samples since the last `read` to
 one value, and some readings to one for each GPU as well. A reading that NVML does not report is
-absent; there is one warning of it.
+absent; a single warning says so.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ def clock_share(gpu: Any) -> float:
 
 
 def is_throttled(reasons: int) -> Callable[[Any], bool]:
-    """Return a function of a GPU that returns whether its clocks are held down for one of these
-    reasons.
+    """Return a function that takes a GPU's NVML handle and returns whether the GPU's clocks are
+    held down for one of `reasons`, bits of NVML's mask.
     """
     # the newer name of this call is missing in older drivers
     return lambda gpu: bool(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & reasons)
@@ -49,7 +49,7 @@ READINGS: dict[str, tuple[Callable[[Any], float], str]] = {
     ),
     # NVML reports milliwatts
     "gpu_power_watts": (lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1000, "mean"),
-    # clock of the multiprocessors, and its share of the GPU's highest
+    # clock of the multiprocessors, in MHz and as a share of the GPU's highest clock
     "gpu_clock_mhz": (clock_mhz, "mean"),
     "gpu_clock_share": (clock_share, "mean"),
     # share of the samples in which the clocks were held down, by cause
@@ -59,7 +59,7 @@ READINGS: dict[str, tuple[Callable[[Any], float], str]] = {
 }
 # readings that are logged for each GPU too where there are several, as gpu_0_clock_mhz
 PER_GPU = ("gpu_clock_mhz", "gpu_temperature_celsius")
-SECONDS = 5.0  # between samples
+SECONDS = 5.0  # from one sample to the next
 COVERED = "GPU utilisation, memory, temperature, power or clocks"
 
 
@@ -67,7 +67,8 @@ class HardwareSampler:
     """Samples the GPUs of a run in a thread, until closed.
 
     Args of the constructor:
-      gpus: from `nvml.visible_gpus`; without any, nothing is sampled and `read` returns {}.
+      gpus: indices or UUIDs from `nvml.visible_gpus`; without any, nothing is sampled and `read`
+        returns {}.
       warn: called at most once, with a message that NVML or a reading fails.
     """
 
@@ -86,8 +87,8 @@ class HardwareSampler:
             self.thread.start()
 
     def read(self) -> dict[str, float]:
-        """Return {name: value} since the last call, for the READINGS that have samples. GPUs are
-        numbered from 0, in the run's order.
+        """Return {reading: value over all samples since the last call} for the READINGS that have
+        samples. The numbers in names such as gpu_0_clock_mhz count the run's GPUs from 0.
         """
         with self.lock:
             samples, self.samples = self.samples, {name: [] for name in READINGS}
@@ -145,7 +146,7 @@ class HardwareSampler:
 
 
 def reduced(name: str, values: Iterable[float]) -> float:
-    """Reduce the values of a reading to one."""
+    """Return the mean or the highest of the values of the reading `name`, as READINGS says."""
     values = list(values)
     mean = sum(values) / len(values)
     return float(mean if READINGS[name][1] == "mean" else max(values))

@@ -1,7 +1,7 @@
-"""Measures mean metrics and throughput between two log lines, and the use of a session's time.
+"""Measures mean metrics and throughput between two log lines, and how a session spends its time.
 
-Values are fetched from the device only when an interval closes, so that the loop never waits for a
-step.
+Values are fetched from the device only when the interval between two log lines ends, so that the
+training loop does not wait for every step.
 """
 
 import contextlib
@@ -22,15 +22,15 @@ ACTIVITIES = ("training", "input", "compiling", "validation", "saving")
 class Stopwatch:
     """Counts the seconds of a run over all sessions, and the seconds of this session by activity.
 
-    Args of the constructor: spent: seconds of earlier sessions. clock: returns seconds since any
-    moment.
+    Args of the constructor: spent: seconds of earlier sessions. clock: function that returns
+    seconds since an arbitrary moment.
     """
 
     def __init__(self, spent: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         self.spent = spent
         self.clock = clock
         self.started = clock()
-        self.others = dict.fromkeys(ACTIVITIES[1:], 0.0)  # {activity: seconds}, but not training
+        self.others = dict.fromkeys(ACTIVITIES[1:], 0.0)  # {activity: seconds}, without training
 
     @property
     def seconds(self) -> float:
@@ -49,7 +49,9 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def paused(self, activity: str) -> Iterator[None]:
-        """Count the time inside as "validation" or "saving", not as training."""
+        """Open a context whose time counts as `activity`, "validation" or "saving", not as
+        training.
+        """
         since = self.clock()
         try:
             yield
@@ -64,8 +66,9 @@ class Stopwatch:
 def shares_of(
     activities: Mapping[str, float], before: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """Return {"time_ACTIVITY": share of the seconds, 0 to 1} of Stopwatch.activities since an
-    earlier reading `before`; {} when no time has passed.
+    """Return {"time_ACTIVITY": share of the time, 0 to 1} for the time between `before`, an earlier
+    reading of Stopwatch.activities, and the reading `activities`; {} when no time has passed.
+    before: None = the start of the session.
     """
     seconds = {name: now - (before or {}).get(name, 0.0) for name, now in activities.items()}
     total = sum(seconds.values())
@@ -93,11 +96,12 @@ class LogInterval:
     The first call of a session traces and compiles: its metrics count, its time does not.
     Throughput is that of all GPUs together: steps, sequences, tokens (real ones) and padded_tokens
     (all positions of the rows) per second, and input_wait, the share of time in which the loop
-    waited for data. Where the time went, validation and saving included, is in "time_" names.
+    waited for data. Metrics whose names begin with "time_" tell the share of time of each activity,
+    validation and saving included.
 
     Args of the constructor: flops: function of a host batch that returns the model.flops.Flops of
-      its step; None = not counted. peak_flops: FLOP/s of all GPUs; None = not known, and then there
-      is no "mfu". rows_per_example: sequences in an example of a batch.
+    its step; None = not counted. peak_flops: FLOP/s of all GPUs; None = not known, and then there
+    is no "mfu". rows_per_example: sequences in an example of a batch.
     """
 
     def __init__(
@@ -115,7 +119,7 @@ class LogInterval:
         self.clear()
 
     def clear(self) -> None:
-        """Start an interval, and drop the metrics of an open one."""
+        """Start a new interval, and drop the metrics added to the current one."""
         names = (
             "steps",
             "sequences",
@@ -130,7 +134,9 @@ class LogInterval:
         self.activities = self.watch.activities
 
     def add(self, metrics: Any, batches: Sequence[dict[str, np.ndarray]], waited: float) -> None:
-        """Add the step.Metrics of a call, its host batches, and the seconds it waited for them."""
+        """Add the step.Metrics of a call of steps. batches: the call's batches on the host. waited:
+        seconds that the loop waited for these batches.
+        """
         self.metrics.append(metrics)
         self.watch.count("input", waited)
         if not self.is_warm:
@@ -152,8 +158,8 @@ class LogInterval:
                 self.totals["hardware_flops"] += flops.hardware
 
     def close(self) -> tuple[dict[str, np.ndarray], dict[str, float | None]]:
-        """Return the metrics of each step, {name: (n,)}, and {name: value} of the means over the
-        finite steps and of the throughput; start the next interval.
+        """Return {metric: (n,)} of the n steps of the interval, and {name: value} of the means over
+        its finite steps and of the throughput; start the next interval.
         """
         calls = [metrics.read() for metrics in self.metrics]
         steps = {

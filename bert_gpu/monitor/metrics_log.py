@@ -21,15 +21,15 @@ from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.metrics import cut_lines
 from bert_gpu.runs.shared_folder import SharedFolder
 
-SECRETS = re.compile(r"(KEY|TOKEN|PASSWORD|SECRET)$")  # ends of names in the environment
+SECRETS = re.compile(r"(KEY|TOKEN|PASSWORD|SECRET)$")  # how names of secrets in the environment end
 
 
 class SinkSpec(typing.NamedTuple):
-    """The functions that open and check a sink.
+    """The functions that open and check a sink of metrics.
 
-    open: function of the arguments of `open_log`; returns None where the sink is not configured.
-    check: called before anything is written; raises UserError when a configured sink lacks a
-    package or an account.
+    open: function of the arguments of `open_log` that returns the Sink, or None where it is not
+    configured. check: function of the config, called before anything is written; raises UserError
+    when a configured sink lacks a package or an account.
     """
 
     open: Callable[..., Sink | None]
@@ -132,19 +132,19 @@ def open_log(
     gpus: Sequence[int | str] = (),
     warn: Callable[[str], None],
 ) -> "Log":
-    """Open the log of a run.
+    """Return the Log of a run, with every configured sink open.
 
     Args:
-      folder: exists already. settings: shown with the run by services; they contain no key or
-        password.
-      step: the restored step, None for a new run; lines after it are dropped.
+      folder: exists already. settings: {setting: value} that services show with the run, without
+        keys and passwords.
+      step: the restored step, None for a new run; lines of later steps are dropped.
       console: shows the metrics; None = they are not shown. num_steps: of the run, None = it ends
-        by time. losses: names of the parts of "loss" that validation calls NAME_loss.
+        by time. losses: names of the parts of "loss"; validation calls a part NAME_loss.
       gpus: from nvml.visible_gpus, empty on the CPU. warn: called with the text of a problem that
         does not end the run.
     """
     options = dict(step=step, console=console, num_steps=num_steps, losses=losses)
-    # an error that ends the run, as one of metrics.jsonl, closes the sinks that are already open
+    # an error that ends the run, such as one of metrics.jsonl, closes the sinks that are open
     with contextlib.ExitStack() as stack:
         sinks = {}
         for name, spec in SINKS.items():
@@ -168,7 +168,7 @@ def no_log(warn: Callable[[str], None]) -> "Log":
 
 
 class Log:
-    """All sinks of a run, {name: Sink}, as one. A sink that fails does not end the training: the
+    """Writes to all sinks of a run, {name: Sink}. A sink that fails does not end the training: the
     failure is reported once, and a sink that cannot recover is dropped.
     """
 
@@ -184,7 +184,9 @@ class Log:
         self.failing: set[str] = set()  # names of sinks whose failure is already reported
 
     def write(self, step: int, values: Mapping[str, float | None]) -> None:
-        """Write {name: value} of a step; a value that is not finite is written as None."""
+        """Write {metric: value} of a step to all sinks; a value that is not finite is written as
+        None.
+        """
         values = {
             name: value if value is None or math.isfinite(value) else None
             for name, value in values.items()
@@ -196,11 +198,11 @@ class Log:
         self._each(lambda sink: sink.advance(step, share, seconds_left), clears_failure=False)
 
     def hardware(self) -> dict[str, float]:
-        """Return {name: value} of hardware.READINGS since the last call, {} without GPUs."""
+        """Return {reading: value since the last call} of hardware.READINGS, {} without GPUs."""
         return self.sampler.read()
 
     def cut(self, step: int) -> None:
-        """Drop the lines after `step`, where the sink can, for a rollback."""
+        """Drop the lines after `step` from the sinks that can drop lines, for a rollback."""
         self._each(lambda sink: sink.cut(step))
 
     def close(self) -> None:
@@ -214,7 +216,7 @@ class Log:
         clears_failure: bool = True,
     ) -> None:
         """Call act(sink) for each sink. outcome: the consequence of a failure, for the warning.
-        clears_failure: whether a call that succeeds shows that the sink works again.
+        clears_failure: whether a successful call shows that a sink that failed works again.
         """
         for name, sink in list(self.sinks.items()):
             try:

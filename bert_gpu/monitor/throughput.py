@@ -10,12 +10,13 @@ import numpy as np
 import tensorflow as tf
 
 # Highest rates of matrix products in TFLOP/s, without sparsity: (16 bits in, summed in float32;
-# TensorFloat-32; float32 without matrix units). 16 bits are float16 and bfloat16 alike, but float16
-# alone where there is no TensorFloat-32 (Volta, Turing). GeForce cards sum in float32 at half the
-# rate of the professional cards with the same chip. Numbers are NVIDIA's at boost clock; data
-# sheets print most of them with sparsity, that is, doubled. Two tables of others agree where they
-# have a card: Lightning's (lightning/fabric/utilities/throughput.py, which gives a pair of H100
-# NVL, and GeForce cards without matrix units) and huggingface.js's hardware.ts (float32).
+# TensorFloat-32; float32 without matrix units). The rate for 16 bits holds for float16 and
+# bfloat16, but only for float16 where there is no TensorFloat-32 (Volta, Turing). GeForce cards sum
+# in float32 at half the rate of the professional cards with the same chip. Numbers are NVIDIA's at
+# boost clock; data sheets print most of them with sparsity, that is, doubled. Two other projects'
+# tables have the same numbers for the cards that they list: Lightning's
+# (lightning/fabric/utilities/throughput.py, where the H100 NVL is a pair, and GeForce cards are
+# without matrix units) and huggingface.js's hardware.ts (float32).
 PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
     # Volta: "Tesla V100 GPU architecture" and V100 data sheet.
     "v100 sxm2": (125, None, 15.7),
@@ -41,8 +42,8 @@ PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
     "rtx a5000": (111.1, 55.6, 27.8),
     "rtx a6000": (154.8, 77.4, 38.7),
     # Ampere, GeForce: "NVIDIA Ampere GA102 GPU architecture", tables 2 to 9: 3090, 3080, 3070. The
-    # others by its arithmetic, from their published cores and boost clocks: float32 = 2 x cores x
-    # clock, 16 bits double that, TensorFloat-32 the same.
+    # other cards are computed in its way, from their published cores and boost clocks: float32 =
+    # 2 x cores x clock, 16 bits double that, TensorFloat-32 the same as float32.
     "rtx 3060": (25.5, 12.7, 12.7),
     "rtx 3060 ti": (32.4, 16.2, 16.2),
     "rtx 3070": (40.6, 20.3, 20.3),
@@ -53,7 +54,7 @@ PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
     "rtx 3090": (71, 35.6, 35.6),
     "rtx 3090 ti": (80, 40, 40),
     # Ada: "NVIDIA Ada GPU architecture", appendices A and B (4090, 4080, RTX 6000 Ada, L40, L4),
-    # the other GeForce cards by the same arithmetic; data sheet of the L40S.
+    # the other GeForce cards computed from cores and clock, as for Ampere; data sheet of the L40S.
     "rtx 4060": (30.2, 15.1, 15.1),
     "rtx 4060 ti": (44.1, 22.1, 22.1),
     "rtx 4070": (58.3, 29.1, 29.1),
@@ -74,7 +75,7 @@ PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
     "h200": (989.4, 494.7, 67),
     "h200 nvl": (835.5, 417.5, 60),
     "gh200": (989.4, 494.7, 67),
-    # Blackwell: HGX B200 data sheet, an eighth of the board; "NVIDIA RTX Blackwell GPU
+    # Blackwell: HGX B200 data sheet, an eighth of its board of eight; "NVIDIA RTX Blackwell GPU
     # architecture", appendix A.
     "b200": (2250, 1125, 75),
     "rtx 5070": (61.7, 30.9, 30.9),
@@ -82,8 +83,8 @@ PEAK_TFLOPS: dict[str, tuple[float, float | None, float]] = {
     "rtx 5080": (112.6, 56.3, 56.3),
     "rtx 5090": (209.5, 104.8, 104.8),
 }
-# Other words that a device's name may contain. A name with any further word (Laptop, MIG, D, Max-Q)
-# is that of another device, whose peak is not known.
+# Words that a device's name may contain besides its name in the table. A name with any further word
+# (Laptop, MIG, D, Max-Q) is that of another device, whose peak is not known.
 _OTHER_WORDS = re.compile(
     r"nvidia|tesla|geforce|generation|graphics|device|sxm\d?|pcie|hbm\d\w?|\d+gb"
 )
@@ -156,8 +157,8 @@ def measured_matrix_rate(
     seconds: float = 2.0,
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Return the FLOP/s that a large square matrix product reaches: the reference for a CPU or a
-    GPU that is not in the table.
+    """Return the FLOP/s that a large square matrix product reaches; it stands in for the peak of a
+    CPU, or of a GPU that is not in PEAK_TFLOPS.
 
     Args:
       dtype: of the product. device: TensorFlow's name of the device. size: rows of the matrices;
@@ -168,7 +169,7 @@ def measured_matrix_rate(
     size = size or (1024 if is_cpu else 8192)
     num_products = 4
     with tf.device(device):
-        # Products of such matrices keep their scale, so that no number overflows.
+        # divided by sqrt(size), repeated products keep their scale, and no number overflows
         values = np.random.default_rng(0).standard_normal((size, size)).astype(
             np.float32
         ) / np.sqrt(size)
@@ -187,6 +188,6 @@ def measured_matrix_rate(
         while best == np.inf or clock() < end:
             started = clock()
             _, total = multiply(matrix)
-            total.numpy()  # waits
+            total.numpy()  # waits for the device
             best = min(best, clock() - started)
     return 2.0 * size**3 * num_products / best

@@ -81,7 +81,9 @@ class PretrainConfig(Settings):
 
     @property
     def start(self) -> str | None:
-        """The model to continue from; None for random weights."""
+        """The path or name of the model to continue from (--init_checkpoint); None for random
+        weights.
+        """
         return None if self.init_checkpoint == NONE else self.init_checkpoint
 
     @property
@@ -150,8 +152,8 @@ def check_data(
 
 
 def model_name(run: PretrainConfig, kind: str) -> str | None:
-    """Return the preset that --model names, or the default one for devices of a kind, "GPU" or
-    "CPU"; None when a file or another model decides the shape.
+    """Return the name of the preset that --model names, or of the default one for the devices; None
+    when a file or another model decides the shape. kind: "GPU" or "CPU".
     """
     if run.start is not None or run.bert_config_file is not None:
         return None
@@ -165,13 +167,13 @@ def resolve_model(
     kind: str,
     run_json: Mapping[str, Any] | None = None,
 ) -> ModelConfig:
-    """Return the model's config: a preset, a file or the model to continue from, changed by the
-    data and by single fields. Raises UserError when it does not fit the data.
+    """Return the model's config: a preset, a file or the model to continue from, changed to fit the
+    data and by flags for single fields. Raises UserError when the config does not fit the data.
 
     Args:
       max_seq_length: tokens of the data's rows. vocab_size: of the data, None = not known. kind:
-        "GPU" or "CPU", which decides the size when none is named. run_json: content of run.json of
-        the run to resume, or None.
+        "GPU" or "CPU"; it decides the size when no flag does. run_json: content of run.json of the
+        run to resume, or None.
     """
     run = settings.run
     architecture = settings.architecture
@@ -196,7 +198,7 @@ def resolve_model(
         model = preset(str(name), **sizes | architecture)
     if "vocab_size" in architecture and run.start is None:
         source = f"--vocab_size={model.vocab_size}"
-    # the word embeddings of a model to continue may have rows without a piece
+    # the word embeddings of a model to continue may have more rows than its vocabulary has pieces
     is_continued = run.start is not None
     if (
         vocab_size is not None
@@ -251,8 +253,9 @@ def continued_model(
 
 
 def model_overrides(settings: PretrainSettings, model: ModelConfig) -> dict[str, tuple[Any, str]]:
-    """Return {field of ModelConfig: (value, flag)} for the fields that --model or
-    --bert_config_file and single flags set, beside the model to continue from.
+    """Return {field of ModelConfig: (value, flag that sets it)} of the fields that flags beside
+    --init_checkpoint set: --model, --bert_config_file and flags for single fields. model: the
+    config of the model to continue from.
     """
     run = settings.run
     fields: Any = {}
@@ -271,8 +274,8 @@ def model_overrides(settings: PretrainSettings, model: ModelConfig) -> dict[str,
 def check_continues(
     overrides: Mapping[str, tuple[Any, str]], model: ModelConfig, folder: str
 ) -> None:
-    """Raise UserError when overrides {field: (value, flag)} contradict the weights in `folder`,
-    whose config is `model`.
+    """Raise UserError when `overrides`, {field: (value, flag that sets it)}, contradict the weights
+    in `folder`, whose config is `model`.
     """
 
     def resolved(name: str, value: Any) -> Any:

@@ -39,7 +39,8 @@ def pretrain(
     call this several times.
 
     Args:
-      console: prints messages; None = Python's logger "bert_gpu". clock: returns seconds.
+      console: prints messages; None = messages go to Python's logger "bert_gpu". clock: function
+        that returns seconds.
 
     Raises:
       UserError: a setting or a file is wrong. TrainingStopped: the run diverged, stopped early or
@@ -115,7 +116,7 @@ def pretrain(
 
 
 def find_results(folder: str) -> list[str]:
-    """Return the files of a pretraining that RunFolder.clear does not list itself."""
+    """Return the paths of the result files in a run's folder that --overwrite removes as well."""
     return [os.path.join(folder, EVAL_RESULTS)]
 
 
@@ -126,7 +127,7 @@ def write_model(
     state: TrainState,
     step: int,
 ) -> None:
-    """Write the model with the weights of a step to the folder `path`."""
+    """Write the model, with the weights of `state` after `step` steps, to the folder `path`."""
     notes = models.Notes([], [], model.objective().architecture, ())
     card = facts_while_training(run.folder.path, step, run.console.warn)
     weights = state.read_weights()
@@ -136,7 +137,7 @@ def write_model(
 def fixed_settings(
     settings: PretrainSettings, model: start.Model, devices: Devices, dataset: Dataset
 ) -> dict[str, Any]:
-    """Return {name: value} of the settings that may not change in a resumed run."""
+    """Return {setting: value} of the settings that may not change in a resumed run."""
     init_checkpoint = settings.run.start
     return (
         model.config.to_dict()
@@ -160,7 +161,9 @@ def describe(
     frozen: Collection[str],
     dataset: Dataset,
 ) -> tuple[tuple[str, str], ...]:
-    """Return rows (label, text) on the model and the data, for the log. kind: "GPU" or "CPU"."""
+    """Return rows (label, text) on the model and the data, printed before the first step. kind: of
+    the devices, "GPU" or "CPU".
+    """
     num_frozen = sum(weights[name].size for name in frozen)
     num_validation = 0 if dataset.validation is None else len(dataset.validation)
     name = f"{named}: " if (named := model_name(settings.run, kind)) else ""
@@ -183,7 +186,7 @@ def evaluate(
     run: engine.Run[PretrainSettings], dataset: Dataset, devices: Devices, model: start.Model
 ) -> engine.TrainingResult:
     """Evaluate the newest checkpoint of a run on the validation records, and write
-    eval_results.json. Another process may train the run meanwhile.
+    eval_results.json. Another process may train the same run meanwhile.
     """
     folder = run.folder
     console = run.console
@@ -215,7 +218,7 @@ def evaluate(
     state.assign(values)
     _, reader = start.open_records(run, dataset, model)
     validate = open_validation(run.settings.run, reader, devices, state, model.objective())
-    results = validate() | dict(step=progress.step)  # type: ignore[misc]  # there are records
+    results = validate() | dict(step=progress.step)  # type: ignore[misc]  # there is a reader
     path = os.path.join(folder.path, EVAL_RESULTS)
     run.workers.on_chief(functools.partial(write_json, path, results))
     console.say(

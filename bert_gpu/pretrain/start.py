@@ -48,8 +48,8 @@ NEED_VALIDATION = (
 
 
 class Model(typing.NamedTuple):
-    """The model of a pretraining. vocab: the data's tokenizer; None = not known. objectives: names
-    of those that it is trained on.
+    """The model of a pretraining. vocab: the tokenizer of the data; None = not known. objectives:
+    names of the objectives that the model is trained on.
     """
 
     encoder: Encoder
@@ -61,14 +61,18 @@ class Model(typing.NamedTuple):
         return self.encoder.config
 
     def objective(self, encoder: Encoder | None = None) -> JointObjective:
-        """Return the objectives, joined, on the model's encoder or on another one."""
+        """Return the model's objectives as one JointObjective on `encoder`, or on the model's own
+        encoder for None.
+        """
         return open_objective(self.objectives, encoder or self.encoder, self.vocab)
 
 
 def open_data(
     settings: PretrainSettings, console: Console, workers: Workers | Alone = ALONE
 ) -> Dataset:
-    """Open the data; check it against the settings, against their recipe and between workers."""
+    """Return the data set that the settings name. Raises UserError when it contradicts the settings
+    or differs between workers; warns when it was not built with the recipe's settings.
+    """
     dataset = Dataset(settings.inputs, console.warn)
     check_data(settings, dataset.num_predictions, dataset.info, console.warn)
     if workers.count > 1:
@@ -77,8 +81,8 @@ def open_data(
 
 
 def open_model(run: Run[PretrainSettings], dataset: Dataset, devices: Devices) -> Model:
-    """Return the model of a run, without weights. Raises UserError when it cannot take the data's
-    rows.
+    """Return the Model of a run, without weights. Raises UserError when the model cannot take the
+    rows of the data.
     """
     settings = run.settings
     vocab = open_vocabulary(settings, dataset)
@@ -117,7 +121,9 @@ def open_model(run: Run[PretrainSettings], dataset: Dataset, devices: Devices) -
 def training_objective(
     run: Run[PretrainSettings], dataset: Dataset, devices: Devices, model: Model
 ) -> JointObjective:
-    """Return the objectives on the encoder as it is trained; warn of labels that the data lacks."""
+    """Return the JointObjective to train, on the encoder with recomputation and attention as set;
+    warn when the labels of the data are wrong.
+    """
     for warning in label_warnings(dataset, model.vocab):
         run.console.warn(warning)
     rows = (dataset.max_seq_length, dataset.schema.is_packed)
@@ -130,10 +136,11 @@ def check_resume(
     model: Model,
     fixed: dict[str, typing.Any],
 ) -> None:
-    """Raise UserError when workers, or the run to resume, differ in the fixed settings {name:
-    value}, or when the data lacks the validation records that settings need.
+    """Raise UserError when workers differ in `fixed`, {setting: value} that a resume may not
+    change, when the run to resume has other values, or when the data lacks validation records that
+    settings need.
     """
-    # the path of the first weights may differ, because all workers take those of worker 0
+    # --init_checkpoint may differ between workers: all take the initial weights of worker 0
     run.workers.check_alike(fixed | dict(init_checkpoint=None))
     run.check_resumable(fixed)
     check_validation(run.settings, dataset, model.objective(), run.console)
@@ -143,7 +150,7 @@ def check_memory(
     run: Run[PretrainSettings], dataset: Dataset, devices: Devices, model: Model
 ) -> int | None:
     """Return the least bytes that the training needs on a device, None = not known. Raises
-    UserError when it is certain not to fit.
+    UserError when the training is certain not to fit.
     """
     settings = run.settings
     return check_size(
@@ -160,7 +167,7 @@ def check_memory(
 def open_records(
     run: Run[PretrainSettings], dataset: Dataset, model: Model
 ) -> tuple[TrainingData, pipeline.Reader | None]:
-    """Return the records to train on, and a reader of the validation records, None without any."""
+    """Return (the TrainingData, a Reader of the validation records, None without any)."""
     settings = run.settings
     config = model.config
     limits = dict(input_ids=config.vocab_size, masked_lm_ids=config.vocab_size)
@@ -192,8 +199,9 @@ def hashes(dataset: Dataset, vocab: Tokenizer | None) -> dict[str, str | None]:
 def check_validation(
     settings: PretrainSettings, dataset: Dataset, objective: JointObjective, console: Console
 ) -> None:
-    """Raise UserError when the data has no validation records but settings need them (settings of
-    a recipe are ignored instead), or when the objective has no metric --best_metric.
+    """Raise UserError when the data has no validation records but settings need them (settings of a
+    recipe are ignored instead), or when the objective does not report the metric that --best_metric
+    names.
     """
     if dataset.validation is not None:
         settings.ending.criterion(dict.fromkeys(objective.validation_metrics, 0.0))
@@ -214,8 +222,9 @@ def check_validation(
 
 
 def open_vocabulary(settings: PretrainSettings, dataset: Dataset) -> Tokenizer | None:
-    """Return the tokenizer of the data. For records without dataset.json it is that of --vocab_file
-    (with the casing of --init_checkpoint, if any) or of --init_checkpoint; None without either.
+    """Return the tokenizer of the data. For records without dataset.json, return that of
+    --vocab_file (with the casing of --init_checkpoint, if that is given) or of --init_checkpoint;
+    None without either flag.
     """
     info = dataset.info
     vocab_file = settings.run.vocab_file
@@ -246,7 +255,7 @@ def open_vocabulary(settings: PretrainSettings, dataset: Dataset) -> Tokenizer |
 def flops_counter(
     objective: JointObjective, frozen: Collection[str]
 ) -> Callable[[dict[str, np.ndarray]], Flops] | None:
-    """Return a function of a batch that counts the FLOPs of its step; None where they cannot be
+    """Return a function of a batch that returns the Flops of its step; None where they cannot be
     counted: for some encoders, and with frozen weights.
     """
     countable = not frozen and objective.encoder.token_products(0) is not None
@@ -254,8 +263,9 @@ def flops_counter(
 
 
 def initial_weights(run: Run[PretrainSettings], model: Model) -> dict[str, np.ndarray]:
-    """Return random weights, replaced by those of --init_checkpoint where it has them, and print
-    which ones it lacks. A run that resumes from a checkpoint does not read --init_checkpoint.
+    """Return {name: array} of random weights, replaced by the weights of --init_checkpoint where it
+    has them; print the names of those that it lacks. A run that resumes from a checkpoint does not
+    read --init_checkpoint.
     """
     config = model.config
     vocab = model.vocab
@@ -263,7 +273,7 @@ def initial_weights(run: Run[PretrainSettings], model: Model) -> dict[str, np.nd
     start = run.settings.run.start
     seed = run.settings.run.seed
     specs = model.objective().weights()
-    # all workers call steps(), even if only some of them have an --init_checkpoint
+    # all workers must call steps() together, even if only some of them have an --init_checkpoint
     is_resumed = run.run_json is not None and bool(run.folder.steps())
     if start is None or is_resumed:
         return initialize(specs, seed)
@@ -276,7 +286,7 @@ def initial_weights(run: Run[PretrainSettings], model: Model) -> dict[str, np.nd
     )
     vocabulary = check_same_vocabulary(source, config, vocab, start, console)
     weights = initialize(specs, seed)
-    # a pooler of another kind is not taken: next sentence prediction reads the first token
+    # a pooler that does not read the first token is not taken: next sentence prediction needs that
     if heads.pooling_of(source_config, source_weights) != ("first", config.hidden_size):
         source_weights = {
             name: value for name, value in source_weights.items() if not name.startswith("pooler/")

@@ -20,10 +20,11 @@ def open_validation(
     state: TrainState,
     objective: JointObjective,
 ) -> Callable[..., dict[str, float | None]] | None:
-    """Return a function of until_stopped, as for loop.Loop, that validates and returns {name: mean
-    over the validation records}, where "loss" is the sum of the losses.
+    """Return a function that validates and returns {metric: mean over the validation records};
+    "loss" is the sum of the losses. Its argument `until_stopped` is a function that passes batches
+    on, and stops the validation after a signal (see loop.Loop).
 
-    reader: of the validation records; None = there are none, and no function is returned.
+    reader: reads the validation records; None = there are none, and None is returned.
     """
     if reader is None:
         return None
@@ -42,7 +43,10 @@ def mean_losses(
     open_batches: Callable[[], Iterable[Mapping[str, np.ndarray]]],
     until_stopped: Callable[..., Iterator[Mapping[str, np.ndarray]]] = iter,
 ) -> dict[str, float | None]:
-    """Return the mean of each metric over the batches, and "loss", the sum of the losses."""
+    """Return {metric: mean over the batches}, and "loss", the sum of the mean losses. open_batches:
+    function that returns the batches. until_stopped: function that passes them on, or raises to
+    stop.
+    """
     values = means(until_stopped(open_batches()))
     losses = [
         value for name, value in values.items() if name.endswith("_loss") and value is not None

@@ -1,5 +1,5 @@
-"""Divides a global batch among GPUs, accumulation and micro-batches, scales its peak learning rate,
-and assembles the batches of the steps of a call.
+"""Divides a global batch among GPUs and micro-batches, scales the peak learning rate to it, and
+assembles the batches for one call into TensorFlow, which runs one or more steps.
 """
 
 import dataclasses
@@ -27,9 +27,10 @@ class TrainingData:
 
     open_batches: function of (batch_size=, position=) that returns an endless iterator of batches;
     position counts the records consumed before. num_records: records of an epoch, each one example.
-    max_seq_length: tokens of the longest row. length_axes: {feature: axis of the row length} where
-    batches differ in row length; {} = all rows have one length. rows_per_example: rows of tokens in
-    an example. dupe_factor: copies of the text in the records; None in fine-tuning.
+    max_seq_length: tokens of the longest row. length_axes: {feature: LengthAxis, the axis that is
+    as long as the rows} where batches differ in row length; {} = all rows have one length.
+    rows_per_example: rows of tokens in an example. dupe_factor: how many times the records contain
+    the text; None in fine-tuning.
     """
 
     open_batches: Callable[..., Generator[dict[str, np.ndarray], None, None]]
@@ -42,11 +43,11 @@ class TrainingData:
 
 @dataclasses.dataclass(frozen=True)
 class BatchPlan:
-    """The resolved batch of one step, and the steps of the run.
+    """The division of a step's global batch, its peak learning rate, and the length of the run.
 
-    num_micro_batches: of one replica in a full step; with is_ramped, steps may have fewer.
-    learning_rate: the peak, scaled to the global batch. scaling: the value of --lr_scaling.
-    num_steps: None = the run ends by time.
+    num_micro_batches: those that one replica accumulates in a step; with is_ramped, a batch that
+    grows over the run, steps may have fewer. learning_rate: the peak, scaled to the global batch.
+    scaling: the value of --lr_scaling. num_steps: None = the run ends by time.
     """
 
     micro_batch_size: int
@@ -61,7 +62,8 @@ class BatchPlan:
     @property
     def unit_size(self) -> int:
         """Number of records in a unit of data, the amount that is read at once: a global batch or,
-        with a batch ramp, one micro-batch of every replica. A step then takes one or more units.
+        with a batch ramp, one micro-batch of every replica. A step with a batch ramp takes one or
+        more units.
         """
         return (
             self.micro_batch_size * self.num_replicas if self.is_ramped else self.global_batch_size
@@ -75,7 +77,9 @@ class BatchPlan:
 
     @property
     def schedule_length(self) -> RunLength:
-        """The length over which the learning rate schedule is stretched."""
+        """The RunLength, in steps or in seconds, over which the learning rate schedule is
+        stretched.
+        """
         schedule = self.schedule
         return RunLength.of_schedule(
             schedule.lr_schedule, self.num_steps, schedule.total_training_time
@@ -93,7 +97,9 @@ class BatchPlan:
         return self.global_batch_size * mean_batch_share(self.num_micro_batches, self.schedule)
 
     def learning_rate_at(self, step: int, share: float) -> float:
-        """Return the learning rate of a step at which a share of the schedule is done."""
+        """Return the learning rate of step number `step`. share: the share of the schedule, 0 to 1,
+        that is done before the step.
+        """
         by_time = self.schedule.lr_schedule == "time"
         factor = learning_rate_factor(
             step, self.num_steps or 1, self.schedule, share if by_time else None
@@ -101,8 +107,9 @@ class BatchPlan:
         return self.learning_rate * factor
 
     def num_micro_batches_at(self, shares: Sequence[float]) -> list[int] | None:
-        """Return the number of micro-batches of steps at these shares of the schedule; None without
-        a batch ramp.
+        """Return how many micro-batches each step of a batch ramp accumulates, one number for each
+        of `shares`, the share of the schedule that is done before the step; None without a batch
+        ramp.
         """
         if not self.is_ramped:
             return None
@@ -111,7 +118,7 @@ class BatchPlan:
         ]
 
     def run_record(self, device_kind: str) -> dict[str, Any]:
-        """Return the entries of run.json that describe the plan."""
+        """Return {name: value} of the batch plan for run.json. device_kind: "GPU" or "CPU"."""
         return dict(
             global_batch_size=self.global_batch_size,
             unit_size=self.unit_size,
@@ -125,12 +132,14 @@ class BatchPlan:
     def open_rows(
         self, data: TrainingData, position: int
     ) -> Generator[dict[str, np.ndarray], None, None]:
-        """Return an endless iterator over units of data, from `position` (in records) on."""
+        """Return an endless iterator over batches {feature: array} of `unit_size` records.
+        position: number of records that the run has consumed before.
+        """
         return data.open_batches(batch_size=self.unit_size, position=position)
 
     def describe(self, unit: str, rows_per_example: int = 1) -> str:
-        """Return the division of the global batch in words. unit: the name of a replica, as
-        Devices.unit.
+        """Return the division of the global batch in words. unit: the word for a replica, such as
+        "GPU". rows_per_example: sequences in an example.
         """
         replicas = f"{self.num_replicas} {unit}{'s' if self.num_replicas > 1 else ''}"
         ramp = "1 to " if self.is_ramped else ""
@@ -149,14 +158,14 @@ def plan_batch(
     resumed: Mapping[str, Any] | None = None,
     is_ramped: bool = False,
 ) -> BatchPlan:
-    """Return the BatchPlan of a run, still without its steps and schedule.
+    """Return the BatchPlan of a run; its num_steps and schedule are not set yet.
 
     Args:
       config: its train_batch_size is a number, not "auto". learning_rate: the peak for the
-        reference batch.
+        reference batch (--lr_reference_batch_size).
       num_replicas: GPUs or virtual replicas. is_ramped: whether accumulation grows over the run.
-      resumed: run.json of the run to resume, whose "global_batch_size" and "learning_rate" take
-        precedence.
+      resumed: content of run.json of the run to resume, whose "global_batch_size" and
+        "learning_rate" take precedence; None for a new run.
     """
     smallest = config.train_batch_size * num_replicas  # global batch, without accumulation
     global_batch_size = resumed["global_batch_size"] if resumed else config.global_batch_size
@@ -211,7 +220,8 @@ def check_same_batch(
     plan: BatchPlan, config: BatchConfig, is_ramped: bool, run_json: Mapping[str, Any], path: str
 ) -> None:
     """Raise UserError when the run in the folder `path` would be resumed with another global batch
-    than its run.json has, or, with a batch ramp, with other units of data.
+    than its run.json records or, with a batch ramp, with another number of records that are read at
+    once (GPUs x micro-batch).
     """
     if config.global_batch_size not in (None, plan.global_batch_size):
         raise UserError(
@@ -234,10 +244,11 @@ def take_batches(
     num_micro_batches: Sequence[int] | None,
     length_axes: Mapping[str, LengthAxis],
 ) -> list[dict[str, np.ndarray]]:
-    """Return the batches of the steps of a call, all padded to one row length.
+    """Return one batch for each of the next `num_steps` steps, joined from `units` of data; the
+    rows of all batches are padded to one length.
 
-    num_micro_batches: for each step, as returned by `BatchPlan.num_micro_batches_at`. length_axes:
-    as in TrainingData.
+    num_micro_batches: how many units each step takes, from `BatchPlan.num_micro_batches_at`; None =
+    one. length_axes: as in TrainingData.
     """
     counts = num_micro_batches or [1] * num_steps
     return pad_to_longest(
@@ -248,7 +259,9 @@ def take_batches(
 def join(
     units: list[dict[str, np.ndarray]], length_axes: Mapping[str, LengthAxis]
 ) -> dict[str, np.ndarray]:
-    """Concatenate the examples of several units to one batch."""
+    """Return one batch with the records of several `units` of data (small batches), padded to one
+    row length.
+    """
     if len(units) == 1:
         return units[0]
     units = pad_to_longest(units, length_axes)
@@ -258,7 +271,9 @@ def join(
 def pad_to_longest(
     batches: list[dict[str, np.ndarray]], length_axes: Mapping[str, LengthAxis]
 ) -> list[dict[str, np.ndarray]]:
-    """Pad all batches to the longest row among them; dynamic padding may leave them unequal."""
+    """Return the batches with all rows padded to the longest row of any of them; with dynamic
+    padding, batches differ in row length.
+    """
     lengths = [
         value.shape[length_axes[name].axis]
         for batch in batches
@@ -271,7 +286,7 @@ def pad_to_longest(
 def pad_rows(
     batch: Mapping[str, np.ndarray], length: int, length_axes: Mapping[str, LengthAxis]
 ) -> dict[str, np.ndarray]:
-    """Pad the rows of a batch to `length` tokens."""
+    """Return a batch with its rows padded to `length` tokens."""
     return {
         name: pad_axis(value, length, *length_axes[name]) if name in length_axes else value
         for name, value in batch.items()
@@ -279,7 +294,7 @@ def pad_rows(
 
 
 def pad_axis(values: np.ndarray, length: int, axis: int, fill: int) -> np.ndarray:
-    """Append `fill` to an axis up to `length` entries."""
+    """Return `values` with `fill` appended along `axis` until this axis has `length` entries."""
     missing = length - values.shape[axis]
     widths = np.zeros((values.ndim, 2), int)
     widths[axis, 1] = missing

@@ -1,8 +1,9 @@
 """Decides when a run logs, saves, validates and exports, from the step and the progress alone.
 
 Progress is the share of the run that is done: of its steps, or of its seconds when the schedule
-follows time. An action is due when a call of steps crosses its step or its share, so a resumed run
-need not remember which actions were done.
+follows time. An action is due when a call into TensorFlow, which runs one or more steps, passes the
+step or share at which the action is set, so a resumed run need not remember which actions were
+done.
 """
 
 import math
@@ -21,8 +22,11 @@ def num_steps_of(
     runs_by_time: bool = False,
     dupe_factor: int = 1,
 ) -> int | None:
-    """Return the number of steps of a run: as set, or those of its epochs, rounded up; None when
-    only time ends it. dupe_factor: copies of the text in the records.
+    """Return the number of steps of a run: --num_train_steps, or the steps that its epochs take,
+    rounded up; None when only a time limit ends the run.
+
+    records_of_step: mean number of records per step. dupe_factor: how many times the records
+    contain the text.
     """
     if config.num_train_steps is not None:
         return config.num_train_steps
@@ -33,10 +37,11 @@ def num_steps_of(
 
 
 class Cadence:
-    """Decides what is due after a call of steps.
+    """Decides which actions (logging, saving, validation, export) are due after a call into
+    TensorFlow, which runs one or more steps.
 
-    Args of the constructor: num_steps: of the run; None when only time ends it. steps_of_epoch: may
-    be no whole number.
+    Args of the constructor: num_steps: the run's steps; None when only a time limit ends the run.
+    steps_of_epoch: steps in an epoch, not always a whole number.
     """
 
     def __init__(self, config: CadenceConfig, num_steps: int | None, steps_of_epoch: float) -> None:
@@ -51,7 +56,7 @@ class Cadence:
 
     def call_ends(self, step: int) -> int:
         """Return the step at which a call that begins after `step` steps ends: the next multiple of
-        steps_per_loop, or an earlier step where something is due.
+        steps_per_loop, or an earlier step that logs, saves, validates or ends the run.
         """
         config = self.config
         periods = [
@@ -73,8 +78,10 @@ class Cadence:
         )
 
     def validates(self, before: Sequence, after: Sequence, saves: bool) -> bool:
-        """Return whether validation is due after a call. before, after: sequences that begin with
-        the step and the progress, a share. saves: whether a checkpoint is due.
+        """Return whether a validation is due after a call of steps.
+
+        before, after: sequences that begin with (finished steps, share of the run that is done),
+        before and after the call. saves: whether a checkpoint is due after the call.
         """
         if crossed(self.validation_marks, before[1], after[1]):
             return True
@@ -83,7 +90,9 @@ class Cadence:
         return after[0] // self.validation_interval > before[0] // self.validation_interval
 
     def exports(self, before: float, after: float) -> list[float]:
-        """Return the export marks that a call crosses, from one progress to another."""
+        """Return the shares of the run in --finetune_time_markers that a call of steps passes.
+        before, after: the share of the run that is done before and after the call.
+        """
         return crossed(self.export_marks, before, after)
 
 

@@ -1,5 +1,5 @@
 """The settings of a training: devices, batch, memory, length and cadence, endings and monitoring;
-and functions of them.
+and functions that check and adjust them.
 """
 
 import dataclasses
@@ -92,7 +92,9 @@ class MemoryConfig(Settings):
 
     @property
     def layers_recomputed(self) -> int:
-        """The k of --recompute_every, of which one activation is kept; 0 = all are kept."""
+        """The number k of --recompute_every: one activation is kept for every k layers; 0 = all
+        activations are kept.
+        """
         return self.recompute_every or int(self.recompute)
 
 
@@ -160,8 +162,9 @@ class CadenceConfig(Settings):
 
 
 def shares(name: str, texts: Iterable[str]) -> list[float]:
-    """Return the numbers of a setting that lists shares of the run, in rising order. Raises
-    UserError for one that is not above 0 and at most 1.
+    """Return `texts`, the entries of a setting that lists shares of the run, as numbers in rising
+    order. Raises UserError for an entry that is not a number above 0 and at most 1. name: of the
+    setting, for the message.
     """
     try:
         values = sorted({float(text) for text in texts})
@@ -225,11 +228,14 @@ class EndingConfig(Settings):
     )
 
     def criterion(self, values: Mapping[str, float | None], is_first: bool = False) -> float | None:
-        """Return the value of --best_metric in a validation, negated unless it is a loss, so that
-        the lowest is the best; None where the metric is not defined.
+        """Return the value of --best_metric in a validation, negated unless the metric is a loss,
+        so that the lowest value is the best; None where the metric is not defined.
 
-        Raises UserError when the validation does not report the metric, or when the first one,
-        before any step, does not define it.
+        values: {metric: value or None} of the validation. is_first: whether no step precedes the
+        validation.
+
+        Raises UserError when the validation does not report the metric, or when the first one does
+        not define it.
         """
         if self.best_metric not in values:
             raise UserError(
@@ -291,7 +297,7 @@ class RunSettings:
 
     @classmethod
     def kinds(cls) -> dict[str, type[Settings]]:
-        """Return {name: settings class} of the fields that are settings."""
+        """Return {field: its class} for the fields whose class is a subclass of Settings."""
         kinds = {field.name: field.type for field in dataclasses.fields(cls)}
         return {
             name: kind
@@ -300,11 +306,11 @@ class RunSettings:
         }
 
     def configs(self) -> list[Settings]:
-        """Return the fields that are settings."""
+        """Return the values of the fields that hold a Settings object, such as the BatchConfig."""
         return [getattr(self, name) for name in self.kinds()]
 
     def values(self) -> dict[str, Any]:
-        """Return {setting: value} of all of them."""
+        """Return {setting: value} of all Settings objects in the fields."""
         return {
             name: value for config in self.configs() for name, value in config.to_dict().items()
         }
@@ -316,10 +322,11 @@ def fit_sizes(
     num_replicas: int,
     run_json: Mapping[str, Any] | None = None,
 ) -> BatchConfig:
-    """Return a BatchConfig whose flexible sizes fit the others and the number of GPUs.
+    """Return a BatchConfig whose flexible sizes are adjusted to its other sizes and the number of
+    GPUs.
 
-    The micro-batch is reduced where it does not divide the global batch; a global batch that no
-    micro-batch divides is rounded, by an eighth at most where a smaller micro-batch allows it.
+    The micro-batch is reduced where it does not divide the global batch. A global batch that no
+    micro-batch divides is rounded, by an eighth at most where a smaller micro-batch allows that.
 
     Args:
       flexible: names of the sizes that may change. num_replicas: GPUs or virtual replicas.

@@ -20,13 +20,15 @@ from bert_gpu.train.state import TrainState
 if TYPE_CHECKING:
     from bert_gpu.train.run import Run
 
-MAX_ROLLBACKS = 3  # a run stops at the next divergence
-HORIZON = 100  # steps that the running mean covers
-MAX_LOSS_JUMP = 3.0  # nats above the running mean
+MAX_ROLLBACKS = 3  # after these, a further divergence stops the run
+HORIZON = 100  # steps that the running mean of the loss covers
+MAX_LOSS_JUMP = 3.0  # nats above the running mean of the loss
 
 
 class DivergenceFound(Exception):
-    """A run has diverged; the message says how. good_until: the last step that is good."""
+    """The exception that a run has diverged; its message says how. good_until: the number of steps
+    finished before the first bad one.
+    """
 
     def __init__(self, message: str, good_until: int) -> None:
         super().__init__(message)
@@ -34,19 +36,20 @@ class DivergenceFound(Exception):
 
 
 class Diverged(TrainingStopped):
-    """A run has diverged and is not rolled back."""
+    """The error that ends a run that has diverged and is not rolled back to a checkpoint."""
 
 
 class Health(HealthState):
-    """Counts the latest bad steps in a row: those that are not finite, and those whose loss has
-    jumped.
+    """Counts how many steps in a row, up to the latest one, are bad: not finite, or with a loss
+    that has jumped.
     """
 
     def add(self, first_step: int, steps: Mapping[str, np.ndarray]) -> None:
-        """Count the metrics {name: (n,)} of the n steps that follow `first_step` finished ones.
+        """Update the counts with n more steps. first_step: number of steps finished before them.
+        steps: {metric: array (n,)}.
 
         A loss has jumped when it is more than MAX_LOSS_JUMP nats above the running mean, over about
-        HORIZON steps, of the good steps before it.
+        HORIZON steps, of the losses of the good steps before it.
         """
         for index, (loss, skipped) in enumerate(zip(steps["loss"], steps["skipped"], strict=True)):
             if (
@@ -65,8 +68,8 @@ class Health(HealthState):
 class DivergenceMonitor:
     """Decides when a run has diverged, and when to stop it early.
 
-    Args of the constructor: health_state: Progress.health of a checkpoint; None at the start of a
-    run.
+    Args of the constructor: health_state: the counts of bad steps in the checkpoint to resume from
+    (Progress.health); None at the start of a run.
     """
 
     def __init__(self, ending: EndingConfig, health_state: Mapping[str, Any] | None = None) -> None:
@@ -77,8 +80,8 @@ class DivergenceMonitor:
         """Raise DivergenceFound when too many of the last steps were bad.
 
         Args:
-          step: finished steps. is_end: whether the run ends here; then three bad steps, or no good
-            step at all, count as divergence.
+          step: number of finished steps. is_end: whether the run ends here; then three bad steps at
+            its end, or a run without a good step, count as divergence.
         """
         health = self.health
         limit = self.ending.max_bad_steps
@@ -92,14 +95,16 @@ class DivergenceMonitor:
             )
 
     def check_validation(self, step: int, loss: float | None) -> None:
-        """Raise DivergenceFound when a validation loss is not finite; None, no loss, passes."""
+        """Raise DivergenceFound when the validation loss of a step is not finite. loss: None = the
+        validation reports no loss, which is no error.
+        """
         if not math.isfinite(loss or 0.0):
             good_until = (self.health.bad_since or 0) if self.health.num_bad else step - 1
             raise DivergenceFound(f"the validation loss of step {step} is not finite", good_until)
 
     def early_stop(self, step: int, seconds: float, loss: float | None) -> TrainingStopped | None:
-        """Return the error that stops the run when the validation loss is too high after
-        --early_stop_time; else None.
+        """Return a TrainingStopped, to be raised, when the validation loss is too high after
+        --early_stop_time; else None. seconds: training time so far.
         """
         minutes = self.ending.early_stop_time
         limit = self.ending.early_stop_eval_loss
@@ -114,12 +119,12 @@ class DivergenceMonitor:
 def roll_back(
     problem: DivergenceFound, run: "Run", state: TrainState, log: Log, seconds: float
 ) -> None:
-    """Return to the last checkpoint before the bad steps, but not to its records: training
-    continues with later data.
+    """Restore the last checkpoint before the bad steps. The position in the data is not set back:
+    training continues with later records.
 
     Args:
-      run: its checkpoints are all written; its progress is changed. state: receives the values of
-        the checkpoint. seconds: spent in training so far.
+      run: its checkpoints are all written; its progress is set back. state: receives the values of
+        the checkpoint. log: loses its lines after the checkpoint. seconds: training time so far.
 
     Raises Diverged when the settings or a missing checkpoint allow no rollback.
     """
@@ -149,5 +154,6 @@ def roll_back(
     progress.seconds = seconds
     progress.num_rollbacks += 1
     progress.health = None
-    # if the run is killed now, it resumes with the next records
+    # written at once, so that a run that is killed now does not resume with the records of the bad
+    # steps
     folder.write_progress(progress)

@@ -1,5 +1,5 @@
-"""Runs forward passes over many batches on all replicas, for means of metrics or an output per
-row.
+"""Runs forward passes over many batches on all replicas, to compute means of metrics or an output
+for every row.
 """
 
 import itertools
@@ -15,11 +15,11 @@ from bert_gpu.train.step import cast_weights, divide_batch
 
 
 class ForwardPass:
-    """Runs function(weights, batch, dtype) -> {name: tensor} on a global batch, divided among
-    the replicas.
+    """Runs function(weights, batch, dtype) -> {name: tensor} on a global batch, divided among the
+    replicas.
 
-    Weights are cast to the compute dtype as in training. The number of rows must be a multiple of
-    the number of replicas.
+    Weights are cast to the compute dtype as in training. The number of rows in a batch must be a
+    multiple of the number of replicas.
     """
 
     def __init__(
@@ -37,12 +37,14 @@ class ForwardPass:
         self.run = tf.function(self._run, autograph=False, reduce_retracing=True)
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-        """Return one result {name: array} for each replica of all workers."""
+        """Return the results {name: array} for a batch, one dict for every replica of all the
+        workers together.
+        """
         everyone = self.devices.workers.gather(self.on_own_replicas(batch))
         return [result for results in everyone for result in results]
 
     def on_own_replicas(self, batch: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-        """Return one result {name: array} for each replica of this worker."""
+        """Return the results {name: array} for a batch, one for each replica of this worker."""
         parts = divide_batch(batch, self.devices.num_replicas, 1)
         distributed = self.devices.strategy.experimental_distribute_values_from_function(
             lambda context: {
@@ -75,8 +77,10 @@ class ForwardPass:
 
 
 class MeanMetrics:
-    """Callable (batches) -> {name: mean over all batches, None where the count is 0}, from
-    function(weights, batch, dtype) -> {name: (sum, count)}.
+    """A callable (batches) -> {name: mean over all batches, None where the count is 0}.
+
+    Args of the constructor: function: (weights, batch, dtype) -> {name: (sum, count)} over a batch.
+    A mean is the total of the sums divided by the total of the counts.
     """
 
     def __init__(
@@ -99,7 +103,7 @@ class MeanMetrics:
     def __call__(self, batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
         totals: dict[str, np.ndarray] = {}
         own = [self.forward.on_own_replicas(batch) for batch in batches]
-        # added up in the order of one machine's replicas, so that the sums have the same bits
+        # added in the order of one machine with all replicas, for exactly the sums that it computes
         for everyone in zip(*self.forward.devices.workers.gather(own), strict=True):
             for result in itertools.chain(*everyone):
                 for name, pair in result.items():

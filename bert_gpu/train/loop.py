@@ -1,5 +1,5 @@
-"""The loop of a training: runs calls of steps, and after each one logs, exports, validates and
-saves what is due.
+"""The training loop: makes calls into TensorFlow of one or more steps each, and after each call
+logs, exports, validates and saves where that is due.
 """
 
 import contextlib
@@ -29,18 +29,19 @@ from bert_gpu.train.start_block import peak_memory
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import DeviceBatches, TrainStep
 
-# A prepared call of K steps: K batches on the host, the same on the devices, and the progress at
-# each step, or None where it is taken when the call begins.
+# The prepared input of a call that runs K steps: K batches on the host, the same batches on the
+# devices, and the share of the schedule that is done at each step, None where it is computed only
+# when the call begins.
 Call = tuple[list[dict[str, np.ndarray]], DeviceBatches, Sequence[float] | None]
 
 
 class ValidationStopped(Exception):
-    """A signal has stopped a validation between two of its batches."""
+    """The exception raised when a signal stops a validation, between two of its batches."""
 
 
 class Position(typing.NamedTuple):
-    """The point that a run has reached after a call. step: finished steps. share: the share of the
-    run that is done. seconds: training time, all sessions.
+    """The point that a run has reached after a call of steps. step: finished steps. share: the
+    share of the run that is done. seconds: training time of all sessions.
     """
 
     step: int
@@ -49,8 +50,8 @@ class Position(typing.NamedTuple):
 
 
 class Due(typing.NamedTuple):
-    """The actions that are due after a call of steps. exports: the marks of progress that the call
-    crossed. is_end: whether the run is complete, not interrupted.
+    """The actions that are due after a call of steps. exports: the shares of the run, of those set
+    for exports, that the call passed. is_end: whether the run is complete, not interrupted.
     """
 
     log: bool
@@ -64,16 +65,18 @@ class Loop:
     """Trains until the steps or the time of a run are over, or until a signal is caught.
 
     Args of the constructor:
-      run: its progress is kept up to date. log: `run` closes it.
-      validate: function of until_stopped that returns {name: value}; None = no validation. It
-        passes its batches through until_stopped(batches), which raises ValidationStopped after a
-        signal.
-      export: function of (folder, TrainState, step), which writes the model of a step; None = no
-        export at marks of progress. flops: function of a batch; None = FLOPs are not counted.
+      run: the Run, whose progress the loop updates. log: the method `run` closes it.
+      validate: function of until_stopped that validates and returns {metric: value}; None = no
+        validation. It passes its batches through until_stopped(batches), which raises
+        ValidationStopped after a signal.
+      export: function of (folder, TrainState, step) that writes the model of a step to the folder;
+        None = no export at shares of the run. flops: function of a batch that returns its Flops;
+        None = FLOPs are not counted.
       peak_flops: FLOP/s of all GPUs together; None = not known.
 
     The run's clock is the only one that the loop reads. Decisions by time or by signals depend on
-    `now` alone, which is the same for all workers, because they run the loop in lockstep.
+    `now` alone, which has the same time and signals on all workers: they run the loop in lockstep,
+    and must decide alike.
     """
 
     def __init__(
@@ -110,8 +113,8 @@ class Loop:
         self.advice = SlowdownWarnings(self.console.warn, step.devices.kind)
         self.interval = LogInterval(self.watch, flops, peak_flops, data.rows_per_example)
         self.divergence = DivergenceMonitor(self.ending, self.progress.health)
-        # progress.seconds includes the validation before the save; the schedule resumes from the
-        # end of the last step
+        # progress.seconds includes a validation that preceded the save, so the schedule resumes
+        # from call_seconds, the time at the end of the last step
         seconds = self.progress.call_seconds
         self.position = self.before = self._position(
             self.progress.seconds if seconds is None else seconds
@@ -125,7 +128,9 @@ class Loop:
         )
 
     def run(self) -> None:
-        """Train to the end of the run and save there. Raises TrainingStopped."""
+        """Train to the end of the run or until a signal, and save the last step. Raises
+        TrainingStopped when the run has diverged or is stopped early.
+        """
         with contextlib.closing(self.log):
             with self.writer:
                 self._begin()
@@ -143,8 +148,8 @@ class Loop:
             self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
 
     def _begin(self) -> None:
-        """Validate before the first step, or repeat a validation that was stopped before the run
-        was resumed.
+        """Validate before the run's first step, or repeat the validation during which the last
+        session was stopped.
         """
         step = self.progress.step
         if step and not self.progress.validation_failed:
@@ -160,11 +165,11 @@ class Loop:
             self._roll_back(problem)
 
     def is_over(self) -> bool:
-        """Return whether the loop ends here: the run is finished, or a signal was caught."""
+        """Return whether the loop must end now: the run is finished, or a signal was caught."""
         return bool(self.now.caught) or self.is_finished()
 
     def is_finished(self) -> bool:
-        """Return whether the steps, the time or the patience for better validations are used up."""
+        """Return whether the run's steps or time are used up, or --early_stop_patience ends it."""
         return self.plan.length.is_finished(
             self.progress.step, self.now.seconds
         ) or self.ending.is_stale(self.progress.num_worse)
@@ -174,15 +179,16 @@ class Loop:
         return self.is_finished() and not self.progress.validation_failed
 
     def _position(self, seconds: float) -> Position:
-        """Return the Position of the current step."""
+        """Return the Position after the last finished step. seconds: training time at that step."""
         step = self.progress.step
         return Position(step, self.plan.length.share(step, seconds), seconds)
 
     def _calls(self) -> Generator[Call, None, None]:
-        """Yield one call after another, prepared in advance by a thread.
+        """Yield the prepared input (Call) of one call of steps after another; a thread prepares
+        them in advance.
 
-        With a batch ramp the thread only reads ahead, because the size of a step is
-        known only when the step begins.
+        With a batch ramp the thread only reads records ahead, because the size of a step is known
+        only when the step begins.
         """
         rows = self.plan.open_rows(self.data, self.progress.records)
         if not self.plan.is_ramped:
@@ -204,7 +210,9 @@ class Loop:
                 step = steps.stop
 
     def _next_steps(self, step: int) -> tuple[range, Sequence[float]]:
-        """Return the steps of the call that begins at a step, and the progress at each."""
+        """Return the range of steps of the call that begins with `step`, and the share of the
+        schedule that is done at each of these steps.
+        """
         steps = range(step, self.cadence.call_ends(step))
         length = self.plan.schedule_length
         seconds = self.now.seconds
@@ -212,19 +220,21 @@ class Loop:
 
     @contextlib.contextmanager
     def _saving_on_error(self) -> Iterator[None]:
-        """Save the finished steps when reading fails, as by a corrupt record of the training or the
-        validation.
+        """Open a context that saves the finished steps when reading data in it fails, for example
+        at a corrupt record of training or validation.
         """
         try:
             yield
         except UserError:
             if self.progress.step:
                 self._write_line()
-                self._write_checkpoint(is_together=False)  # the error may be that of one worker
+                self._write_checkpoint(is_together=False)  # the error may be on one worker only
             raise
 
     def _run_steps(self, calls: Iterator[Call]) -> Due:
-        """Run the next of `calls` and return what is due after it."""
+        """Run the steps of the next call in `calls`, and return the actions (Due) that are due
+        after it.
+        """
         progress = self.progress
         first = progress.step
         self.before = self.position
@@ -243,7 +253,7 @@ class Loop:
         if is_first:
             self._report_first_call(len(steps))
         self.now.sync()
-        # checked once a call, so that the last save always follows
+        # evaluated once a call, so that all actions after it agree, and the last save is made
         self.is_last = self.is_over()
         self.position = self._position(self.now.seconds)
         self.log.advance(progress.step, self.pace.share(), self.pace.remaining_seconds())
@@ -271,7 +281,9 @@ class Loop:
         )
 
     def _due(self) -> Due:
-        """Return what is due after the call that began at `before`."""
+        """Return the actions that are due after a call of steps that began at the Position
+        `self.before`.
+        """
         is_end = self.is_last and self.is_finished()
         save = self.save_is_late or self.cadence.saves(
             self.progress.step, self.now.seconds - self.saved_seconds
@@ -282,17 +294,20 @@ class Loop:
         return Due(log, validation, save, exports, is_end)
 
     def _validate(self, due: Due) -> bool:
-        """Validate when due; return whether it is the best validation so far."""
+        """Validate when that is due; return whether this was done and is the best validation so
+        far.
+        """
         values = self._run_validation() if due.validation else None
         return values is not None and self._record_validation(values)
 
     def _record_validation(self, values: dict[str, float | None]) -> bool:
-        """Record the metrics of a validation in the progress; return whether it is the best so far.
-        Raises DivergenceFound when the loss is not finite, TrainingStopped when it is too high.
+        """Record {metric: value} of a validation in the progress; return whether it is the best so
+        far. Raises DivergenceFound when the loss is not finite, TrainingStopped when the loss is
+        too high after --early_stop_time.
         """
         loss = values.get("loss")
         self.divergence.check_validation(self.progress.step, loss)
-        # only a saved checkpoint can be the best one
+        # a step whose save is postponed cannot be the best: it has no checkpoint
         is_best = not self._must_postpone_save() and self.progress.improve(
             self.ending.criterion(values), self.ending.best_metric
         )
@@ -309,21 +324,23 @@ class Loop:
         return is_best
 
     def _save(self, is_due: bool) -> None:
-        """Save when due, or later where the save must be postponed, and at the end."""
+        """Save a checkpoint when one is due, or later where the save must be postponed, and always
+        at the end of the run.
+        """
         self.save_is_late = is_due and self._must_postpone_save()
         if (is_due or self.is_last) and not self.save_is_late:
             self._write_checkpoint()
 
     def _must_postpone_save(self) -> bool:
-        """Return whether a checkpoint must wait for a good step: after bad steps, it would replace
-        a checkpoint to which a rollback can return.
+        """Return whether a checkpoint must wait for a good step: a checkpoint of bad steps would
+        replace one to which a rollback can return.
         """
         return self.divergence.health.num_bad > 0 and not self.is_last
 
     def _export(self, due: Due) -> None:
-        """Export the model to OUTPUT_DIR/marks/SHARE at the marks that are due. This precedes the
-        save, because a run that resumes from the checkpoint does not pass the marks again. A failed
-        export (disk full) does not end the run.
+        """Export the model to OUTPUT_DIR/marks/SHARE for each share of the run whose export is due.
+        The caller does this before it saves, because a run that resumes from the checkpoint does
+        not pass these shares again. A failed export (disk full) does not end the run.
         """
         if self.export is None:
             return
@@ -339,13 +356,17 @@ class Loop:
                 self.console.warn(f"the {model} of the run could not be exported: {error}")
 
     def _log(self, due: Due) -> None:
-        """Log when due; raise DivergenceFound when too many of the last steps were bad."""
+        """Write a log line when one is due; then raise DivergenceFound when too many of the last
+        steps were bad.
+        """
         if due.log:
             self._write_line()
             self.divergence.check_steps(self.progress.step, due.is_end)
 
     def _write_line(self) -> None:
-        """Write the metrics of the steps since the last line, if any, and count the bad steps."""
+        """Log the metrics of the steps since the last log line, if there are any, and count the bad
+        steps among them.
+        """
         if self.logged_step >= self.progress.step:
             return
         with self.workers.waiting():
@@ -366,8 +387,9 @@ class Loop:
         self.advice.observe(values)
 
     def _run_validation(self) -> dict[str, float | None] | None:
-        """Validate, and log and return {name: value}; None when there is nothing to validate on, or
-        when a signal has stopped the validation: the run then ends, and repeats it when resumed.
+        """Validate, log the results and return {metric: value}. Return None when there is nothing
+        to validate on, or when a signal has stopped the validation; the run then ends, and repeats
+        the validation when it is resumed.
         """
         if self.validate is None:
             return None
@@ -391,7 +413,7 @@ class Loop:
     def _until_stopped(
         self, batches: Iterable[dict[str, np.ndarray]]
     ) -> Iterator[dict[str, np.ndarray]]:
-        """Yield batches; raise ValidationStopped before the next one when a signal is caught."""
+        """Yield the batches; raise ValidationStopped before the next one after a signal."""
         for batch in batches:
             self.now.sync()
             if self.now.caught:
@@ -399,7 +421,9 @@ class Loop:
             yield batch
 
     def _write_checkpoint(self, is_together: bool = True) -> None:
-        """Save this step unless it is already saved. is_together: whether all workers call this."""
+        """Save a checkpoint of the last finished step unless it is already saved. is_together:
+        whether all workers call this method; otherwise only the chief writes.
+        """
         is_saved = self.progress.step and self.saved_step == self.progress.step
         if is_saved or not (is_together or self.workers.is_chief):
             return
@@ -415,8 +439,8 @@ class Loop:
         self.saved_step = self.progress.step
 
     def _roll_back(self, problem: DivergenceFound) -> None:
-        """Return to the last good checkpoint, or raise TrainingStopped; later calls continue with
-        new data.
+        """Restore the last good checkpoint, from which training continues with new data; raise
+        TrainingStopped where that is not possible.
         """
         progress = self.progress
         progress.call_seconds = self.before.seconds
@@ -429,7 +453,8 @@ class Loop:
             f"continuing with record {progress.records:,}"
         )
         self.saved_step = self.logged_step = progress.step
-        # time is not set back, except that marks that the diverged call crossed are due again
+        # the clock is not set back; the position is that before the diverged call, so that actions
+        # at the shares of the run that this call passed are due again
         self.position = self._position(self.before.seconds)
         self.divergence = DivergenceMonitor(self.ending)
         self.is_last = self.is_over()

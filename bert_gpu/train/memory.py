@@ -1,5 +1,5 @@
-"""Chooses what decides about memory in training: recomputation, the kind of attention, and the
-largest micro-batch that fits.
+"""Chooses the settings that decide how much memory training needs: recomputation, the kind of
+attention, and the largest micro-batch that fits.
 """
 
 import bisect
@@ -63,23 +63,23 @@ def choose_attention(
     return "plain" if problem else "cudnn"
 
 
-FIRST_TRY = 8  # rows; fewer predict little about larger sizes
+FIRST_TRY = 8  # rows; the memory of fewer rows predicts little about larger sizes
 AIM = 0.95  # share of the memory to fill; the rest cannot be allocated
-MAX_GROWTH = 8  # factor from one size to the next that is tried
-CLOSE = 1.03  # the search ends when the sizes that are left differ by a smaller factor
+MAX_GROWTH = 8  # the next size to try is at most this many times the last that fitted
+CLOSE = 1.03  # the search ends when no size above this factor times the best one is left
 
 
 def largest_that_fits(share_of: Callable[[int], float | None], sizes: Sequence[int]) -> int | None:
-    """Return the largest of the rising `sizes` that fits; where sizes are close to each other, one
-    within 3 % of it; None when none fits.
+    """Return the largest of `sizes`, in rising order, that fits in memory, or a size at most 3 %
+    below it; None when none fits.
 
     Each try takes a compilation, so there should be few tries, and few that fail. Memory is nearly
-    linear in the size, so two sizes that fit predict the largest one. Without such a prediction,
-    sizes double, and the rest is bisected.
+    linear in the size, so two sizes that fit predict the largest one. Without two sizes, the size
+    doubles until one does not fit, and the range between is bisected.
 
     Args:
       share_of: function that tries a size and returns the share of the memory that it took, 0 where
-        that is not known, None when it did not fit.
+        that is not known, None when the size did not fit.
     """
     good = -1  # index of the largest size that fitted
     bad = len(sizes)  # index of the smallest size that did not fit
@@ -97,10 +97,10 @@ def largest_that_fits(share_of: Callable[[int], float | None], sizes: Sequence[i
 
 
 def next_try(sizes: Sequence[int], good: int, bad: int, taken: Mapping[int, float]) -> int:
-    """Return the index of the size to try next.
+    """Return the index in `sizes` of the size to try next.
 
-    good: index of the largest size that fitted, -1 for none. bad: index of the smallest that did
-    not fit, len(sizes) for none. taken: {size that fitted: share of the memory}.
+    good: index of the largest size that fitted, -1 for none. bad: index of the smallest size that
+    did not fit, len(sizes) for none. taken: {size that fitted: share of the memory that it took}.
     """
     if good < 0 or (bad < len(sizes) and not any(taken.values())):
         return max((good + bad) // 2, 0)
@@ -112,8 +112,8 @@ def next_try(sizes: Sequence[int], good: int, bad: int, taken: Mapping[int, floa
     share = taken[size]
     guess = index_of(2 * size)
     most = index_of(MAX_GROWTH * size)
-    # at most half the size: shares of sizes that are close to each other differ by other
-    # causes as well
+    # compared with a size of at most half: between closer sizes, memory differs by other causes as
+    # well
     smaller = max((other for other in taken if 2 * other <= size), default=None)
     if smaller is not None and share > taken[smaller]:
         size_of_share = (size - smaller) / (share - taken[smaller])
@@ -121,7 +121,7 @@ def next_try(sizes: Sequence[int], good: int, bad: int, taken: Mapping[int, floa
         guess = next((index for index in reached if index > good), good + 1)
     first = good + 1
     last = bad - 1
-    if bad < len(sizes):  # memory is not always linear: leave a quarter of the sizes on each side
+    if bad < len(sizes):  # memory is not always linear in size: stay a quarter off both ends
         margin = (bad - good) // 4
         first += margin
         last -= margin
@@ -129,15 +129,15 @@ def next_try(sizes: Sequence[int], good: int, bad: int, taken: Mapping[int, floa
 
 
 class Trial:
-    """Tries one step of a micro-batch: callable (size) -> the share of the memory that it took, 0
-    where it is not known, None when it did not fit. `peak_bytes` is the peak memory of the largest
-    size that fitted, None = not known.
+    """A callable (size) that tries a step with micro-batches of this size. It returns the share of
+    the memory that the step took, 0 where that is not known, None when it did not fit. `peak_bytes`
+    is the peak memory of the largest size that fitted, None = not known.
 
     Args of the constructor:
       make_step: function of a size that returns a callable () -> None, which runs a step and waits
-        for it.
+        for its end.
       device: name of the GPU whose peak memory is read; None to read none. say: function of a line
-        of text, such as Console.say. available: bytes of the GPU; None = not known.
+        of text, such as Console.say. available: bytes of memory of the GPU; None = not known.
     """
 
     def __init__(
@@ -175,8 +175,9 @@ def choose_micro_batch(
     num_replicas: int,
     global_batch_size: int | None = None,
 ) -> int:
-    """Return the micro-batch of --train_batch_size=auto: the largest that fits and, where the
-    global batch is set, divides it among the replicas. share_of: as for `largest_that_fits`.
+    """Return the size of the micro-batch for --train_batch_size=auto: the largest that fits in
+    memory and, where the global batch is set, divides it evenly among the replicas. share_of:
+    function of a size, as for `largest_that_fits`.
 
     Raises UserError when nothing fits.
     """

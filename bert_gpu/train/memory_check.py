@@ -1,10 +1,11 @@
-"""Refuses a training that cannot fit before anything is allocated: compares the least memory that
-it needs with that of its devices and of the machine. Imports no TensorFlow.
+"""Refuses a training that cannot fit in memory before anything is allocated: compares the least
+memory that the training needs with the memory of its devices and of the machine. Imports no
+TensorFlow.
 
 Every number is a lower bound, so a training that is refused is certain not to fit. Counted are the
-weights, their gradients and the optimizer's state; the activations that the products of the
-backward pass read or, with recomputation, one for every group of layers; and the rows of a call of
-steps.
+weights, their gradients and the optimizer's state; the activations that the matrix products of the
+backward pass read or, with recomputation, one activation for every group of layers; and the input
+rows of the steps that one call into TensorFlow runs.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ TOKEN_BYTES = 12  # input_ids, input_mask and segment_ids as int32
 
 class Need(typing.NamedTuple):
     """A part of the memory that a run needs. what: its name in a message. remedy: the flags that
-    lower it.
+    reduce it, in words.
     """
 
     what: str
@@ -48,12 +49,14 @@ def check_size(
     run_json: Mapping[str, typing.Any] | None = None,
 ) -> int | None:
     """Return the least bytes that a training needs on a device; None when the number of its weights
-    or its micro-batch is not known yet. Raises UserError when it is certain not to fit.
+    or its micro-batch is not known yet. Raises UserError when the training is certain not to fit.
 
     Args:
-      specs_of: function of a ModelConfig -> {name: WeightSpec}; it is called with few layers only.
-      num_tokens: of all rows of an example, in the shortest batch. eval_batch_size: examples that a
-        replica validates at once. run_json: content of run.json of the run to resume, or None.
+      specs_of: function of a ModelConfig -> {name: WeightSpec}; it is called only for models of few
+        layers.
+      num_tokens: tokens of all rows of an example in the batch with the shortest rows.
+        eval_batch_size: examples that a replica validates at once. run_json: content of run.json of
+        the run to resume, or None.
     """
     if config.encoder:  # another architecture, whose weights are not known before they are created
         specs_of = None
@@ -76,7 +79,9 @@ def check_size(
 
 
 def compare(needs: Sequence[Need], where: str, available: int | None) -> None:
-    """Raise UserError when all needs together exceed the `available` bytes; None = not known."""
+    """Raise UserError when the needs together exceed the `available` bytes, None = not known.
+    where: the name of the device or machine that has these bytes.
+    """
     total = sum(need.num_bytes for need in needs)
     if available is None or total <= available:
         return
@@ -94,8 +99,8 @@ def weights(
     config: ModelConfig,
     specs_of: "Callable[[ModelConfig], Mapping[str, WeightSpec]]",
 ) -> Need:
-    """Return the need of weights, gradients and optimizer state of one replica."""
-    # models of one and two layers; more layers add the same each
+    """Return the memory (a Need) of one replica's weights, gradients and optimizer state."""
+    # from models of one and two layers: each further layer adds the same as the second
     one, two = (size_of(settings, config, specs_of, num_layers) for num_layers in (1, 2))
     num_parameters, num_bytes = (
         first + (second - first) * (config.num_groups - 1)
@@ -115,8 +120,8 @@ def size_of(
     specs_of: "Callable[[ModelConfig], Mapping[str, WeightSpec]]",
     num_layers: int,
 ) -> tuple[int, int]:
-    """Return (parameters, bytes with gradients and optimizer state) of the model with another
-    number of layers.
+    """Return (number of parameters, bytes of the weights with gradients and optimizer state) of the
+    model when it has `num_layers` layers.
     """
     few = dataclasses.replace(config, num_hidden_layers=num_layers, num_hidden_groups=None)
     specs = specs_of(few)
@@ -129,8 +134,8 @@ def size_of(
 def activations(
     memory: MemoryConfig, config: ModelConfig, devices: "Devices", num_tokens: int
 ) -> Need:
-    """Return the need of the activations that a micro-batch of `num_tokens` keeps for the backward
-    pass.
+    """Return the memory (a Need) of the activations that a micro-batch of `num_tokens` tokens keeps
+    for the backward pass.
     """
     width = 3 * config.hidden_size + config.inner_size
     num_layers = config.num_hidden_layers
@@ -156,8 +161,8 @@ def row_bytes(
     eval_batch_size: int,
     run_json: Mapping[str, typing.Any] | None,
 ) -> Need:
-    """Return the need of the rows of a call of steps, or of a batch of the validation, in the
-    machine's memory; arguments as for `check_size`.
+    """Return the memory of the machine (a Need) that the input rows take, those of the steps of one
+    call or of a validation batch, whichever are more; arguments as for `check_size`.
     """
     batch = settings.batch
     size = micro_batch * devices.num_replicas * (batch.gradient_accumulation_steps or 1)
@@ -180,7 +185,9 @@ def row_bytes(
 
 
 def format_size(num_bytes: float) -> str:
-    """Return a size with its unit, a power of 1,000, to three digits."""
+    """Return a number of bytes as text, to three digits and with a unit that is a power of 1,000,
+    such as "1.23 GB".
+    """
     num_bytes = float(f"{num_bytes:.3g}")  # rounded first: 999,999 is 1 MB, not 1,000 kB
     unit = 0
     while num_bytes >= 1000 and unit < 8:

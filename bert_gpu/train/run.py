@@ -1,4 +1,5 @@
-"""A run: opens its folder and devices, plans its batch and steps, and begins, resumes and ends it.
+"""Opens the folder and devices of a run, plans its batch and steps, and begins, resumes and ends
+the run.
 
 Pretraining and fine-tuning combine these parts with their data, model and objective;
 pretrain/run.py shows them in the order in which they run.
@@ -46,13 +47,15 @@ from bert_gpu.train.step import TrainStep
 if typing.TYPE_CHECKING:
     from bert_gpu.train.loop import Loop
 
-NO_GPU_BATCH = 32  # the batch that --train_batch_size=auto takes on the CPU
+NO_GPU_BATCH = 32  # the largest micro-batch that --train_batch_size=auto takes on the CPU
 
-S = typing.TypeVar("S", bound=RunSettings)  # the settings of a command
+S = typing.TypeVar("S", bound=RunSettings)  # PretrainSettings or FinetuneSettings
 
 
 class TrainingResult(typing.NamedTuple):
-    """The outcome of a run. signal: the one that stopped the run early, if any."""
+    """The outcome of a run. signal: number of the signal that stopped the run early; None without
+    one.
+    """
 
     folder: RunFolder | SharedFolder
     progress: Progress
@@ -61,22 +64,22 @@ class TrainingResult(typing.NamedTuple):
     def __repr__(self) -> str:
         progress = self.progress
         best = ""
-        if progress.best_metric is not None:  # negated unless it is a loss
+        if progress.best_metric is not None:  # stored negated unless it is a loss
             best = f", best {progress.best_by or 'loss'} {abs(progress.best_metric):.4g}"
         return f"TrainingResult({self.folder.path!r}: {progress.step} steps{best})"
 
 
 @dataclasses.dataclass(kw_only=True)
 class Run(typing.Generic[S]):
-    """A run of a command, which `open_run` opens.
+    """A run of pretraining or fine-tuning, which `open_run` opens.
 
-    settings: `open_devices` fits their sizes to the devices. fields: {setting: field} of all that
-    run.json of such a run may hold.
-    run_json: content of run.json of the run to resume, None for a new run. workers: those that
-    train together. clock: returns seconds.
+    settings: `open_devices` adjusts their batch sizes to the devices. fields: {setting: field} of
+    all settings that run.json of this kind of run may hold.
+    run_json: content of run.json of the run to resume, None for a new run. workers: the processes
+    that train together. clock: function that returns seconds.
     progress: None until `begin`, unless `is_done` finds a checkpoint. caught: the signals caught so
-    far; the list grows. content: what `begin` writes to run.json. is_complete: whether nothing is
-    left to train.
+    far; the list grows. content: the content of run.json that `begin` writes. is_complete: whether
+    nothing is left to train.
     """
 
     settings: S
@@ -92,15 +95,17 @@ class Run(typing.Generic[S]):
     is_complete: bool = False
 
     def check_resumable(self, fixed: Mapping[str, typing.Any]) -> None:
-        """Raise UserError when the run to resume has other fixed settings, {setting: value}."""
+        """Raise UserError when run.json of the run to resume has other values than `fixed`,
+        {setting: value} of the settings that a resume may not change.
+        """
         if self.run_json is not None:
             run_folder.check_resumable(
                 self.folder.path, self.run_json, fixed, self.fields, self.settings.recipe
             )
 
     def is_done(self, plan: BatchPlan) -> bool:
-        """Read the progress of the run to resume, and return whether nothing is left to do; print
-        that in this case. Raises UserError when the run has done more steps than are planned.
+        """Read the progress of the run to resume, and return whether nothing is left to do; if so,
+        print that. Raises UserError when the run has done more steps than `plan` has.
         """
         progress = self.folder.newest_progress() if self.run_json is not None else None
         if progress is None:
@@ -146,8 +151,10 @@ class Run(typing.Generic[S]):
         Restore the newest checkpoint, or create the folder, and yield the log of metrics.
 
         Args:
-          fixed: {setting: value} that a resume may not change. hashes: {name: hash} for run.json.
-          losses: as for metrics_log.open_log. find_results: as for RunFolder.clear.
+          fixed: {setting: value} that a resume may not change. hashes: {name: hash} of the data,
+            for run.json.
+          losses: names of the parts of "loss", for the log. find_results: function of the run's
+            folder that returns the paths of further files that --overwrite removes.
 
         Raises TrainingStopped when the run diverges or its folder cannot be written.
         """
@@ -162,7 +169,7 @@ class Run(typing.Generic[S]):
                 yield self._open_log(step.devices.nvml, plan.num_steps, losses, resumed_step)
             except Diverged:
                 with contextlib.suppress(OSError):  # the divergence is the error to report
-                    self.folder.create(self.content | dict(ended="diverged"))  # until a resume
+                    self.folder.create(self.content | dict(ended="diverged"))  # removed by a resume
                 raise
             except OSError as error:
                 problem = (
@@ -209,7 +216,9 @@ class Run(typing.Generic[S]):
         return self.workers.on_chief(open_log) or metrics_log.no_log(self.console.warn)
 
     def finish(self, loop: "Loop", export: Callable[[str, TrainState, int], None]) -> None:
-        """Write model/ unless a signal has stopped the loop before the end. export: as for Loop."""
+        """Write model/ unless a signal has stopped the loop before the end of the run. export:
+        function of (folder, TrainState, step) that writes the model.
+        """
         self.caught = loop.now.caught
         self.is_complete = loop.is_complete()
         if not self.caught or self.is_complete:
@@ -217,7 +226,7 @@ class Run(typing.Generic[S]):
             self.folder.create(self.content | dict(exported_step=self.progress.step))
 
     def result(self) -> TrainingResult:
-        """Return the outcome; after a signal, warn that the run can be resumed."""
+        """Return the TrainingResult of the run; after a signal, warn that it can be resumed."""
         if not self.caught or self.is_complete:
             return TrainingResult(self.folder, self.progress)
         self.console.warn(
@@ -230,8 +239,8 @@ class Run(typing.Generic[S]):
 def join(
     settings: RunSettings, console: Console | None, **more: typing.Any
 ) -> tuple[Workers | Alone, Console]:
-    """Return the workers that train together and the console of this one. Raises UserError on all
-    of them when one has other settings, or other values of `more`.
+    """Return (the Workers that train together, the Console of this worker). Raises UserError on all
+    workers when one of them has other settings, or other values in `more`, than the rest.
     """
     workers = join_workers(settings.devices)
     check_same_command(workers, settings)
@@ -253,7 +262,7 @@ def open_run(
     another process writes to.
 
     The folder of an earlier run is reserved before it is read, so that no other process changes it
-    meanwhile; that of a new run is created and reserved by `Run.begin`.
+    meanwhile; the folder of a new run is created and reserved by `Run.begin`.
 
     Args:
       settings: PretrainSettings or FinetuneSettings. fields, workers, console, clock: as in Run.
@@ -290,7 +299,9 @@ def open_run(
 
 
 def open_devices(run: Run) -> Devices:
-    """Set up the devices of a run, and fit the batch sizes in its settings to them."""
+    """Set up and return the devices of a run, and adjust the batch sizes in its settings to the
+    number of devices.
+    """
     devices = set_up(run.settings.devices)
     batch = fit_sizes(run.settings.batch, run.settings.flexible, devices.num_replicas, run.run_json)
     run.settings = dataclasses.replace(run.settings, batch=batch)
@@ -298,8 +309,8 @@ def open_devices(run: Run) -> Devices:
 
 
 def fixed_settings(settings: RunSettings, precision: str) -> dict[str, typing.Any]:
-    """Return {setting: value} of the settings that may not change in a resumed run, such as all of
-    the schedule but --lr_schedule and --total_training_time.
+    """Return {setting: value} of the settings that may not change in a resumed run, for example
+    those of the schedule except --lr_schedule and --total_training_time.
     """
     return (
         settings.optimizer.to_dict()
@@ -327,15 +338,15 @@ OWN_SETTINGS = (
 
 def check_same_command(workers: Workers | Alone, settings: RunSettings) -> None:
     """Raise UserError on all workers when one of them has other settings. Call it before the
-    workers do anything together that depends on them, such as opening the run's folder.
+    workers do anything together that depends on the settings, such as opening the run's folder.
     """
     values = settings.values() | dict(overwrite=settings.overwrite, recipe=settings.recipe)
     workers.check_alike({name: values[name] for name in values if name not in OWN_SETTINGS})
 
 
 def check_layers(optimizer: OptimizerConfig, state: TrainState) -> None:
-    """Raise UserError when --layer_lr_decay is set and the names of the weights do not contain
-    their layers, as in Model Garden's encoders.
+    """Raise UserError when --layer_lr_decay is set but the names of the weights do not tell the
+    layer that a weight is in, as with Model Garden's encoders.
     """
     if optimizer.layer_lr_decay < 1 and not any(
         name.startswith("layer_") for name in state.weights
@@ -351,8 +362,8 @@ def check_layers(optimizer: OptimizerConfig, state: TrainState) -> None:
 def with_update(
     flops: Callable[[dict[str, np.ndarray]], Flops] | None, step: TrainStep
 ) -> Callable[[dict[str, np.ndarray]], Flops] | None:
-    """Return a function of a batch that adds the matrix products of the optimizer's update to the
-    hardware FLOPs of `flops`; None when `flops` is None.
+    """Return a function of a batch that returns the result of `flops` with the matrix products of
+    the optimizer's update added to its hardware FLOPs; None when `flops` is None.
     """
     if flops is None:
         return None
@@ -421,8 +432,8 @@ def print_summary(
 ) -> None:
     """Print a description of a run before its first step, unless no steps are left.
 
-    summary_rows: (label, text) on the model and the data. min_device_bytes: the least that the run
-    needs on a device, None = not known.
+    summary_rows: rows (label, text) on the model and the data. min_device_bytes: the least memory
+    that the run needs on a device, None = not known.
     """
     if run.is_complete:
         return
@@ -435,8 +446,8 @@ def print_summary(
 
 
 def export_end(run: Run, state: TrainState, export: Callable[[str, TrainState, int], None]) -> None:
-    """Write model/ at the end of a run: the last weights, or with --export_best the best ones.
-    export: as for Loop.
+    """Write model/ at the end of a run, with the last weights or, with --export_best, the best
+    ones. export: function of (folder, TrainState, step) that writes the model.
     """
     folder = run.folder
     console = run.console
@@ -472,7 +483,9 @@ def describe_run(
     fixed: Mapping[str, typing.Any],
     hashes: Mapping[str, typing.Any],
 ) -> dict[str, typing.Any]:
-    """Return the content of run.json; arguments as for `Run.begin`."""
+    """Return the content of run.json for a run. device_kind: "GPU" or "CPU". fixed: {setting:
+    value} that a resume may not change. hashes: {name: hash} of the data.
+    """
     settings = run.settings
     free = {name: value for name, value in settings.values().items() if name not in fixed}
     return dict(
@@ -492,8 +505,8 @@ def plan_run(
     state: TrainState,
     make_step: Callable[..., TrainStep],
 ) -> BatchPlan:
-    """Return the batch and the steps of a run. Resolves --train_batch_size=auto by trials, which
-    leave the state unchanged.
+    """Return the BatchPlan of a run, with its number of steps. --train_batch_size=auto is resolved
+    by trials, which leave the state unchanged.
 
     make_step: function of (num_micro_batches=) that returns a TrainStep.
     """
@@ -534,7 +547,9 @@ def choose_size(
     state: TrainState,
     make_step: Callable[..., TrainStep],
 ) -> int:
-    """Return the micro-batch of --train_batch_size=auto; arguments as for `fill_memory`."""
+    """Return the size of the micro-batch for --train_batch_size=auto; arguments as for
+    `fill_memory`.
+    """
     console = run.console
     batch = run.settings.batch
     global_batch_size = (
@@ -598,8 +613,8 @@ def trial_step(
     rows: Mapping[str, np.ndarray],
     size: int,
 ) -> Callable[[], dict[str, np.ndarray]]:
-    """Return a callable that runs a step of micro-batches of this size on repeated rows, waits for
-    it and returns its metrics.
+    """Return a callable that runs a step with micro-batches of `size` examples, made by repeating
+    `rows`, waits for its end and returns its metrics.
     """
     step = make_step(num_micro_batches=num_micro_batches)
     num_examples = size * num_micro_batches * step.devices.num_replicas

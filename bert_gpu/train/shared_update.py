@@ -1,5 +1,5 @@
-"""Divides an optimizer's joint work (optim/interface.py) among the replicas: each does a share and
-sends the results to the others.
+"""Divides an optimizer's joint work (matrix products for many weights together, see
+optim/interface.py) among the replicas: each does a share and sends the results to the others.
 
 This is faster where the work that a replica saves takes longer than the transfer. A replica saves
 (R - 1) / R of the work and receives (R - 1) / R of the bytes, so R does not matter.
@@ -19,9 +19,9 @@ from bert_gpu.monitor.throughput import peak_flops
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.optim.optimizers import JointPart
 
-# Share of the peak that large products reach, and bytes per second that each GPU receives in an
-# all-gather: over NVLink, or over PCIe 4.0 x16 through the host, which is about as fast as
-# 100 Gbit/s between machines. All are rough; none has been measured on several GPUs yet.
+# Share of the peak FLOP/s that large matrix products reach, and bytes per second that each GPU
+# receives in an all-gather: over NVLink, or over PCIe 4.0 x16 through the host, which is about as
+# fast as 100 Gbit/s between machines. All are rough; none has been measured on several GPUs yet.
 PRODUCT_EFFICIENCY = 0.6
 NVLINK_BYTES_PER_SECOND, PCIE_BYTES_PER_SECOND = 150e9, 12e9
 NVLINK_NAMES = re.compile(r"SXM|HBM3|H200|B200|GB200", re.IGNORECASE)
@@ -34,11 +34,13 @@ def is_worthwhile(
     precision: str,
     num_machines: int = 1,
 ) -> bool:
-    """Return whether it is faster when the replicas divide the joint work.
+    """Return whether a step is faster when the replicas divide the optimizer's joint work than when
+    each of them does all of it.
 
     Args:
-      flops: of all work. num_bytes: of all results. gpu_names: as TensorFlow gives them, empty on
-        CPUs, whose virtual replicas share one memory. precision: of the products.
+      flops: FLOPs of the whole joint work. num_bytes: bytes of all its results. gpu_names: names of
+        the GPUs from TensorFlow, empty on CPUs, whose virtual replicas share one memory. precision:
+        type of the matrix products, such as "bfloat16".
     """
     tensor_float_32 = tf.config.experimental.tensor_float_32_execution_enabled()
     peaks = [
@@ -46,7 +48,7 @@ def is_worthwhile(
         for name in gpu_names
         if (peak := peak_flops(name, precision, tensor_float_32)) is not None
     ]
-    if not peaks or len(peaks) < len(gpu_names):  # an unknown GPU is more likely slow than fast
+    if not peaks or len(peaks) < len(gpu_names):  # an unknown GPU is likely slow: sharing pays
         return True
     has_nvlink = num_machines == 1 and all(map(NVLINK_NAMES.search, gpu_names))
     link = NVLINK_BYTES_PER_SECOND if has_nvlink else PCIE_BYTES_PER_SECOND
@@ -56,9 +58,10 @@ def is_worthwhile(
 def joint_cost(
     parts: Mapping[str, JointPart], config: OptimizerConfig, dtype: tf.DType
 ) -> tuple[float, int]:
-    """Return (FLOPs, bytes of the results) of an optimizer's joint work, (0, 0) without such work.
+    """Return (FLOPs, bytes of the results) of an optimizer's joint work, the work that replicas can
+    divide; (0, 0) for an optimizer without joint work.
 
-    parts: from `optimizers.joint_parts`. dtype: of the products.
+    parts: {weight: JointPart} from `optimizers.joint_parts`. dtype: type of the matrix products.
     """
     shapes = [part.shape for part in parts.values()]
     flops = sum(config.module.joint_flops(shape, dtype) for shape in shapes)
@@ -66,8 +69,10 @@ def joint_cost(
 
 
 def is_shared(devices: Devices, parts: Mapping[str, JointPart], config: OptimizerConfig) -> bool:
-    """Return whether the replicas of a run divide the joint work. parts: as for `joint_cost`."""
-    # a hierarchical reduction gathers on one GPU, which sends everything to the others
+    """Return whether the replicas of a run divide the optimizer's joint work. parts: {weight:
+    JointPart}, as for `joint_cost`.
+    """
+    # with --all_reduce=hierarchical one GPU would gather all results and send them to the others
     if not parts or devices.num_replicas == 1 or devices.all_reduce == "hierarchical":
         return False
     flops, num_bytes = joint_cost(parts, config, devices.dtype)
@@ -79,7 +84,7 @@ def is_shared(devices: Devices, parts: Mapping[str, JointPart], config: Optimize
 def announce(
     devices: Devices, parts: Mapping[str, JointPart], shared: bool, console: Console
 ) -> None:
-    """Print whether each replica does a share of the joint work or all of it."""
+    """Print whether each replica does a share of the optimizer's joint work or all of it."""
     if parts and devices.num_replicas > 1:
         share = "a share of the update" if shared else "the whole update"
         console.say(f"each {devices.unit} does {share}")
@@ -88,7 +93,9 @@ def announce(
 def hardware_flops(
     devices: Devices, parts: Mapping[str, JointPart], shared: bool, config: OptimizerConfig
 ) -> float:
-    """Return the FLOPs of all replicas together for the joint work of a step."""
+    """Return the FLOPs that all replicas together spend on the optimizer's joint work in a step.
+    shared: whether they divide the work; otherwise each does all of it.
+    """
     flops, _ = joint_cost(parts, config, devices.dtype)
     return flops if shared else flops * devices.num_replicas
 
@@ -96,8 +103,9 @@ def hardware_flops(
 def own_share(
     inputs: Mapping[tuple, tf.Tensor], replica: tf.Tensor, num_replicas: int
 ) -> dict[tuple, tf.Tensor]:
-    """Return the inputs that one replica works on: {shape: (K, ...)} -> {shape: (ceil(K / R),
-    ...)}, with zeros after the last input. replica: index of the replica, an int32 scalar.
+    """Return the inputs of the joint work that one of R replicas takes. From {shape: K inputs, (K,
+    *shape)} come {shape: its share, (ceil(K / R), *shape)}, with zeros after the last input.
+    replica: index of the replica, an int32 scalar.
     """
     shares = {}
     for shape, value in inputs.items():
@@ -114,8 +122,8 @@ def gather(
     shares: Mapping[tuple, tf.Tensor],
     options: tf.distribute.experimental.CommunicationOptions | None,
 ) -> dict[tuple, tf.Tensor]:
-    """Return the shares of all replicas, concatenated, on every replica: {shape: (ceil(K / R),
-    ...)} -> {shape: (R x ceil(K / R), ...)}.
+    """Return, on every replica, the shares of all R replicas, concatenated: {shape: (ceil(K / R),
+    ...)} of each replica -> {shape: (R x ceil(K / R), ...)}, where K counts the inputs of a shape.
     """
 
     def all_gather(value: tf.Tensor) -> tf.Tensor:

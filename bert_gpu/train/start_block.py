@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # passes over the text; even pretrainings on little text make fewer (40 by default)
 MANY_PASSES = 1000
-FEW_STEPS = 100  # fewer than these, where a recipe sets the length, bring a warning
+FEW_STEPS = 100  # a run with fewer, when a recipe sets its length, brings a warning
 LENGTHS = ("num_train_steps", "num_train_epochs")
 
 
@@ -39,9 +39,10 @@ def rows(
     summary_rows: Iterable[tuple[str, str]],
     min_device_bytes: int | None,
 ) -> list[tuple[str, str]]:
-    """Return the rows (label, text) of a run, without those whose text is not known.
+    """Return the rows (label, text) that describe a run, without the rows whose text is empty.
 
-    summary_rows, min_device_bytes: as for `run.print_summary`.
+    summary_rows: further rows, on the model and the data. min_device_bytes: the least memory that
+    the run needs on a device, None = not known.
     """
     settings = run.settings
     tokens = plan.global_batch_size * data.rows_per_example * data.max_seq_length
@@ -61,7 +62,9 @@ def rows(
 
 
 def device_rows(devices: Devices, memory_limit: int | None = None) -> list[tuple[str, str]]:
-    """Return the rows on the devices. memory_limit: megabytes of a GPU that may be used."""
+    """Return the rows (label, text) on the devices and the precision. memory_limit: megabytes of
+    each GPU that may be used; None = all.
+    """
     if devices.kind == "GPU":
         memory = gpu_bytes(devices.nvml, memory_limit)
         more = "" if memory is None else f", {format_size(memory)} each"
@@ -99,13 +102,15 @@ def counted_steps(number: int) -> str:
 
 
 def thousands(number: float) -> str:
-    """Return a number with commas and one digit after the point, from 100 on without it."""
+    """Return a number as text with commas between thousands, and with one decimal if it is below
+    100.
+    """
     return f"{number:,.1f}" if number < 99.95 else f"{number:,.0f}"
 
 
 def length_problem(plan: BatchPlan, data: TrainingData, settings: RunSettings) -> str | None:
-    """Return a warning about a pretraining that is far too long for its text, or whose recipe
-    gives it hardly any steps on this data; None when there is no such problem.
+    """Return a warning about a pretraining that is far too long for its text, or whose recipe gives
+    it hardly any steps on this data; None when neither is the case.
     """
     num_steps = plan.num_steps
     if num_steps is None or data.dupe_factor is None:
@@ -148,10 +153,12 @@ def describe_time(
 
 
 def last_pace(folder: RunFolder | SharedFolder) -> tuple[int, float] | None:
-    """Return (step, steps per second) of the last line of metrics.jsonl that has them, or None."""
+    """Return (step, steps per second) from the last line of metrics.jsonl that has a speed, or
+    None.
+    """
     try:
         lines = metrics.read_lines(folder.metrics)
-    except UserError:  # `run.resume` raises it
+    except UserError:  # `run.resume` reports the damaged file
         return None
     for values, _ in reversed(lines):
         if speed := values.get("steps_per_second"):
@@ -187,7 +194,7 @@ def peak_memory(devices: Devices) -> str:
             tf.config.experimental.get_memory_info(name.partition("device:")[2])["peak"]
             for name in names
         ]
-    except (ValueError, KeyError, tf.errors.OpError):  # an allocator that keeps no account
+    except (ValueError, KeyError, tf.errors.OpError):  # some allocators do not count their memory
         return ""
     total = gpu_bytes(devices.nvml, None)
     has = f", which has {format_size(total)}" if total else ""

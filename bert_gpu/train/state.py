@@ -26,13 +26,13 @@ class TrainState:
 
     Args of the constructor:
       weights: {name: float32 array}, their first values.
-      optimizer: decides the slots; None for a state that is only evaluated.
-      frozen: names of weights that are not trained. column_blocks: {name: number of matrices that
-        the weight holds side by side}, where it holds several (model.weights.column_blocks); needed
+      optimizer: decides which slots the weights have; None for a state that is only evaluated.
+      frozen: names of weights that are not trained. column_blocks: {weight: number of matrices that
+        it holds side by side}, for weights that hold several (model.weights.column_blocks); needed
         with an optimizer.
 
-    Attributes: trained, names of the weights that are not frozen; joint_parts, from
-    `optimizers.joint_parts` for these.
+    Attributes: trained: names of the weights that are not frozen. joint_parts: {weight: JointPart}
+    of the trained weights in the optimizer's joint work (optimizers.joint_parts).
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class TrainState:
             self.num_good = variable(tf.constant(0, tf.int32), "num_good")
 
     def variables(self) -> dict[str, tf.Variable]:
-        """Return {name: variable} of all that a checkpoint holds."""
+        """Return {name: variable} of all variables that a checkpoint holds."""
         return {
             **{f"weights/{name}": variable for name, variable in self.weights.items()},
             **{f"slots/{name}": variable for name, variable in self.slots.items()},
@@ -86,14 +86,18 @@ class TrainState:
         }
 
     def read(self) -> dict[str, np.ndarray]:
-        """Return {name: array} of all that a checkpoint holds, as copies of the current values."""
+        """Return {name: array} of all variables that a checkpoint holds, as copies of the current
+        values.
+        """
         return {name: copies(variable)[0].numpy() for name, variable in self.variables().items()}
 
     def read_weights(self) -> dict[str, np.ndarray]:
         return {name: copies(variable)[0].numpy() for name, variable in self.weights.items()}
 
     def assign(self, values: Mapping[str, np.ndarray]) -> None:
-        """Set all values on all replicas. Raises KeyError when one is missing."""
+        """Set all variables on all replicas to `values`, {name: array}. Raises KeyError when the
+        value of a variable is missing.
+        """
         assign_all(self.variables(), values)
 
     def assign_weights(self, weights: Mapping[str, np.ndarray]) -> None:

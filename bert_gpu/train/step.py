@@ -2,10 +2,10 @@
 
 A step's loss does not depend on how its global batch is divided. The counts (masked tokens,
 sequences) of the whole global batch are computed before the backward pass, so every micro-batch
-backpropagates its sums divided by global counts, and gradients are only added, never averaged.
-Each replica owns a copy of the weights (state.py) and applies the same update to it, so XLA can
-compile the forward and backward passes and the update, with the all-reduce between them outside.
-Several steps are one call into TensorFlow; nothing in it waits for the host.
+backpropagates its sums divided by global counts, and gradients are only added, never averaged. Each
+replica owns a copy of the weights (state.py) and applies the same update to it, so XLA can compile
+the forward and backward passes and the update, with the all-reduce between them outside. One call
+into TensorFlow runs several steps; nothing in the call waits for the host.
 
 Legend: K steps of a call, R replicas, A micro-batches a step (accumulation), B examples of a
 micro-batch, M metrics. A global batch has R * A * B examples.
@@ -31,12 +31,12 @@ from bert_gpu.train.state import LOSS_SCALE_GROWTH_STEPS, LOSS_SCALE_MAX, TrainS
 class Objective:
     """The losses that training minimises, as functions of a batch.
 
-    counts(batch) -> {name: float32 scalar}: the number that each loss is divided by; needs no
-    forward pass.
-    losses(weights, batch, dtype, seed) -> {name: float32 scalar}: sums, with the same names. `seed`
-    is a (2,) int32 tensor for dropout.
-    measures: {name: name of the count that divides it} of further sums that `losses` returns; they
-    are reported beside the losses and not minimised.
+    counts(batch) -> {loss: float32 scalar}: the number by which each loss's sum is divided; needs
+    no forward pass.
+    losses(weights, batch, dtype, seed) -> {loss or measure: float32 scalar}: sums over the batch.
+    `seed` is a (2,) int32 tensor for dropout.
+    measures: {measure: name of the count that divides it}; a measure is a sum that `losses` returns
+    beside the losses, which is reported and not minimised.
     """
 
     counts: Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]]
@@ -49,14 +49,16 @@ class Objective:
 
 
 def fold_seed(seed: tf.Tensor, *parts: int | tf.Tensor) -> tf.Tensor:
-    """Return a (2,) int32 seed derived from another one and from integers."""
+    """Return a (2,) int32 seed derived from `seed` and the integers in `parts`."""
     for part in parts:
         seed = tf.random.experimental.stateless_fold_in(seed, part)
     return seed
 
 
 def cast_weights(weights: Mapping[str, tf.Tensor], dtype: tf.DType) -> dict[str, tf.Tensor]:
-    """Cast matrices to the compute dtype; vectors (biases, normalisation) stay float32."""
+    """Return the weights with matrices cast to `dtype`, the compute dtype; vectors (biases,
+    normalisation) stay float32.
+    """
     return {
         name: tf.cast(weight, dtype) if weight.shape.rank >= 2 else weight
         for name, weight in weights.items()
@@ -66,7 +68,9 @@ def cast_weights(weights: Mapping[str, tf.Tensor], dtype: tf.DType) -> dict[str,
 def divide_batch(
     batch: Mapping[str, np.ndarray], num_replicas: int, num_micro_batches: int
 ) -> list[dict[str, np.ndarray]]:
-    """Divide a global batch of arrays (R * A * B, ...) into one dict of (A, B, ...) per replica."""
+    """Divide a global batch {feature: (R * A * B, ...)} among R replicas: return for each replica
+    {feature: (A, B, ...)}, A micro-batches of B examples.
+    """
     parts = {}
     for name, value in batch.items():
         value = np.asarray(value)
@@ -77,21 +81,22 @@ def divide_batch(
 
 
 class Metrics(typing.NamedTuple):
-    """The metrics of K steps: values is a (K, M) float32 tensor that the devices may still be
-    computing; `read` waits for it.
+    """The M metrics, named `names`, of K steps: values is a (K, M) float32 tensor that the devices
+    may still be computing; `read` waits for it.
     """
 
     names: list[str]
     values: tf.Tensor
 
     def read(self) -> dict[str, np.ndarray]:
-        """Return {name: (K,) array}."""
+        """Return {metric: (K,) array, one value for each step}."""
         return dict(zip(self.names, self.values.numpy().T, strict=True))
 
 
 class DeviceBatches(typing.NamedTuple):
-    """The batches of a call on their devices: parts holds {feature: (K, A, B, ...)} for each
-    replica, num_micro_batches is (K,), num_steps is K.
+    """The batches of a call of K steps, on their devices: parts holds {feature: (K, A, B, ...)} for
+    each replica, A micro-batches of B examples a step; num_micro_batches, (K,), says how many of
+    the A each step uses; num_steps is K.
     """
 
     parts: typing.Any
@@ -106,18 +111,21 @@ def inputs_of_step(
     learning_rates: tf.Tensor,
     step: tf.Tensor,
 ) -> tuple:
-    """Return the arguments of `TrainStep._replica_step` for the step with this index in a call."""
+    """Return the arguments of `TrainStep._replica_step` for step number `index` of a call. The
+    other arguments are those of the whole call; `step` is the number of its first step in the run.
+    """
     return batches, index, num_micro_batches[index], learning_rates[index], step + index
 
 
 class TrainStep:
-    """Callable (batches, learning_rates, step) -> Metrics of K steps.
+    """A callable (batches, learning_rates, step) that runs K steps and returns their Metrics.
 
     Metrics are "loss" and one mean for each loss and measure, "gradient_norm", "skipped" (1.0 when
     the step was not finite) and "loss_scale".
 
     Args of the constructor:
-      num_micro_batches: A. seed: of dropout.
+      num_micro_batches: A, the micro-batches that a replica accumulates in a step. seed: of
+        dropout.
       is_ramped: whether steps may have fewer than A micro-batches. The compiled program then takes
         num_micro_batches as an argument, and batches are padded to A with rows that are not
         computed.
@@ -154,7 +162,7 @@ class TrainStep:
         self.update = tf.function(self._update, autograph=False, jit_compile=devices.xla)
         self.is_shared = shared_update.is_shared(devices, state.joint_parts, optimizer)
         self.joint_share = tf.function(self._joint_share, autograph=False, jit_compile=devices.xla)
-        self.programs: dict[int, Callable[..., tf.Tensor]] = {}  # {K: compiled program}
+        self.programs: dict[int, Callable[..., tf.Tensor]] = {}  # {K steps: compiled program}
 
     def __call__(
         self,
@@ -163,11 +171,11 @@ class TrainStep:
         step: int,
         num_micro_batches: Sequence[int] | None = None,
     ) -> Metrics:
-        """Run K steps.
+        """Run K steps and return their Metrics.
 
         Args:
-          batches: K global batches of equal shapes, with arrays (R * A * B, ...); or the result of
-            `put_on_devices`.
+          batches: K global batches of equal shapes, with arrays (R * A * B, ...): R replicas, A
+            micro-batches, B examples; or the result of `put_on_devices`.
           learning_rates: one for each step. step: index of the first step, from 0.
           num_micro_batches: with `is_ramped`, the number in each batch, at most A. Default: A.
         """
@@ -196,7 +204,7 @@ class TrainStep:
         num_micro_batches: Sequence[int] | None = None,
     ) -> DeviceBatches:
         """Copy the batches of a call to the devices of their replicas; may run in another thread.
-        Arguments are those of a call.
+        Arguments as for `__call__`.
         """
         if num_micro_batches is None:
             num_micro_batches = [self.num_micro_batches] * len(batches)
@@ -221,7 +229,9 @@ class TrainStep:
         )
 
     def _fill(self, value: np.ndarray) -> np.ndarray:
-        """Pad (a, B, ...) with zeros to (A, B, ...)."""
+        """Return a replica's array (a, B, ...) of a step, padded with zeros from a micro-batches to
+        (A, B, ...), the A micro-batches of a full step.
+        """
         missing = self.num_micro_batches - len(value)
         return np.pad(value, [(0, missing)] + [(0, 0)] * (value.ndim - 1)) if missing else value
 
@@ -233,8 +243,9 @@ class TrainStep:
         learning_rates: tf.Tensor,
         step: tf.Tensor,
     ) -> tf.Tensor:
-        """Run K steps and return their metrics, (K, M). batches: {feature: (K, A, B, ...)} for each
-        replica. num_micro_batches, learning_rates: (K,).
+        """Run K steps and return their M metrics, (K, M). batches: for each replica {feature: (K,
+        A, B, ...)}, A micro-batches of B examples a step. num_micro_batches, learning_rates: (K,).
+        step: number of the first step in the run.
         """
         inputs = (batches, num_micro_batches, learning_rates, step)
         strategy = self.devices.strategy
@@ -262,11 +273,12 @@ class TrainStep:
         learning_rate: tf.Tensor,
         step: tf.Tensor,
     ) -> tf.Tensor:
-        """Run one step on one replica and return its metrics, (M,). batches: (K, A, B, ...), of
-        which the step takes those at `index`. step: index in the run.
+        """Run one step on one replica and return its M metrics, (M,). batches: {feature: (K, A, B,
+        ...)} of the K steps of a call, of which this step takes entry `index`. step: number of this
+        step in the run.
         """
         context = tf.distribute.get_replica_context()
-        # (A, B, ...)
+        # {feature: (A micro-batches, B examples, ...)}
         batch = {name: self._hide_length(name, value[index]) for name, value in batches.items()}
         counts = context.all_reduce(
             tf.distribute.ReduceOp.SUM, self._counts(batch, num_micro_batches)
@@ -301,8 +313,8 @@ class TrainStep:
         return tf.stack(list(metrics.values()))
 
     def _hide_length(self, name: str, value: tf.Tensor) -> tf.Tensor:
-        """Make the row length of a feature (A, B, ...) unknown to the program, so that one program
-        serves all lengths.
+        """Return `value`, the feature `name` of A micro-batches of B examples, (A, B, ...), with
+        its row length unknown to the compiled program, so that one program serves all lengths.
         """
         if name not in self.hidden_axes:
             return value
@@ -316,7 +328,9 @@ class TrainStep:
         gradients: dict[str, tf.Tensor],
         losses: dict[str, tf.Tensor],
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Sum gradients and losses over the replicas, gradients in the dtype of the all-reduce."""
+        """Return gradients and losses, each summed over the replicas; gradients are summed in the
+        dtype that --all_reduce_dtype sets.
+        """
         total = tf.distribute.ReduceOp.SUM
         dtype = self.devices.all_reduce_dtype
         options = self.devices.communication
@@ -334,7 +348,9 @@ class TrainStep:
     def _counts(
         self, batch: Mapping[str, tf.Tensor], num_micro_batches: tf.Tensor
     ) -> dict[str, tf.Tensor]:
-        """Return the counts of all micro-batches (A, B, ...) of this replica together."""
+        """Return {loss: the number by which its sum is divided} for all micro-batches of this
+        replica together. batch: {feature: (A micro-batches, B examples, ...)}.
+        """
         if self.is_ramped:
             batch = {name: value[:num_micro_batches] for name, value in batch.items()}
         return self.objective.counts(
@@ -353,8 +369,9 @@ class TrainStep:
         scale: tf.Tensor,
         seed: tf.Tensor,
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Return gradients (float32 if they are added up) and losses, both summed over the
-        micro-batches of this replica and divided by the global counts.
+        """Return {weight: gradient} and {name: loss or measure}, both summed over the micro-batches
+        of this replica and divided by the counts of the global batch. Gradients that are added up
+        are float32.
         """
         cast = cast_weights(weights, self.devices.dtype)
         micro_batch = functools.partial(self._micro_batch, cast, batch, counts, scale, seed)
@@ -390,8 +407,8 @@ class TrainStep:
         seed: tf.Tensor,
         index: int | tf.Tensor,
     ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Return gradients and losses of the micro-batch with this index in a batch. weights: in
-        the compute dtype.
+        """Return {weight: gradient} and {name: loss or measure} of micro-batch number `index` of a
+        batch. weights: in the compute dtype.
         """
         trained = {name: weights[name] for name in self.state.trained}
         measures = self.objective.measures
@@ -409,16 +426,17 @@ class TrainStep:
         )
         gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in gradients.items()}
         if not self.num_micro_batches == self.devices.num_replicas == 1:
-            # accumulated gradients are added up in float32; others are cast by the
-            # update
+            # gradients of several micro-batches or replicas are added up in float32; those of a
+            # single one are cast by the update
             gradients = {name: tf.cast(value, tf.float32) for name, value in gradients.items()}
         return gradients, losses
 
     def _joint_share(
         self, gradients: dict[str, tf.Tensor], scale: tf.Tensor, replica: tf.Tensor
     ) -> tuple[dict[tuple, tf.Tensor], tuple[tf.Tensor, tf.Tensor]]:
-        """Do this replica's share of the optimizer's joint work. Return its results, {shape:
-        (share of the inputs, ...)}, and the result of `optimizers.clip_factor`.
+        """Do this replica's share of the optimizer's joint work. Return the results of the share,
+        {shape: (inputs in the share, ...)}, and (clip factor, gradient norm) from
+        `optimizers.clip_factor`.
         """
         state = self.state
         clip = optimizers.clip_factor(gradients, self.optimizer.clip_norm, scale)
@@ -442,10 +460,11 @@ class TrainStep:
         clip: tuple[tf.Tensor, tf.Tensor] | None,
         joint_results: dict[tuple, tf.Tensor] | None,
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Apply the optimizer to this replica's copy unless the gradient norm is not finite; return
-        the norm and 1.0 for a skipped step, else 0.0.
+        """Apply the optimizer to this replica's copy of the weights unless the gradient norm is not
+        finite; return the norm, and 1.0 for a skipped step, else 0.0.
 
-        clip: from `_joint_share`, None = computed here. joint_results: as for `optimizers.update`.
+        clip: (factor, norm) from `_joint_share`, None = computed here. joint_results: {shape:
+        results} of all replicas, None = computed here.
         """
         state = self.state
         factor, norm = clip or optimizers.clip_factor(gradients, self.optimizer.clip_norm, scale)
@@ -455,7 +474,7 @@ class TrainStep:
             self._apply, gradients, learning_rate, factor, joint_results=joint_results
         )
         if self.devices.xla:
-            # for a conditional, XLA copies all weights and slots, and a GPU waits for the host
+            # no tf.cond: XLA would copy all weights and slots for it, and the GPU wait for the host
             apply(only_if=is_finite)
         else:
             tf.cond(is_finite, apply, lambda: None)
@@ -478,7 +497,7 @@ class TrainStep:
         only_if: tf.Tensor | None = None,
         joint_results: dict[tuple, tf.Tensor] | None = None,
     ) -> None:
-        """Assign the weights and slots after the optimizer's update; arguments as for
+        """Compute the optimizer's update and assign the new weights and slots; arguments as for
         `optimizers.update`.
         """
         state = self.state

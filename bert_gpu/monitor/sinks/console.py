@@ -32,8 +32,8 @@ LOSS_IMPORTANCE, ACCURACY_IMPORTANCE = 6, 7
 class ConsoleSink(Sink):
     """A sink that prints to the console.
 
-    Args of the constructor: num_steps: of the run, None = it ends by time. losses: names of the
-    parts of "loss".
+    Args of the constructor: num_steps: the run's steps, None = it ends by time. losses: names of
+    the metrics that are parts of "loss".
     """
 
     recovers = True
@@ -45,7 +45,7 @@ class ConsoleSink(Sink):
         self.num_steps = num_steps
         self.losses = losses
         self.bar = console.share_bar("training")
-        # with a bar on the terminal and messages in a file, lines go to the file
+        # where the bar is on the terminal but messages go to a file, the file gets log lines
         self.has_lines = self.bar is None or not is_terminal(console.stream)
         self.share = 0.0
         self.seconds_left: float | None = None
@@ -79,7 +79,7 @@ class ConsoleSink(Sink):
 
     def _say(self, text: str) -> None:
         if self.has_lines:
-            has_stamp = self.console.in_program  # the logger adds one
+            has_stamp = self.console.in_program  # the program's logger adds a time stamp
             self.console.say(text if has_stamp else time.strftime("%Y-%m-%d %H:%M:%S  ") + text)
         else:
             self.console.say(broken(text, columns_of(self.console.stream)))
@@ -94,7 +94,9 @@ class ConsoleSink(Sink):
 def fields_of(
     values: Mapping[str, float | None], losses: Collection[str]
 ) -> Iterator[tuple[int, str]]:
-    """Yield (importance, text) for each metric of a line that is shown."""
+    """Yield (importance, text) for each metric of a log line, {metric: value}, that the console
+    shows. losses: names of the metrics that are parts of "loss".
+    """
     for name, (label, form, importance) in FIELDS.items():
         if name in values and (values[name] is not None or name == "loss"):
             number = "none" if values[name] is None else form.format(values[name])

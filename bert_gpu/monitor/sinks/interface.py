@@ -12,14 +12,14 @@ from bert_gpu.runs.metrics import cut_lines
 class Sink:
     """Receives the metrics of a run. Its errors end neither the run nor the other sinks.
 
-    recovers: whether it can be written to after an error; otherwise it is dropped.
+    recovers: whether the sink can be written to after an error; otherwise it is dropped.
     """
 
     recovers = False
 
     def write(self, step: int, values: Mapping[str, float | None]) -> None:
-        """Write {name: value} of a step; a value is None when it is missing or not finite. Names
-        that begin with "eval_" are those of a validation.
+        """Write {metric: value} of a step; a value is None when it is missing or not finite.
+        Metrics of a validation have names that begin with "eval_".
         """
         raise NotImplementedError
 
@@ -29,10 +29,12 @@ class Sink:
         """
 
     def cut(self, step: int) -> None:
-        """Drop the lines after `step`, where that is possible, for a rollback."""
+        """Drop the lines of steps after `step` where the sink can do so; called at a rollback."""
 
     def close(self) -> None:
-        """Write the lines that wait. Called once, after all other methods."""
+        """Write the lines that are not written yet, and close the sink. Called once, after all
+        other methods.
+        """
 
 
 class JsonLines(Sink):
@@ -51,13 +53,15 @@ class JsonLines(Sink):
         self.file = open(path, "ab", buffering=0)
 
     def write(self, step: int, values: Mapping[str, float | None]) -> None:
-        """Append a line after those that wait. Raises OSError when they cannot be written now."""
+        """Append a line, after the lines that an error has kept in memory. Raises OSError when they
+        cannot be written now.
+        """
         self.waiting += (json.dumps({"step": step, **values}, allow_nan=False) + "\n").encode()
         self._flush()
 
     def cut(self, step: int) -> None:
-        """Drop the lines after `step`, also those that wait. Raises OSError when there is no disk
-        space for that; the file then keeps them.
+        """Drop the lines of steps after `step`, in the file and in memory. Raises OSError when the
+        disk has no space to rewrite the file, which then keeps its lines.
         """
         self.waiting = b"".join(
             line

@@ -25,11 +25,12 @@ CLOSING_SECONDS = 30.0
 
 
 class MLflow(Sink):
-    """A run of an experiment. MLflow deletes nothing, so a metric is written only at steps above
-    its last one: steps repeated after a resume or a rollback keep their first values there.
+    """The sink that writes to one run of an MLflow experiment. MLflow deletes nothing, so a metric
+    is written only at steps above the last one that it has there: steps repeated after a resume or
+    a rollback keep their first values.
 
-    Args of the constructor: path: OUTPUT_DIR. settings: shown with the run. The environment names
-    the server or folder.
+    Args of the constructor: path: OUTPUT_DIR. settings: {setting: value}, shown with the run. The
+    environment names the server or folder.
     """
 
     def __init__(self, path: str, experiment: str, settings: Mapping[str, Any]) -> None:
@@ -39,7 +40,7 @@ class MLflow(Sink):
         self.uri = os.environ.get(URI)
         self.lines: queue.Queue[tuple] = queue.Queue(WAITING)  # (step, milliseconds, values)
         self.error: Exception | None = None
-        self.ends: Any = object()  # stands in place of values when no more lines follow
+        self.ends: Any = object()  # queued in place of values to end the thread
         self.thread = threading.Thread(target=self._send, name="mlflow", daemon=True)
         self.thread.start()
 
@@ -51,7 +52,9 @@ class MLflow(Sink):
             raise TimeoutError(f"{shortened(self.uri)} does not answer") from None
 
     def close(self) -> None:
-        """Wait until all lines are sent, CLOSING_SECONDS at most. Raises the thread's error."""
+        """Wait until all lines are sent, CLOSING_SECONDS at most. Raises the error of the thread
+        that sends them.
+        """
         if self.thread.is_alive():
             self.lines.put((None, None, self.ends), timeout=CLOSING_SECONDS)
             self.thread.join(CLOSING_SECONDS)
@@ -89,7 +92,7 @@ class MLflow(Sink):
             self.error = error
 
     def _open(self, client: Any) -> str:
-        """Return the id of the run that OUTPUT_DIR names, or of a new one."""
+        """Return the id of the MLflow run: the id stored in OUTPUT_DIR, or that of a new run."""
         from mlflow.entities import Param
 
         path = os.path.join(self.path, MLFLOW_RUN_ID)
@@ -126,7 +129,7 @@ def check_mlflow(experiment: str) -> Any:
             setting="mlflow_experiment",
             value=experiment,
         )
-    # folders need this since MLflow 3
+    # since MLflow 3, logging to a folder needs this variable
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
     remedy = "pip install 'bert-gpu[mlflow]', or leave it out"
     return import_extra("mlflow", f"--mlflow_experiment={experiment}", remedy)

@@ -19,18 +19,19 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from bert_gpu.monitor.sinks.interface import Sink
 
 TRAIN = "train"  # a run of TensorBoard, in a folder of its own
-VALIDATION = "validation"  # another run
-EVAL = "eval_"  # prefix of the names of validation in metrics.jsonl
+VALIDATION = "validation"  # another run of TensorBoard
+EVAL = "eval_"  # prefix of the names of validation metrics in metrics.jsonl
 
 
 class TensorBoard(Sink):
-    """A sink for two runs below a folder, train/ and validation/: scalars of one name share a
-    chart, so eval_loss is "loss" of the run validation.
+    """A sink that writes two runs of TensorBoard below a folder, train/ and validation/. Scalars of
+    one name share a chart, so the metric eval_loss is written as "loss" of the run validation.
 
-    It does not recover from an error, because readers stop at a partly written record.
+    The sink does not recover from an error, because readers stop at a partly written record.
 
     Args of the constructor: step: the restored step, None for a new run; events after it are
-    dropped. losses: names that are written as NAME_loss, as in validation.
+    dropped. losses: names of training metrics that are written as NAME_loss, their name in
+    validation.
     """
 
     def __init__(self, folder: str, step: int | None = None, losses: Collection[str] = ()) -> None:
@@ -62,12 +63,12 @@ class TensorBoard(Sink):
         os.makedirs(self.folder, exist_ok=True)
         for run in (TRAIN, VALIDATION):
             cut_events(os.path.join(self.folder, run), step)
-        self._open_file(TRAIN)  # the file of validation is opened by its first value
+        self._open_file(TRAIN)  # that of validation is opened with its first value
 
     def _open_file(self, run: str) -> None:
         folder = os.path.join(self.folder, run)
         os.makedirs(folder, exist_ok=True)
-        # a number, because readers sort files by name, also those of the same second
+        # names have a serial number: readers sort files by name, and files may share a second
         num_files = len(event_files(folder))
         name = (
             f"events.out.tfevents.{int(time.time()):010d}."
@@ -85,17 +86,19 @@ class TensorBoard(Sink):
 
 
 def place(name: str, losses: Collection[str]) -> tuple[str, str]:
-    """Return (run, tag) of a name in metrics.jsonl."""
+    """Return (run of TensorBoard, tag in it) for the metric `name` of metrics.jsonl. losses: names
+    of training metrics whose tag is NAME_loss.
+    """
     if name.startswith(EVAL):
         return VALIDATION, name.removeprefix(EVAL)
     return TRAIN, f"{name}_loss" if name in losses else name
 
 
 def cut_events(folder: str, step: int | None) -> None:
-    """Drop from a folder's event files the events after `step` (all for None) and everything after
-    a broken record.
+    """Drop from the event files in a folder the events of steps after `step` (None = all events),
+    and everything after a broken record.
     """
-    partial = os.path.join(folder, ".cut.partial")  # one that a killed process left is overwritten
+    partial = os.path.join(folder, ".cut.partial")  # overwrites one left by a killed process
     for path in event_files(folder):
         if step is None:
             os.remove(path)

@@ -13,15 +13,15 @@ from bert_gpu.monitor.sinks.interface import Sink
 
 
 class WeightsAndBiases(Sink):
-    """A run of Weights & Biases (--wandb_project). OUTPUT_DIR/wandb/run_id.txt holds its id, so
-    that a resumed run keeps it.
+    """The sink that writes to one run of Weights & Biases (--wandb_project).
+    OUTPUT_DIR/wandb/run_id.txt holds the run's id, so that a resumed run keeps it.
 
     Weights & Biases deletes nothing, and its own step never decreases. So the x-axis is a metric,
-    "step": after a resume or a rollback the steps since that checkpoint appear a second time, and
-    none is lost. Offline runs stay in OUTPUT_DIR/wandb until `wandb sync`; a resumed one has
-    several folders with one id.
+    "step": after a resume or a rollback the steps since the restored checkpoint appear a second
+    time, and none is lost. Offline runs stay in OUTPUT_DIR/wandb until `wandb sync`; a resumed one
+    has several folders with one id.
 
-    Args of the constructor: path: OUTPUT_DIR. settings: shown with the run.
+    Args of the constructor: path: OUTPUT_DIR. settings: {setting: value}, shown with the run.
     """
 
     def __init__(self, path: str, project: str, settings: Mapping[str, Any]) -> None:
@@ -42,11 +42,11 @@ class WeightsAndBiases(Sink):
                 settings=wandb.Settings(console="off", silent=True),
             )
         except (wandb.Error, ValueError) as error:
-            if is_network(error):  # the training continues without this sink
+            if is_network(error):  # the caller continues without this sink
                 raise
             raise cannot_start(project, error) from error
-        self.row = self.run.step - 1  # their step of the last row written
-        self.step: int | None = None  # our step of that row
+        self.row = self.run.step - 1  # the last row's step as Weights & Biases counts
+        self.step: int | None = None  # the training step of the last row
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
 
@@ -60,7 +60,9 @@ class WeightsAndBiases(Sink):
         )
 
     def cut(self, step: int) -> None:
-        """Keep the rows that were sent; later steps get new rows."""
+        """Keep the rows that were sent, because they cannot be deleted; steps after a rollback get
+        new rows.
+        """
         self.step = None
 
     def close(self) -> None:
@@ -78,7 +80,7 @@ def check_wandb(project: str) -> Any:
     """Return the module wandb, logged in when it is online (on a terminal it prompts for the key).
     Raises UserError when the package or the key is missing.
     """
-    if mode() == "offline":  # without this it sends usage statistics
+    if mode() == "offline":  # otherwise wandb sends usage statistics
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     remedy = "pip install 'bert-gpu[wandb]', or leave it out"
     wandb = import_extra("wandb", f"--wandb_project={project}", remedy)
@@ -110,7 +112,7 @@ def cannot_start(project: str, error: Exception) -> UserError:
 
 
 def stored_id(path: str) -> str:
-    """Return the id in a file, which is created when it is missing."""
+    """Return the run's id in the file `path`; a missing file is created, with a random id."""
     if not os.path.exists(path):
         write_text(path, secrets.token_hex(4) + "\n")
     with open(path, encoding="utf-8") as file:

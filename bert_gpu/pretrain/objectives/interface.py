@@ -19,14 +19,15 @@ from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 class PretrainingObjective(abc.ABC):
     """A head on some of the encoder's hidden states, with its losses and measures.
 
-    features: names of the features of a batch that it reads, beside the encoder's.
-    heads: names in interop.heads.HEADS of the heads that it trains, which are exported. A head that
-    is not in that table is saved in checkpoints only.
-    measures: {name: the loss whose count divides it} of the sums that `sums` returns beside the
-    losses.
+    features: names of the features of a batch that the objective reads, beside the encoder's.
+    heads: names in interop.heads.HEADS of the heads that the objective trains, which are exported.
+    A head that is not in that table is saved in checkpoints only.
+    measures: {measure: the loss whose count divides it}; measures are sums that `sums` returns
+    beside the losses.
     validation_metrics: names of the metrics that `metrics` returns; the mean of NAME_loss is part
     of "loss".
-    reuses_words: whether it reads the word embeddings, whose gradients then have two parts.
+    reuses_words: whether the objective reads the word embeddings, whose gradients then have two
+    parts.
     """
 
     features: ClassVar[tuple[str, ...]] = ()
@@ -36,30 +37,32 @@ class PretrainingObjective(abc.ABC):
     reuses_words: ClassVar[bool] = False
 
     def __init__(self, config: ModelConfig, tokenizer: Tokenizer | None = None) -> None:
-        """tokenizer: of the data, None where it is not known."""
+        """Keep the model's config and the tokenizer of the data; tokenizer: None = not known."""
         self.config = config
         self.tokenizer = tokenizer
 
     @abc.abstractmethod
     def weights(self) -> dict[str, WeightSpec]:
-        """Return {name: WeightSpec} of the weights beside the encoder's."""
+        """Return {name: WeightSpec} of the head's weights, without the encoder's."""
 
     @abc.abstractmethod
     def positions(self, batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-        """Return the positions whose hidden states it reads: int32 (B, K)."""
+        """Return the positions in each row whose hidden states the objective reads: int32 (B, K),
+        for B rows of K positions.
+        """
 
     @abc.abstractmethod
     def num_read(self, batch: Mapping[str, np.ndarray]) -> int:
-        """Return K of a batch."""
+        """Return how many hidden states the objective reads of each row of a batch."""
 
     @abc.abstractmethod
     def products(self) -> int:
-        """Return the multiply-adds of the head for one hidden state."""
+        """Return the number of multiply-adds that the head does for one hidden state."""
 
     @abc.abstractmethod
     def counts(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return {loss: float32 scalar}, the number that each sum is divided by; needs no forward
-        pass.
+        """Return {loss: float32 scalar}, the number by which the sum of this loss over a batch is
+        divided; needs no forward pass.
         """
 
     @abc.abstractmethod
@@ -70,7 +73,9 @@ class PretrainingObjective(abc.ABC):
         batch: Mapping[str, tf.Tensor],
         dtype: tf.DType,
     ) -> dict[str, tf.Tensor]:
-        """Return {loss or measure: float32 scalar}, sums over a batch, from hidden (B, K, H)."""
+        """Return {loss or measure: float32 scalar}, sums over a batch. hidden: (B, K, H), the K
+        hidden states of size H that the objective reads of each of B rows.
+        """
 
     @abc.abstractmethod
     def metrics(
@@ -80,7 +85,9 @@ class PretrainingObjective(abc.ABC):
         batch: Mapping[str, tf.Tensor],
         dtype: tf.DType,
     ) -> dict[str, tuple[tf.Tensor, tf.Tensor]]:
-        """Return {validation metric: (sum, count)} of a batch, from hidden (B, K, H)."""
+        """Return {validation metric: (sum, count)} of a batch. hidden: (B, K, H), the K hidden
+        states of size H that the objective reads of each of B rows.
+        """
 
 
 def row_weights(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:

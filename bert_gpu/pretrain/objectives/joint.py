@@ -26,7 +26,7 @@ WORDS = "embeddings/word"
 
 
 def default_objectives(schema: Schema) -> tuple[str, ...]:
-    """Return the names of the objectives for records of a schema when no others are named."""
+    """Return the names of the default objectives to train on records with this schema."""
     return tuple(
         name
         for name, row in OBJECTIVES.items()
@@ -35,14 +35,16 @@ def default_objectives(schema: Schema) -> tuple[str, ...]:
 
 
 def named_objectives(names: Sequence[str], schema: Schema) -> list[str]:
-    """Return the objectives as run.json holds them: [] where they are the default ones."""
+    """Return the names of the objectives as run.json holds them: [] where they are the default ones
+    for the schema.
+    """
     return [] if tuple(names) == default_objectives(schema) else list(names)
 
 
 def select_objectives(names: Sequence[str], schema: Schema) -> tuple[str, ...]:
-    """Return the names of the objectives to train on records of a schema, in the table's order;
-    without names, the default ones. Raises UserError for an objective whose features the records
-    lack.
+    """Return the names of the objectives to train on records with this schema, in the order of the
+    table OBJECTIVES; without `names`, the default ones. Raises UserError for an objective whose
+    features the records lack.
     """
     for name in names:
         lacking = set(OBJECTIVES[name].module.Objective.features) - schema.features
@@ -59,7 +61,9 @@ def select_objectives(names: Sequence[str], schema: Schema) -> tuple[str, ...]:
 def open_objective(
     names: Sequence[str], encoder: Encoder, tokenizer: Tokenizer | None = None
 ) -> "JointObjective":
-    """Return the objectives of these names, joined. tokenizer: of the data, None = not known."""
+    """Return the named objectives on an encoder as one JointObjective. tokenizer: of the data, None
+    = not known.
+    """
     parts = tuple(OBJECTIVES[name].module.Objective(encoder.config, tokenizer) for name in names)
     return JointObjective(encoder, parts)
 
@@ -78,7 +82,7 @@ class JointObjective:
 
     @property
     def measures(self) -> dict[str, str]:
-        """{name: the loss whose count divides it} of the sums beside the losses."""
+        """{measure: the loss whose count divides it}; measures are sums beside the losses."""
         return {name: loss for part in self.parts for name, loss in part.measures.items()}
 
     @property
@@ -87,12 +91,12 @@ class JointObjective:
 
     @property
     def architecture(self) -> str:
-        """The class of transformers with which the exported model is opened."""
+        """The name of the class in Hugging Face's transformers that opens the exported model."""
         return architecture_of({head for part in self.parts for head in part.heads})
 
     def counts(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return {loss: float32 scalar}, the number that each sum is divided by; needs no forward
-        pass.
+        """Return {loss: float32 scalar}, the number by which the sum of this loss over a batch is
+        divided; needs no forward pass.
         """
         return {name: count for part in self.parts for name, count in part.counts(batch).items()}
 
@@ -106,8 +110,9 @@ class JointObjective:
         """Return {loss or measure: float32 scalar}, sums over a batch.
 
         Args:
-          batch: Google's features: input_ids, input_mask, segment_ids (B, S); the features of the
-            objectives; and optionally row_weights (B,), 0 for rows that only fill the batch.
+          batch: Google's features: input_ids, input_mask, segment_ids (B, S), for B rows of S
+            tokens; the features of the objectives; and optionally row_weights (B,), 0 for rows that
+            only fill the batch.
           seed: int32 (2,) for dropout; None switches it off.
         """
         encoder_weights = weights
@@ -141,7 +146,9 @@ class JointObjective:
         dtype: tf.DType,
         seed: tf.Tensor | None,
     ) -> Iterator[tuple[PretrainingObjective, tf.Tensor]]:
-        """Yield each objective with the hidden states that it reads, (B, K, H)."""
+        """Yield (objective, the hidden states that it reads, (B, K, H)): K states of size H from
+        each of B rows.
+        """
         positions = [part.positions(batch) for part in self.parts]
         hidden = self.encoder.encode(
             weights,
@@ -161,5 +168,5 @@ class JointObjective:
         return FlopsCounter(self.encoder).per_batch(batch, heads)
 
     def of_training(self) -> Objective:
-        """Return the functions that TrainStep needs."""
+        """Return the losses as a train.step.Objective, the form that TrainStep takes."""
         return Objective(counts=self.counts, losses=self.sums, measures=self.measures)

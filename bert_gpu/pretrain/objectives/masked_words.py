@@ -16,8 +16,8 @@ from bert_gpu.pretrain.objectives.interface import PretrainingObjective, row_wei
 
 
 class Objective(PretrainingObjective):
-    """Predicts the words at the P masked positions of a row; the word embeddings are the output
-    kernel.
+    """Predicts the words at the P masked positions of a row; the word embeddings serve as the
+    output layer's kernel.
     """
 
     features = MASKED_WORDS
@@ -70,5 +70,7 @@ class Objective(PretrainingObjective):
 
 
 def word_weights(batch: Mapping[str, tf.Tensor]) -> tf.Tensor:
-    """Return the weights of the masked words, float32 (B, P): 0 for those that only fill a row."""
+    """Return the weights of the masked words, float32 (B, P) for P words in each of B rows: 0 for
+    those that only fill a row or the batch.
+    """
     return tf.cast(batch["masked_lm_weights"], tf.float32) * row_weights(batch)[:, None]
