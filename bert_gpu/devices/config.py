@@ -10,7 +10,7 @@ from bert_gpu.base.settings import Settings, setting
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceConfig(Settings):
-    """Settings of the devices of a run."""
+    """The devices of a run."""
 
     num_gpus: int | None = setting(
         None,

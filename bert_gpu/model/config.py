@@ -25,7 +25,7 @@ ENCODER_PREFIX = "garden:"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShapeConfig(Settings):
-    """The settings that decide the encoder's shape and what it computes.
+    """The shape and the function of the encoder.
 
     Every field is a command-line flag; ModelConfig adds fields that are not. Batch size, row length
     and the number of classes of a head are set elsewhere. A field has the role "bert" when BERT has

@@ -13,7 +13,7 @@ from bert_gpu.optim import adamw, adamw8bit, lamb, muon
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScheduleConfig(Settings):
-    """Settings of the learning rate and of the number of micro-batches over a run."""
+    """The learning rate over a run."""
 
     curve: str = setting(
         "linear",
