@@ -132,7 +132,8 @@ def frame_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray
     the name that a tokenizer of Hugging Face's library has for this piece.
     """
     if isinstance(tokenizer, HuggingFaceTokenizer):
-        # The library finds its own name of [MASK] in a text, and takes in the space before it.
+        # The library recognises the mask by its own name for it, such as <mask>, and drops the
+        # space before that name.
         own = tokenizer.vocab[tokenizer.mask_id]
         framed = frame(tokenizer, [text.replace(MASK, own) for text in texts], None, UNLIMITED)
         return framed.ids, framed.splits

@@ -333,16 +333,16 @@ def encode(
         positions restart in each sequence: its hidden states are the same as without the others.
       dtype: compute dtype of products and activations.
       seed: int32 (2,) for dropout; None switches dropout off.
-      recompute_every: k > 0 keeps one activation (R, H) for every k layers, and the backward pass
-        recomputes the others (recompute.py): with the same results, the activations of only k
-        layers are in memory at a time, at the cost of one more forward pass. 0 keeps all.
+      recompute_every: k > 0 keeps one activation, of all B x S tokens, for every k layers, and the
+        backward pass recomputes the others (recompute.py): with the same results, the activations
+        of only k layers are in memory at a time, at the cost of one more forward pass. 0 keeps all.
       xla: whether XLA compiles the call; only used where recompute_every is above 0.
       attention: "plain" or "cudnn"; "cudnn" needs XLA, a GPU, static shapes and no dropout of
         attention probabilities (cudnn_attention.py). It changes the hidden states of padding, on
         which nothing depends.
-      positions: int32 (B, P): the tokens whose hidden states are returned; None = all. The results
-        are the same, but for the other tokens the last layer computes only keys and values: 2 H^2
-        of the 12 H^2 multiply-adds for each token.
+      positions: int32 (B, P): the tokens whose hidden states are returned; None = all. Fewer
+        positions save work and change no result: of the tokens left out, the last layer computes
+        only keys and values, 2 H^2 of the 12 H^2 multiply-adds for a token.
 
     Returns:
       (B, S, H), or (B, P, H), in the compute dtype.

@@ -128,7 +128,7 @@ def add_picture(
     title: str,
     names: Mapping[int, str],
 ) -> None:
-    """Add a function that writes a figure to `pictures`, which has the form of Report.pictures.
+    """Add to `pictures`, a dict as Report.pictures, a function that writes a figure.
     names: {index of the style: name of the run}, for the figure's legend.
     """
     name = f"{section.key}-{key}" if section.key else key

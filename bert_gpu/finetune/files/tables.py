@@ -340,9 +340,9 @@ def read_pieces(path: str, digest: hashlib._Hash) -> Iterator[bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """The rows of a table that belong to a split: to "test", rows whose `share_of` is below
-    test_to; to "train", rows whose `share_of` is at least train_from or is in train_only; to "dev",
-    all others. split: name of the split, None for all rows.
+    """The rows of a table that belong to a split, by the number that `share_of` makes of a row:
+    "train" has the numbers in train_only and those from train_from on, "test" of the others those
+    below test_to, and "dev" the rest. split: name of the split, None for all rows.
     """
 
     split: str | None = None
