@@ -83,7 +83,8 @@ class FinetuneConfig(Settings):
     )
     test_share: float = setting(
         0.0,
-        "Share of the training file that is set aside as the test file, chosen in the same way.",
+        "Share of the training file that is set aside as the test file, chosen by a hash of the "
+        "texts.",
         low=0.0,
         below=1.0,
     )
