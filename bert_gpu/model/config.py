@@ -302,7 +302,8 @@ class ModelConfig(ShapeConfig):
 
     model_family: str = setting(
         "bert",
-        "The model_type of transformers that the model came from; folders are written as its.",
+        "model_type, in transformers, of the model that this one began with; its folder is written "
+        "as one of that type.",
         choices=("bert", "roberta", "xlm-roberta", "distilbert"),
         role="departure",
     )

@@ -153,7 +153,7 @@ def open_log(
             except Exception as error:  # each library has errors of its own
                 if name == NEEDED or isinstance(error, UserError):
                     raise
-                warn(f"{name}: cannot be opened ({reason(error)}); the run goes on without it")
+                warn(f"{name}: cannot be opened ({reason(error)}); the run continues without it")
                 continue
             if sink is not None:
                 sinks[name] = stack.enter_context(contextlib.closing(sink))
@@ -226,7 +226,7 @@ class Log:
                     rest = outcome or (
                         "its lines wait in memory"
                         if sink.recovers
-                        else "the run goes on without it"
+                        else "the run continues without it"
                     )
                     self.warn(f"{name}: cannot be written ({reason(error)}); {rest}")
                 self.failing.add(name)

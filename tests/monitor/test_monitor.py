@@ -291,7 +291,7 @@ def test_a_broken_sink_is_left_out_and_told_once(folder):
     for step in (1, 2):
         log.write(step, dict(loss=1.0))
     log.close()
-    assert told == ["Broken: cannot be written (the service is gone); the run goes on without it"]
+    assert told == ["Broken: cannot be written (the service is gone); the run continues without it"]
     assert (
         broken.num_calls == 1
         and len(lines(folder)) == 2

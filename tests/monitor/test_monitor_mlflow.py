@@ -177,7 +177,7 @@ def test_a_server_that_is_gone(folder, monkeypatch):
         log.write(step, dict(loss=1.0))
     log.close()
     assert len(told) == 1 and told[0].startswith("MLflow: cannot be written (")
-    assert told[0].endswith("; the run goes on without it")
+    assert told[0].endswith("; the run continues without it")
 
 
 def test_a_server_that_does_not_answer(folder, monkeypatch):
@@ -192,7 +192,8 @@ def test_a_server_that_does_not_answer(folder, monkeypatch):
         log.write(step, dict(loss=1.0))
     log.close()
     assert told == [
-        "MLflow: cannot be written (http://127.0.0.1:9 does not answer); the run goes on without it"
+        "MLflow: cannot be written (http://127.0.0.1:9 does not answer); "
+        "the run continues without it"
     ]
     assert thread.is_alive(), "it has waited for the server"
     answers.set()

@@ -158,7 +158,7 @@ def test_a_network_that_is_gone_does_not_stop_a_run(folder, monkeypatch):
     log.close()
     assert told == [
         "Weights & Biases: cannot be opened (timed out: https://api.wandb.ai); "
-        "the run goes on without it"
+        "the run continues without it"
     ]
     assert len(pathlib.Path(folder.metrics).read_text().splitlines()) == 1
 
