@@ -486,7 +486,7 @@ class TrainStep:
             (tf.constant(0), tf.TensorArray(tf.float32, self.num_micro_batches)),
             parallel_iterations=1,
         )
-        return vectors.stack()
+        return tf.ensure_shape(vectors.stack(), [self.num_micro_batches, None, None, None])
 
     def _vectors_of(
         self,
