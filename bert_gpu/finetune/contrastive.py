@@ -33,19 +33,12 @@ def contrastive_objective(encoder: Encoder, problem_type: ProblemType) -> Object
     by the number of pairs. `logits` of the problem type's head returns the vectors, (B, V, H).
     """
 
-    def vectors(
-        weights: Mapping[str, tf.Tensor],
-        batch: Mapping[str, tf.Tensor],
-        dtype: tf.DType,
-        seed: tf.Tensor,
-    ) -> tf.Tensor:
-        return problem_type.head.logits(weights, batch, encoder, dtype, seed)
-
     def counts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return {LOSS: tf.reduce_sum(batch["labels"] * batch["row_weights"])}
 
     assert problem_type.contrastive is not None
     losses = functools.partial(losses_of_pairs, temperature=problem_type.contrastive.temperature)
+    vectors = functools.partial(problem_type.head.logits, encoder=encoder)
     functions = VectorLosses(FEATURES, vectors, losses)
     return Objective(counts=counts, losses=functions.product, vector_losses=functions)
 

@@ -7,6 +7,9 @@ replica owns a copy of the weights (state.py) and applies the same update to it,
 the forward and backward passes and the update, with the all-reduce between them outside. One call
 into TensorFlow runs several steps; nothing in the call waits for the host.
 
+Losses of the vectors of the whole global batch (vector_losses.py) take a second kind of step, in
+`_gradients_by_vectors`: all vectors, the gradient at them, then the backward passes.
+
 Legend: K steps of a call, R replicas, A micro-batches a step (accumulation), B examples of a
 micro-batch, M metrics. A global batch has R * A * B examples.
 """
@@ -500,7 +503,8 @@ class TrainStep:
         `_micro_batch`.
         """
         rows = {name: value[index] for name, value in batch.items()}
-        vectors = functions.vectors(weights, rows, self.devices.dtype, fold_seed(seed, index))
+        seed = fold_seed(seed, index)
+        vectors = functions.vectors(weights, rows, dtype=self.devices.dtype, seed=seed)
         return tf.cast(vectors, tf.float32)
 
     def _micro_batch(

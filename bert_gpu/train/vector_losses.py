@@ -23,7 +23,7 @@ class VectorLosses(typing.NamedTuple):
     """The losses of vectors, and the vectors, as functions.
 
     features: names of the features of a batch that `losses` reads beside the vectors.
-    vectors(weights, batch, dtype, seed) -> (B, V, H); arguments as for `Objective.losses`.
+    vectors(weights, batch, dtype=, seed=) -> (B, V, H); arguments as for `Objective.losses`.
     losses(vectors, features, own, counts) -> ({loss: float32 scalar}, (N, V, H)): the sums over the
     examples `own`, int32 (n,), which follow each other, and the gradient of these sums, divided by
     their counts, at all vectors. vectors: float32 (N, V, H); features: {feature: (N, ...)}.
@@ -43,7 +43,7 @@ class VectorLosses(typing.NamedTuple):
         """Return the inner product of the vectors and the gradient at them, batch[GRADIENT]. Its
         gradient at the weights is that of the losses.
         """
-        vectors = self.vectors(weights, batch, dtype, seed)
+        vectors = self.vectors(weights, batch, dtype=dtype, seed=seed)
         return {GRADIENT: tf.reduce_sum(tf.cast(vectors, tf.float32) * batch[GRADIENT])}
 
 
@@ -58,21 +58,22 @@ def at_vectors(
     global batch, divided by their counts, at this replica's vectors. vectors and gradient: float32
     (A, B, V, H). batch: {feature: (A, B, ...)}.
     """
-    values = {GRADIENT: vectors} | {name: batch[name] for name in functions.features}
+    values = {"vectors": vectors} | {name: batch[name] for name in functions.features}
     values = {
         name: tf.reshape(value, [value.shape[0] * value.shape[1], *value.shape[2:]])
         for name, value in values.items()
     }
-    own = tf.range(values[GRADIENT].shape[0])
-    if devices.num_replicas == 1:
-        sums, gradient = functions.losses(values.pop(GRADIENT), values, own, counts)
-        return sums, tf.reshape(gradient, vectors.shape)
-    context = tf.distribute.get_replica_context()
-    own += own.shape[0] * context.replica_id_in_sync_group
-    values = gather(context, values, devices)
-    sums, gradient = functions.losses(values.pop(GRADIENT), values, own, counts)
-    total = context.all_reduce(tf.distribute.ReduceOp.SUM, gradient, devices.communication)
-    return sums, tf.reshape(tf.gather(total, own), vectors.shape)
+    own = tf.range(values["vectors"].shape[0])
+    is_alone = devices.num_replicas == 1
+    if not is_alone:
+        context = tf.distribute.get_replica_context()
+        own += own.shape[0] * context.replica_id_in_sync_group
+        values = gather(context, values, devices)
+    sums, gradient = functions.losses(values.pop("vectors"), values, own, counts)
+    if not is_alone:
+        total = context.all_reduce(tf.distribute.ReduceOp.SUM, gradient, devices.communication)
+        gradient = tf.gather(total, own)
+    return sums, tf.reshape(gradient, vectors.shape)
 
 
 def gather(
