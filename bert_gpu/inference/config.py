@@ -50,8 +50,15 @@ class EmbedConfig(ModelSource):
         None,
         "What stands for a text: cls = the hidden state of [CLS], its first token; mean = the mean "
         "of all its tokens; none = the hidden states of all tokens, [CLS] and [SEP] included. "
-        "Default: what modules.json of a sentence-transformers folder says, else cls.",
+        "Default: what modules.json of a sentence model says, else cls.",
         choices=("cls", "mean", "none"),
+    )
+    prompt: str | None = setting(
+        None,
+        "Prefix that a sentence model was trained with: query = that of questions, passage = that "
+        "of the texts that answer them. Default: the prefix that the model's folder names as its "
+        "default; of a model trained here, that of passages.",
+        choices=("query", "passage"),
     )
     max_seq_length: int | None = setting(
         None,
