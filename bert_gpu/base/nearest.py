@@ -42,16 +42,15 @@ def _nearest(
     scores = np.empty((len(queries), 0), np.float32)
     indices = np.empty(scores.shape, np.int64)
     for start in range(0, len(documents), document_rows):
-        block = np.asarray(documents[start : start + document_rows], np.float32)
-        # earlier documents, which have lower indices, come first
-        scores = np.concatenate([scores, queries @ block.T], 1)
-        own = np.broadcast_to(np.arange(start, start + len(block)), (len(queries), len(block)))
-        indices = np.concatenate([indices, own], 1)
-        columns = _largest(scores, k)
-        scores = np.take_along_axis(scores, columns, 1)
-        indices = np.take_along_axis(indices, columns, 1)
-    order = np.argsort(-scores, 1, kind="stable")
-    return np.take_along_axis(scores, order, 1), np.take_along_axis(indices, order, 1)
+        block = queries @ np.asarray(documents[start : start + document_rows], np.float32).T
+        columns = _largest(block, k)
+        # earlier documents, which have the lower indices, come first
+        scores = np.concatenate([scores, np.take_along_axis(block, columns, 1)], 1)
+        indices = np.concatenate([indices, start + columns], 1)
+        order = np.argsort(-scores, 1, kind="stable")[:, :k]
+        scores = np.take_along_axis(scores, order, 1)
+        indices = np.take_along_axis(indices, order, 1)
+    return scores, indices
 
 
 def _largest(scores: np.ndarray, k: int) -> np.ndarray:
@@ -62,8 +61,9 @@ def _largest(scores: np.ndarray, k: int) -> np.ndarray:
     if width <= k:
         return np.broadcast_to(np.arange(width), scores.shape)
     last = np.partition(scores, width - k, 1)[:, width - k, None]  # the k-th largest
-    is_above = scores > last
-    is_equal = scores == last
-    room = k - is_above.sum(1, keepdims=True)
-    is_one = is_above | (is_equal & (np.cumsum(is_equal, 1) <= room))
+    is_one = scores >= last
+    for row in np.flatnonzero(np.count_nonzero(is_one, 1) > k):  # several scores equal the k-th
+        is_equal = scores[row] == last[row]
+        surplus = np.count_nonzero(is_one[row]) - k
+        is_one[row, np.flatnonzero(is_equal)[-surplus:]] = False
     return np.nonzero(is_one)[1].reshape(len(scores), k)
