@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu.base.errors import UserError
 from bert_gpu.inference.config import EmbedConfig
 from bert_gpu.inference.embeddings import Embedder
 from bert_gpu.interop import models, savedmodel
@@ -82,6 +83,21 @@ def test_a_model_that_is_none_gets_no_file_of_sentence_transformers(tokenizer, t
     models.write_own(sentence_model(tokenizer, Embedding()), str(tmp_path / "model"))
     names = {path.name for path in (tmp_path / "model").iterdir()}
     assert not {"modules.json", "1_Pooling", "sentence_bert_config.json"} & names
+
+
+def test_embed_puts_the_prefix_of_its_flag_before_each_text(tokenizer, tmp_path):
+    models.write_own(sentence_model(tokenizer, RULES["mean"]), str(tmp_path / "model"))
+    models.write_own(sentence_model(tokenizer, RULES["plain"]), str(tmp_path / "plain"))
+    model = str(tmp_path / "model")
+    queries = Embedder(EmbedConfig(model=model, prompt="query"))
+    plain = Embedder(EmbedConfig(model=str(tmp_path / "plain")))
+    expected = plain([f"do du {text}" for text in TEXTS])
+    expected /= np.linalg.norm(expected, axis=-1, keepdims=True)
+    np.testing.assert_allclose(queries(TEXTS), expected, rtol=0, atol=1e-6)
+    assert "prefix 'do du '" in queries.describe() and "prefix" not in plain.describe()
+    with pytest.raises(UserError, match="prompt=query: the model .* without prefixes; leave it"):
+        Embedder(EmbedConfig(model=str(tmp_path / "plain"), prompt="query"))
+    assert EmbedConfig(pooling="first") == EmbedConfig(pooling="cls")
 
 
 @pytest.fixture(scope="module")
