@@ -630,7 +630,8 @@ def describe(prepared: Prepared) -> tuple[tuple[str, str], ...]:
     has_labels = start.labels and prepared.task.kind != "regression"
     labels = f"; labels: {', '.join(start.labels)}" if has_labels else ""
     rows = [("model", f"{start.path}{labels}")]
-    rows += [(name.replace("_", " "), text) for name, text in prepared.problem_type.notes.items()]
+    notes = prepared.problem_type.notes
+    rows += [(name.replace("_", " "), str(value)) for name, value in notes.items()]
     source = None if start.path == NONE else start.path
     rows.append(("vocabulary", models.describe_tokenizer(start.tokenizer, source)))
     if weights := prepared.problem_type.class_weights:

@@ -58,7 +58,13 @@ class PairExamples(Examples):
         self.has_labels |= needs_label
         self.kind = self._kind()
         names = METRICS[self.kind] if self.has_labels and source.stem != "train" else ()
-        self.task = dataclasses.replace(task, metrics=tuple(dict.fromkeys(task.metrics + names)))
+        if names and task.metrics not in ((), names):
+            self.has_labels = False
+            self.warnings += (
+                f"has {self.kind}, unlike the dev file, so it is predicted without metrics; "
+                "--do_eval --dev_file evaluates it",
+            )
+        self.task = dataclasses.replace(task, metrics=task.metrics or names)
 
     @property
     def text_b(self) -> str | None:

@@ -113,14 +113,14 @@ def text_vectors(
     """Return the vectors of the texts of each example, (B, R, S) -> float32 (B, R, H): the hidden
     state of [CLS] with pooling "cls", else the mean over all tokens.
     """
-    num_rows, length = sizes(batch["input_ids"])[1:]
+    *shape, length = sizes(batch["input_ids"])
     rows = {name: tf.reshape(batch[name], [-1, length]) for name in ROW_FEATURES}
     is_first = pooling == "cls"
     positions = tf.zeros_like(rows["input_ids"][:, :1]) if is_first else None
     hidden = encoder.encode(weights, rows, dtype=dtype, seed=seed, positions=positions)
     hidden = tf.cast(hidden, tf.float32)
     vectors = hidden[:, 0] if is_first else mean_of_tokens(hidden, rows["input_mask"])
-    return tf.reshape(vectors, [-1, num_rows, vectors.shape[-1]])
+    return tf.reshape(vectors, [*shape, vectors.shape[-1]])
 
 
 CLASSIFIER = Head("classifier", "BertForSequenceClassification", class_logits)

@@ -66,7 +66,7 @@ class ProblemType:
         return heads.CLASSIFIER
 
     @property
-    def notes(self) -> dict[str, str]:
+    def notes(self) -> dict[str, Any]:
         """The `note_fields` that are not None, as {name: value}."""
         return {name: x for name in self.note_fields if (x := getattr(self, name)) is not None}
 

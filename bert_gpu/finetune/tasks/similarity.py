@@ -62,8 +62,9 @@ class Similarity(problem_types.ProblemType):
     @property
     def notes(self) -> dict[str, Any]:
         rules = {name: getattr(self.embedding, name) for name in NOTED}
-        temperature = self.contrastive and self.contrastive.temperature
-        rules |= dict(temperature=temperature, positive_label=self.positive_label)
+        for name in ("max_score", "positive_label"):
+            rules[name] = getattr(self, name)
+        rules["temperature"] = self.contrastive and self.contrastive.temperature
         return {name: value for name, value in rules.items() if value}
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -188,7 +189,6 @@ def metric_names(
 
 
 def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]:
-    """Return the metrics of the file's kind; other names, which another file has, are None."""
     kind, text_ids = evaluated.examples.kind, np.asarray(evaluated.rows.text_ids)
     if not np.isfinite(evaluated.outputs).all():  # a model that has overflowed
         return dict.fromkeys(names)
@@ -197,7 +197,7 @@ def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]
     else:
         vectors, targets = labelled(evaluated)
         values = similarity_metrics.pair_metrics(kind, similarity_metrics.cosines(vectors), targets)
-    return {name: values.get(name) for name in names}
+    return {name: values[name] for name in names}
 
 
 def after_evaluation(output_dir: str, evaluated: Evaluated) -> None:
