@@ -46,8 +46,8 @@ class FinetuneConfig(Settings):
         "Folder with train, dev and test files, .tsv, .csv, .jsonl, .json or .parquet (of ner also "
         ".txt or .conll, of squad .json or .jsonl, of similarity also .txt); the test file may "
         "lack labels. For a task of GLUE also the folder that holds CoLA, SST-2 and so on. "
-        "Default: the bundled examples/pairs, or none where one of the files is named; without training the data of the "
-        "model's run.",
+        "Default: the bundled examples/pairs, or none where one of the files is named; without "
+        "training the data of the model's run.",
         instead=("train_file", "dev_file", "test_file"),
     )
     train_file: str | None = setting(

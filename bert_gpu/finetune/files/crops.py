@@ -108,6 +108,7 @@ def encode_crops(
         tokens, splits = tokenizer.tokenize(chunk)
         lengths.append(np.diff(splits))
         ids.append(tokens[np.repeat(lengths[-1] >= 2 * MIN_TOKENS, lengths[-1])])
+    whole_ids = ids.finish()
     sizes = np.concatenate(lengths)
     is_long = sizes >= 2 * MIN_TOKENS
     too_short = f"fewer than {2 * MIN_TOKENS} tokens, too few for two crops"
@@ -118,7 +119,7 @@ def encode_crops(
     examples.num_skipped += int(np.count_nonzero(~is_long))
     examples.num_examples = int(np.count_nonzero(is_long))
     whole = CroppedTexts(
-        ids=ids.finish(),
+        ids=whole_ids,
         splits=splits_of([sizes[is_long]]),
         first_lengths=sizes[is_long],
         labels=None,
