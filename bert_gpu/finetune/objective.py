@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from bert_gpu.finetune.contrastive import contrastive_objective
 from bert_gpu.finetune.tasks.problem_types import ProblemType
 from bert_gpu.model.encoders import Encoder
 from bert_gpu.train.step import Objective
@@ -13,6 +14,8 @@ def task_objective(encoder: Encoder, problem_type: ProblemType) -> Objective:
     """Return the objective that trains an encoder and a problem type's head: sums of losses, and
     the counts to divide them by, both weighted by row_weights and by the problem type.
     """
+    if problem_type.contrastive is not None:
+        return contrastive_objective(encoder, problem_type)
 
     def losses(
         weights: Mapping[str, tf.Tensor],

@@ -23,8 +23,9 @@ from bert_gpu.data.pipeline import LengthAxis
 from bert_gpu.devices.devices import Devices
 from bert_gpu.optim import optimizers
 from bert_gpu.optim.config import OptimizerConfig
-from bert_gpu.train import shared_update
+from bert_gpu.train import shared_update, vector_losses
 from bert_gpu.train.state import LOSS_SCALE_GROWTH_STEPS, LOSS_SCALE_MAX, TrainState
+from bert_gpu.train.vector_losses import GRADIENT, VectorLosses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,15 +38,43 @@ class Objective:
     `seed` is a (2,) int32 tensor for dropout.
     measures: {measure: name of the count that divides it}; a measure is a sum that `losses` returns
     beside the losses, which is reported and not minimised.
+    vector_losses: losses of the vectors of the whole global batch together, as functions; `losses`
+    is then their `product`, from which the backward pass of a micro-batch starts. None = each
+    example has its own loss.
     """
 
     counts: Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]]
     losses: Callable[..., dict[str, tf.Tensor]]
     measures: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    vector_losses: VectorLosses | None = None
 
     def only_losses(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         """Return the values of the losses, without those of the measures."""
         return {name: value for name, value in values.items() if name not in self.measures}
+
+    def divided(
+        self, sums: Mapping[str, tf.Tensor], counts: Mapping[str, tf.Tensor]
+    ) -> dict[str, tf.Tensor]:
+        """Return the sums of losses and measures, each divided by its count."""
+        return {
+            name: value / tf.maximum(counts[self.measures.get(name, name)], 1.0)
+            for name, value in sums.items()
+        }
+
+
+def gradients_of(
+    tape: tf.GradientTape,
+    target: tf.Tensor,
+    weights: Mapping[str, tf.Tensor],
+    upstream: tf.Tensor | None = None,
+) -> dict[str, tf.Tensor]:
+    """Return {weight: gradient of the target}, dense; upstream: the gradient at the target, None =
+    1.
+    """
+    gradients = tape.gradient(
+        target, weights, upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO
+    )
+    return {name: tf.convert_to_tensor(gradient) for name, gradient in gradients.items()}
 
 
 def fold_seed(seed: tf.Tensor, *parts: int | tf.Tensor) -> tf.Tensor:
@@ -153,12 +182,20 @@ class TrainStep:
         self.seed = seed
         self.is_ramped = is_ramped
         self.hidden_axes = {} if devices.xla else length_axes or {}
-        self.gradients = tf.function(
-            self._gradients,
+        compiled = functools.partial(
+            tf.function,
             autograph=False,
             jit_compile=devices.xla,
             reduce_retracing=not devices.xla,
         )
+        self.gradients = compiled(self._gradients)
+        self.replica_gradients: Callable[..., tuple] = self.gradients
+        if functions := objective.vector_losses:
+            self.vectors = compiled(functools.partial(self._vectors, functions))
+            by_vectors = functools.partial(self._gradients_by_vectors, functions)
+            # several replicas exchange vectors between the compiled programs; one needs one program
+            is_alone = devices.num_replicas == 1
+            self.replica_gradients = compiled(by_vectors) if is_alone else by_vectors
         self.update = tf.function(self._update, autograph=False, jit_compile=devices.xla)
         self.is_shared = shared_update.is_shared(devices, state.joint_parts, optimizer)
         self.joint_share = tf.function(self._joint_share, autograph=False, jit_compile=devices.xla)
@@ -295,7 +332,9 @@ class TrainStep:
             if self.devices.precision == "float16"
             else tf.constant(1.0)
         )
-        gradients, losses = self.gradients(weights, batch, num_micro_batches, counts, scale, seed)
+        gradients, losses = self.replica_gradients(
+            weights, batch, num_micro_batches, counts, scale, seed
+        )
         gradients, losses = self._all_reduce(context, gradients, losses)
         clip = joint_results = None
         if self.is_shared:
@@ -398,6 +437,72 @@ class TrainStep:
         )
         return gradients, losses
 
+    def _gradients_by_vectors(
+        self,
+        functions: VectorLosses,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        num_micro_batches: tf.Tensor,
+        counts: Mapping[str, tf.Tensor],
+        scale: tf.Tensor,
+        seed: tf.Tensor,
+    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
+        """Return what `_gradients` returns, for losses of the vectors of the whole global batch:
+        compute all vectors, the gradient at them, and from it the gradients of the weights, for
+        which several micro-batches are computed again, with the same dropout.
+        """
+        trained = {name: weights[name] for name in self.state.trained}
+        is_single = self.num_micro_batches == 1
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(trained if is_single else {})
+            vectors = self.vectors(weights, batch, num_micro_batches, seed)
+        sums, gradient = vector_losses.at_vectors(functions, self.devices, vectors, batch, counts)
+        losses = self.objective.divided(sums, counts)
+        if is_single:
+            return gradients_of(tape, vectors, trained, scale * gradient), losses
+        batch = {**batch, GRADIENT: gradient}
+        one = {GRADIENT: tf.constant(1.0)}
+        return self.gradients(weights, batch, num_micro_batches, one, scale, seed)[0], losses
+
+    def _vectors(
+        self,
+        functions: VectorLosses,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        num_micro_batches: tf.Tensor,
+        seed: tf.Tensor,
+    ) -> tf.Tensor:
+        """Return the vectors of all micro-batches of this replica, float32 (A, B, V, H); arguments
+        as for `_gradients`.
+        """
+        cast = cast_weights(weights, self.devices.dtype)
+        vectors_of = functools.partial(self._vectors_of, functions, cast, batch, seed)
+        if self.num_micro_batches == 1:
+            return vectors_of(0)[None]
+        end = num_micro_batches if self.is_ramped else self.num_micro_batches
+        _, vectors = tf.while_loop(
+            lambda index, _: index < end,
+            lambda index, vectors: (index + 1, vectors.write(index, vectors_of(index))),
+            (tf.constant(0), tf.TensorArray(tf.float32, self.num_micro_batches)),
+            parallel_iterations=1,
+        )
+        return vectors.stack()
+
+    def _vectors_of(
+        self,
+        functions: VectorLosses,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        seed: tf.Tensor,
+        index: int | tf.Tensor,
+    ) -> tf.Tensor:
+        """Return the vectors of micro-batch number `index`, float32 (B, V, H); arguments as for
+        `_micro_batch`.
+        """
+        rows = {name: value[index] for name, value in batch.items()}
+        vectors = functions.vectors(weights, rows, self.devices.dtype, fold_seed(seed, index))
+        return tf.cast(vectors, tf.float32)
+
     def _micro_batch(
         self,
         weights: Mapping[str, tf.Tensor],
@@ -411,20 +516,13 @@ class TrainStep:
         batch. weights: in the compute dtype.
         """
         trained = {name: weights[name] for name in self.state.trained}
-        measures = self.objective.measures
         rows = {name: value[index] for name, value in batch.items()}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(trained)
             sums = self.objective.losses(weights, rows, self.devices.dtype, fold_seed(seed, index))
-            losses = {
-                name: value / tf.maximum(counts[measures.get(name, name)], 1.0)
-                for name, value in sums.items()
-            }
+            losses = self.objective.divided(sums, counts)
             target = scale * tf.add_n(list(self.objective.only_losses(losses).values()))
-        gradients = tape.gradient(
-            target, trained, unconnected_gradients=tf.UnconnectedGradients.ZERO
-        )
-        gradients = {name: tf.convert_to_tensor(gradient) for name, gradient in gradients.items()}
+        gradients = gradients_of(tape, target, trained)
         if not self.num_micro_batches == self.devices.num_replicas == 1:
             # gradients of several micro-batches or replicas are added up in float32; those of a
             # single one are cast by the update

@@ -14,7 +14,10 @@ DATA, PRETRAIN, CLASSIFY = (
     "run_pretraining_gpu.py",
     "run_classifier.py",
 )
-COMMANDS = "data pretrain classify vocab fill-mask import export embed search report runs doctor launch".split()
+COMMANDS = (
+    *("data", "pretrain", "classify", "vocab", "fill-mask", "import", "export", "embed"),
+    *("search", "report", "runs", "doctor", "launch"),
+)
 RUN_FILES = ("metrics.jsonl", "run.json", "model/**", "checkpoints/**", "marks/**")
 
 

@@ -1,0 +1,94 @@
+"""Losses of the vectors of a whole global batch, such as a contrastive loss, whose negatives are
+the other examples of all micro-batches and replicas.
+
+They are exact however the global batch is divided (GradCache, Gao et al. 2021, arXiv 2101.06983):
+TrainStep computes the vectors of all micro-batches, `at_vectors` gathers those of all replicas and
+returns the gradient at the vectors, and the backward pass of each micro-batch starts from it.
+
+Legend: A micro-batches of B examples on each of R replicas; n = A x B examples of a replica, N =
+R x n of the global batch; V vectors an example, of width H.
+"""
+
+import typing
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+from bert_gpu.devices.devices import Devices
+
+GRADIENT = "vector_gradient"  # the feature of a batch with the gradient at its vectors, (B, V, H)
+
+
+class VectorLosses(typing.NamedTuple):
+    """The losses of vectors, and the vectors, as functions.
+
+    features: names of the features of a batch that `losses` reads beside the vectors.
+    vectors(weights, batch, dtype, seed) -> (B, V, H); arguments as for `Objective.losses`.
+    losses(vectors, features, own, counts) -> ({loss: float32 scalar}, (N, V, H)): the sums over the
+    examples `own`, int32 (n,), which follow each other, and the gradient of these sums, divided by
+    their counts, at all vectors. vectors: float32 (N, V, H); features: {feature: (N, ...)}.
+    """
+
+    features: tuple[str, ...]
+    vectors: Callable[..., tf.Tensor]
+    losses: Callable[..., tuple[dict[str, tf.Tensor], tf.Tensor]]
+
+    def product(
+        self,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        dtype: tf.DType,
+        seed: tf.Tensor,
+    ) -> dict[str, tf.Tensor]:
+        """Return the inner product of the vectors and the gradient at them, batch[GRADIENT]. Its
+        gradient at the weights is that of the losses.
+        """
+        vectors = self.vectors(weights, batch, dtype, seed)
+        return {GRADIENT: tf.reduce_sum(tf.cast(vectors, tf.float32) * batch[GRADIENT])}
+
+
+def at_vectors(
+    functions: VectorLosses,
+    devices: Devices,
+    vectors: tf.Tensor,
+    batch: Mapping[str, tf.Tensor],
+    counts: Mapping[str, tf.Tensor],
+) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+    """Return {loss: sum over the examples of this replica}, and the gradient of the losses of the
+    global batch, divided by their counts, at this replica's vectors. vectors and gradient: float32
+    (A, B, V, H). batch: {feature: (A, B, ...)}.
+    """
+    values = {GRADIENT: vectors} | {name: batch[name] for name in functions.features}
+    values = {
+        name: tf.reshape(value, [value.shape[0] * value.shape[1], *value.shape[2:]])
+        for name, value in values.items()
+    }
+    own = tf.range(values[GRADIENT].shape[0])
+    if devices.num_replicas == 1:
+        sums, gradient = functions.losses(values.pop(GRADIENT), values, own, counts)
+        return sums, tf.reshape(gradient, vectors.shape)
+    context = tf.distribute.get_replica_context()
+    own += own.shape[0] * context.replica_id_in_sync_group
+    values = gather(context, values, devices)
+    sums, gradient = functions.losses(values.pop(GRADIENT), values, own, counts)
+    total = context.all_reduce(tf.distribute.ReduceOp.SUM, gradient, devices.communication)
+    return sums, tf.reshape(tf.gather(total, own), vectors.shape)
+
+
+def gather(
+    context: tf.distribute.ReplicaContext, values: Mapping[str, tf.Tensor], devices: Devices
+) -> dict[str, tf.Tensor]:
+    """Return the values of all replicas in their order, {name: (n, ...)} -> {name: (N, ...)}, by
+    one collective, in which integers travel as the bits of floats.
+    """
+    rows = [
+        tf.reshape(tf.bitcast(value, tf.float32), [value.shape[0], value.shape[1:].num_elements()])
+        for value in values.values()
+    ]
+    rows_of_all = context.all_gather(tf.concat(rows, 1), 0, devices.communication)
+    parts = tf.split(rows_of_all, [row.shape[1] for row in rows], 1)
+    number = devices.num_replicas * rows[0].shape[0]
+    return {
+        name: tf.bitcast(tf.reshape(part, [number, *value.shape[1:]]), value.dtype)
+        for (name, value), part in zip(values.items(), parts, strict=True)
+    }
