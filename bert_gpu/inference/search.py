@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_gpu.base.console import LOG, Console
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.files import check_local, only_writer, read_json, write_json
+from bert_gpu.base.files import check_local, check_regular, only_writer, read_json, write_json
 from bert_gpu.base.nearest import nearest
 from bert_gpu.base.settings import fields_of
 from bert_gpu.base.signals import sigterm_unwinds
@@ -47,6 +47,7 @@ class TextLines:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        check_regular(path)
         with corpus.readable(path):
             self.file = open(path, "rb")
         mark = corpus.BYTE_ORDER_MARK
@@ -68,10 +69,9 @@ class TextLines:
             if not self.num_lines:
                 encodings.check_plain(self.path, piece)
             corpus.check_utf8(self.path, piece, self.num_lines)
-            has_text = [bool(text.strip()) for text in texts]
             begins = self.num_bytes + np.cumsum([0, *(len(text) + 1 for text in texts)])[:-1]
             places = np.stack([np.arange(len(texts)) + self.num_lines + 1, begins], 1)
-            self.places.append(places[has_text])
+            self.places.append(places[[bool(text.strip()) for text in texts]])
             self.num_bytes += len(piece)
             self.num_lines += len(texts)
             self.digest.update(piece)
@@ -97,35 +97,22 @@ def search(
     check_local(config.index, "index")
     names = fields_of(EmbedConfig).keys() & fields_of(SearchConfig).keys()
     text = TextLines(str(config.input))
+    num_queries = 0
     with text.file:
         embedder = Embedder(EmbedConfig(**{name: getattr(config, name) for name in names}))
         console.say(f"{embedder.opened.path}: {embedder.describe()}")
         vectors = open_index(config, text, embedder, console)
-        num_queries = answer(config, text, embedder, vectors, say)
+        places = np.concatenate(text.places)
+        for window in query_windows(config):
+            queries = [query for query in window if query.strip()]
+            values = unit_vectors(embedder, embedder.frame(queries, "query"))
+            for query, *found in zip(queries, *nearest(values, vectors, config.top_k), strict=True):
+                rows = zip(*found, strict=True)
+                say(query, [(float(score), *text.line(places[row])) for score, row in rows])
+            num_queries += len(queries)
     flag = "query" if config.query_file is None else "query_file"
     if (value := getattr(config, flag)) is not None and not num_queries:
         raise UserError("is empty", "write what to find", setting=flag, value=value)
-    return num_queries
-
-
-def answer(
-    config: SearchConfig,
-    text: TextLines,
-    embedder: Embedder,
-    vectors: np.ndarray,
-    say: Callable[[str, list[Match]], object],
-) -> int:
-    """Pass each query that is not blank with its nearest lines to `say`; return their number.
-    vectors: float32 (N, H).
-    """
-    places = np.concatenate(text.places)
-    num_queries = 0
-    for window in query_windows(config):
-        queries = [query for query in window if query.strip()]
-        values = unit_vectors(embedder, embedder.frame(queries, "query"))
-        for query, *found in zip(queries, *nearest(values, vectors, config.top_k), strict=True):
-            say(query, [(float(x), *text.line(places[row])) for x, row in zip(*found, strict=True)])
-        num_queries += len(queries)
     return num_queries
 
 
@@ -143,15 +130,9 @@ def query_windows(config: SearchConfig) -> Iterator[list[str]]:
 
 
 def unit_vectors(embedder: Embedder, rows: Framed) -> np.ndarray:
-    """Return the vectors of rows of `embedder.frame`, float32 (rows, H), of length 1. Raises
-    UserError when they are not finite.
-    """
+    """Return the vectors of rows of `embedder.frame`, float32 (rows, H), of length 1."""
     vectors = embedder.collect(rows, len(rows.lengths))
-    vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
-    if not np.isfinite(vectors).all():
-        where = embedder.opened.path
-        raise UserError("its vectors are not finite", "name another model", where=where)
-    return vectors
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 def open_index(
@@ -166,8 +147,12 @@ def open_index(
     for _ in text.windows(notes.get("num_bytes", 0)):
         pass
     if notes and text.digest.hexdigest() != notes["text"]:
-        problem = f"no longer begins with the {notes['num_vectors']:,} lines of the index"
-        raise UserError(problem, ANEW, setting="input", value=text.path)
+        raise UserError(
+            f"no longer begins with the {notes['num_vectors']:,} lines of the index",
+            ANEW,
+            setting="input",
+            value=text.path,
+        )
     if text.file.peek(1):
         old = read_vectors(folder, notes, embedder.width) if notes else np.zeros((0, 1))
         with only_writer(folder, "index", "index", folder):
@@ -201,15 +186,20 @@ def read_notes(folder: str, origin: dict[str, Any], is_anew: bool) -> dict[str, 
     has_index = os.path.exists(path)
     names = os.listdir(folder) if os.path.isdir(folder) and not has_index else ()
     if any(name != VECTORS and not name.startswith(".") for name in names):
-        problem = "holds other files and no index"
-        raise UserError(problem, "name another folder", setting="index", value=folder)
+        raise UserError(
+            "holds other files and no index", "name another folder", setting="index", value=folder
+        )
     if is_anew or not has_index:
         return {}
     notes = read_json(path, "the index of a search", keys=(*origin, "num_vectors"))
     other = next((name for name, value in origin.items() if notes[name] != value), None)
     if other:
-        remedy = f"name that, or another folder, or {ANEW}"
-        raise UserError(f"was made with another --{other}", remedy, setting="index", value=folder)
+        raise UserError(
+            f"was made with another --{other}",
+            f"name that, or another folder, or {ANEW}",
+            setting="index",
+            value=folder,
+        )
     return notes
 
 
@@ -257,6 +247,8 @@ def extend(
     counts = dict(num_vectors=file.num_rows, num_bytes=text.num_bytes)
     notes = origin | counts | dict(text=text.digest.hexdigest())
     write_json(os.path.join(folder, INDEX), notes)
-    new = f"{file.num_rows - len(old):,} of {file.num_rows:,} lines are new"
-    console.say(f"{folder}: {new}; cut to --max_seq_length: {num_cut:,}")
+    console.say(
+        f"{folder}: {file.num_rows - len(old):,} of {file.num_rows:,} lines are new; cut to "
+        f"--max_seq_length: {num_cut:,}"
+    )
     return notes

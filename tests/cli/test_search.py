@@ -202,6 +202,10 @@ WRONG = {
     "empty": (lambda folder: (folder / "text.txt").write_text(""), "is empty; it needs a text a"),
     "blank": (lambda folder: (folder / "text.txt").write_text("\n \n"), "is empty; it needs a"),
     "bytes": (lambda folder: (folder / "text.txt").write_bytes(b"a\nb\xff\n"), "line 2"),
+    "pipe": (
+        lambda folder: os.remove(folder / "text.txt") or os.mkfifo(folder / "text.txt"),
+        "is a pipe (FIFO), not a file",
+    ),
     "gzip": (lambda folder: (folder / "text.txt").write_bytes(b"\x1f\x8b\x08ab"), "gzip archive"),
     "file": (write("index"), "index: "),
     "folder": (
