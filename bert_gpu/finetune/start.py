@@ -295,7 +295,6 @@ class TaskNotes(Settings):
     query_prefix: str | None = like(TokenConfig, "query_prefix")
     passage_prefix: str | None = like(TokenConfig, "passage_prefix")
     max_score: float | None = like(TokenConfig, "max_score")
-    temperature: float | None = like(TokenConfig, "temperature")
 
 
 def write_notes(

@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from bert_gpu.base.console import Console
-from bert_gpu.devices.config import DeviceConfig
-from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig, TokenConfig
+from bert_gpu.base.errors import UserError
+from bert_gpu.finetune.config import FinetuneSettings
 from bert_gpu.finetune.run import finetune
+from bert_gpu.inference.config import EmbedConfig
+from bert_gpu.inference.embeddings import Embedder
 from bert_gpu.interop import models
+from bert_gpu.interop.formats import Embedding
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.optim.config import OptimizerConfig
-from bert_gpu.train.config import BatchConfig, CadenceConfig
+from bert_gpu.runs.folder import RunFolder
 
 MODEL = ModelConfig(
     vocab_size=45,
@@ -64,8 +66,7 @@ def folder(tmp_path):
 
 def settings_of(folder, name, train="pairs.tsv", dev="dev.tsv", **more):
     """The settings of a run in folder / name; `more` are fields of any class of settings."""
-    kinds = dict(run=FinetuneConfig, start=StartConfig, tokens=TokenConfig, cadence=CadenceConfig,
-        batch=BatchConfig, devices=DeviceConfig, optimizer=OptimizerConfig)  # fmt: skip
+    kinds = FinetuneSettings.kinds()
     values = dict(
         task_name="similarity",
         train_file=str(folder / train),
@@ -93,23 +94,108 @@ def settings_of(folder, name, train="pairs.tsv", dev="dev.tsv", **more):
 
 
 def run(folder, name, *args, **more):
-    """(Result, what was said) of a call."""
+    """(Result, what was said) of a call; one space stands for several."""
     stream = io.StringIO()
     result = finetune(settings_of(folder, name, *args, **more), Console(stream=stream))
-    return result, stream.getvalue()
+    return result, " ".join(stream.getvalue().split())
 
 
-def test_scores_train_and_are_found_again(folder):
-    result, text = run(folder, "run", "scored.tsv", "scored.tsv", max_score=5.0, pooling="first")
-    print(text)
+USED = dict(train_file=None, init_checkpoint=None, bert_config_file=None, vocab_file=None,
+    max_seq_length=None)  # fmt: skip
+
+
+def predictions(folder):
+    """The cosines in predictions.tsv."""
+    lines = (folder / "predictions.tsv").read_text().splitlines()
+    assert lines[0].endswith("\tprediction")
+    return [float(line.rpartition("\t")[2]) for line in lines[1:]]
+
+
+def test_pairs_and_hard_negatives_train_a_sentence_model(folder):
+    """Its predictions are the cosines of the vectors that the exported model makes."""
+    more = dict(query_prefix="query: ", passage_prefix="passage: ", pooling="first")
+    result, text = run(
+        folder, "run", "hard.tsv", "labelled.tsv", **more,
+        num_train_steps=2, test_file=str(folder / "labelled.tsv"))  # fmt: skip
+    for line in (
+        "24 positive pairs, hard negatives in 2 columns",
+        "24 labelled pairs, 16 of them positive",
+        "pooling: cls",
+        "temperature: 0.05",
+        "global batch 8 examples of 4 sequences",
+    ):
+        assert line in text
+    assert set(result.metrics["dev"]) == {"accuracy", "f1", "average_precision", "threshold"}
+    assert result.metrics["test"] == result.metrics["dev"]
+    model = str(folder / "run" / "model")
+    read = models.read_model(model)
+    assert read.notes.embedding == Embedding("cls", True, "passage: ", "query: ", "passage: ")
+    assert not {name for name in read.weights if name.startswith("pooler")}
+    columns = [line.split("\t")[:2] for line in (folder / "labelled.tsv").read_text().split("\n")]
+    first, second = zip(*columns[1:25], strict=True)
+    embedder = Embedder(EmbedConfig(model=model))
+    cosines = np.sum(embedder(first, "query") * embedder(second, "passage"), -1)
+    np.testing.assert_allclose(predictions(folder / "run"), cosines, atol=2e-5)
+
+
+@pytest.mark.long
+def test_an_evaluation_finds_everything_again(folder):
+    more = dict(max_score=5.0, query_prefix="query: ", best_metric="spearman", export_best=True)
+    scored = dict(train="scored.tsv", dev="scored.tsv")
+    result, _ = run(folder, "run", **scored, **more)
     assert set(result.metrics["dev"]) == {"spearman", "pearson", "loss"}
-    model = models.read_model(str(folder / "run" / "model"))
-    print(model.notes, list(model.task))
-    again, text = run(
-        folder, "run", dev="scored.tsv", do_eval=True, do_predict=True,
-        train_file=None, init_checkpoint=None, bert_config_file=None, vocab_file=None,
-        max_seq_length=None, test_file=str(folder / "pairs.tsv"))  # fmt: skip
-    print(text)
-    print((folder / "run" / "predictions.tsv").read_text())
+    again, text = run(folder, "run", dev="scored.tsv", do_eval=True, **USED)
     assert again.metrics["dev"] == pytest.approx(result.metrics["dev"])
-    raise AssertionError
+    assert "query prefix: query:" in text and "pooling: mean" in text
+    other, _ = run(folder, "run", dev="raw.txt", do_eval=True, **USED | dict(text_b=""))
+    assert set(other.metrics["dev"]) == {"mrr@10", "recall@1", "recall@10", "ndcg@10"}
+    (folder / "run" / "model" / "task.json").rename(folder / "task.json")
+    foreign = dict(task_name="similarity", init_checkpoint=str(folder / "run" / "model"))
+    other, _ = run(folder, "new", dev="scored.tsv", do_eval=True, **USED | foreign, max_score=5.0)
+    assert other.metrics["dev"] == pytest.approx(result.metrics["dev"])
+    with pytest.raises(UserError, match="query_prefix"):
+        run(folder, "run", **scored, **more | dict(query_prefix="passage: ", num_train_steps=6))
+
+
+@pytest.mark.long
+def test_a_killed_run_with_crops_resumes_to_the_same_bits(folder, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    def save_and_die(self, *arguments):
+        save(self, *arguments)
+        raise Killed
+
+    save = RunFolder.save
+    more = dict(train="raw.txt", gradient_accumulation_steps=2, train_batch_size=4,
+        padding="uniform", num_train_steps=6)  # fmt: skip
+    whole, _ = run(folder, "whole", **more)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(RunFolder, "save", save_and_die)
+        run(folder, "killed", **more, save_checkpoints_steps=3)
+    resumed, text = run(folder, "killed", **more, save_checkpoints_steps=3)
+    assert "resuming from step 3 of 6" in text and resumed.metrics == whole.metrics
+    first, second = (
+        (folder / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed")
+    )
+    assert first == second
+
+
+@pytest.mark.long
+def test_a_training_is_the_same_however_its_batches_are_divided(folder):
+    more = dict(train="hard.tsv", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    plain = losses(folder, "plain", **more, padding="fixed")
+    divided = losses(folder, "divided", **more, virtual_replicas=2, gradient_accumulation_steps=2,
+        train_batch_size=2, steps_per_loop=2)  # fmt: skip
+    np.testing.assert_allclose(divided, plain, rtol=1e-5)
+
+
+def losses(folder, name, **more):
+    run(folder, name, **more, do_train=True, do_eval=False)
+    lines = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def test_two_encoders_are_refused(folder):
+    with pytest.raises(UserError, match="two towers are not supported"):
+        run(folder, "run", init_checkpoint="one,other")

