@@ -18,6 +18,7 @@ _NAMES = {
         "import_model",
         "run_classifier",
         "run_pretraining",
+        "search",
     ),
     "base.environment": ("prepare",),
     "base.errors": ("TrainingStopped", "UserError"),

@@ -24,6 +24,7 @@ COMMANDS = {
     "extend": "add words of one's own to a model",
     "export": "a model -> Hugging Face and other formats",
     "embed": "write a vector for each line of a text",
+    "search": "find the lines of a text that are nearest to a query",
     "report": "draw runs, in one HTML file",
     "runs": "list the runs under a folder",
     "doctor": "check whether a training would work on this machine",

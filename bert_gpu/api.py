@@ -29,6 +29,7 @@ from bert_gpu.cli import (
     help_text,
     import_,
     pretrain,
+    search,
 )
 from bert_gpu.data.config import DataConfig
 from bert_gpu.finetune.config import FinetuneSettings
@@ -49,6 +50,7 @@ COMMANDS = dict(
     fill_mask=fill_mask,
     export=export,
     import_model=import_,
+    search=search,
 )
 HELP = """
 Keyword arguments are the flags below, without dashes: learning_rate=3e-4 is --learning_rate=3e-4.

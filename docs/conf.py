@@ -30,6 +30,7 @@ PAGES = {
         "running",
         "watching",
         "finetuning",
+        "search",
         "recipes",
         "continued-pretraining",
         "migration",

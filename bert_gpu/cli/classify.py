@@ -1,5 +1,5 @@
-"""run_classifier.py: fine-tunes a BERT to classify texts, pairs of texts or words, or to answer
-questions.
+"""run_classifier.py: fine-tunes a BERT to classify texts, pairs of texts or words, to answer
+questions, or to make vectors of texts.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from bert_gpu.finetune.sweep import SweepResult
 
 SUMMARY = (
-    "Fine-tunes a BERT to classify texts or pairs of texts, to score them, to tag words (ner) or "
-    "to answer questions (squad), evaluates it (accuracy, F1, ROC-AUC and more) and predicts: "
-    "GLUE's tasks, CoNLL's, SQuAD or your own. Files are DATA_DIR/{train,dev,test}.tsv, .csv, "
-    ".jsonl, .json or .parquet, those of ner also .txt, those of squad .json. To resume a run "
-    "that was stopped, repeat the same command."
+    "Fine-tunes a BERT to classify texts or pairs of texts, to score them, to tag words (ner), to "
+    "answer questions (squad) or to make vectors of texts (similarity), evaluates it (accuracy, "
+    "F1, ROC-AUC and more) and predicts: GLUE's tasks, CoNLL's, SQuAD or your own. Files are "
+    "DATA_DIR/{train,dev,test}.tsv, .csv, .jsonl, .json or .parquet, those of ner and similarity "
+    "also .txt, those of squad .json. To resume a run that was stopped, repeat the same command."
 )
 EXAMPLE = (
     "python run_classifier.py",
@@ -43,6 +43,7 @@ EXAMPLE = (
     ),
     "python run_classifier.py --task_name=mnli --data_dir=glue --output_dir=runs/mnli",
     "python run_classifier.py --task_name=ner --data_dir=conll2003 --output_dir=runs/ner",
+    "python run_classifier.py --task_name=similarity --train_file=raw.txt --output_dir=runs/search",
     "python run_classifier.py --do_predict --output_dir=runs/classify --predict_file=new.csv",
 )
 

@@ -29,7 +29,7 @@ class FinetuneConfig(Settings):
     task_name: str | None = setting(
         None,
         "The task, in any case: pairs (of texts, or single ones, with labels of any kind), single, "
-        "ner (a tag for each word), squad (an answer in a text), "
+        "ner (a tag for each word), squad (an answer in a text), similarity (vectors of texts), "
         f"or one of GLUE: {', '.join(table.GLUE)}; all: each of these that --data_dir holds. "
         "Default: pairs, or without training that of the model.",
     )
@@ -37,17 +37,17 @@ class FinetuneConfig(Settings):
         None,
         "What is predicted. classification: one of the classes in the training file; regression: "
         "a number; multilabel: any of several labels, in a cell with commas, ; or | between them "
-        "or as a list of JSON, Python or NumPy. tagging is that of ner, answers that of squad. "
-        "Default: the task's.",
+        "or as a list of JSON, Python or NumPy. tagging is that of ner, answers that of squad, "
+        "similarity that of similarity. Default: the task's.",
         choices=tuple(table.KINDS),
     )
     data_dir: str | None = setting(
         None,
         "Folder with train, dev and test files, .tsv, .csv, .jsonl, .json or .parquet (of ner also "
-        ".txt or .conll, of squad .json or .jsonl); the test file may lack labels. For a task of "
-        "GLUE also the folder that holds CoLA, SST-2 and so on. Default: the bundled "
-        "examples/pairs, or none where one of the files is named; without training the data of the "
-        "model's run.",
+        ".txt or .conll, of squad .json or .jsonl, of similarity also .txt); the test file may "
+        "lack labels. For a task of GLUE also the folder that holds CoLA, SST-2 and so on. "
+        "Default: the bundled examples/pairs, or none where one of the files is named; without "
+        "training the data of the model's run.",
         instead=("train_file", "dev_file", "test_file"),
     )
     train_file: str | None = setting(
@@ -199,10 +199,10 @@ class StartConfig(Settings):
     )
     pooling: str | None = setting(
         None,
-        "How training pools the tokens to a sentence vector: first = the [CLS] "
-        "token, mean = the mean of all tokens. Default: as in the model's "
-        "config.json, else first.",
-        choices=("first", "mean"),
+        "How the tokens of a text become one vector: cls = the [CLS] token, mean = the mean of all "
+        "tokens. Default: as in the model's folder, else cls, of similarity mean.",
+        choices=("cls", "mean"),
+        words=("first",),
     )
     position_extension: str = position_extension()
     reinit_layers: int = setting(
@@ -221,7 +221,9 @@ class StartConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenConfig(Settings):
-    """Words and answers in texts that may be longer than a row: ner and squad."""
+    """Settings of single tasks: ner and squad, whose texts may be longer than a row, and
+    similarity.
+    """
 
     doc_stride: int | None = setting(
         None,
@@ -241,6 +243,30 @@ class TokenConfig(Settings):
     null_score_diff_threshold: float = setting(
         0.0,
         "No answer is predicted where the score of no answer is that much above the best answer's.",
+    )
+    temperature: float | None = setting(
+        None,
+        "Divisor of the cosines in the loss of similarity, whose softmax finds the text that "
+        "belongs to another among all texts of the global batch. Default: 0.05.",
+        above=0.0,
+    )
+    query_prefix: str | None = setting(
+        None,
+        "Text before each first text of similarity, such as 'query: '; stored with the model. "
+        "One encoder computes both texts. Default: as in the model's folder, else none.",
+        words=("",),
+    )
+    passage_prefix: str | None = setting(
+        None,
+        "Text before each second text of similarity and hard negative, such as 'passage: '. "
+        "Default: as for --query_prefix.",
+        words=("",),
+    )
+    max_score: float | None = setting(
+        None,
+        "The highest score of pairs with scores, from 0 on, in similarity; it stands for a cosine "
+        "of 1. STS has 5. Default: 1.",
+        above=0.0,
     )
 
 

@@ -134,7 +134,7 @@ def finetune(
     with workers.barrier_at_exit(), standard_input_spooled(settings.run) as run:
         settings = dataclasses.replace(settings, run=run)
         examples = read_splits(task, run, phases, trained and trained.labels)
-        task = examples[phases[0]][0].task  # reading the file sets task.separator
+        task = examples[phases[-1]][0].task  # reading the files sets task.separator and metrics
         workers.check_alike(data_facts(examples))
         results.check_predictions_file(run, examples.get("predict", ()), task_type.PREDICTED)
         open_run: Callable[..., contextlib.AbstractContextManager[engine.Run]] = (
@@ -257,12 +257,19 @@ def prepare(
         else start_trained(settings.start, trained)
     )
     tokens = {
-        name: first_set(name, settings.tokens, notes, default=default)
+        name: first_set(
+            name, settings.tokens, settings.start, notes, start.embedding, default=default
+        )
         for name, default in task_type.defaults(first).items()
     }
     settings = dataclasses.replace(
         settings,
-        tokens=dataclasses.replace(settings.tokens, **tokens),
+        tokens=dataclasses.replace(
+            settings.tokens, **{name: tokens[name] for name in tokens if name != "pooling"}
+        ),
+        start=dataclasses.replace(
+            settings.start, pooling=tokens.get("pooling", settings.start.pooling)
+        ),
         run=dataclasses.replace(
             settings.run, positive_label=first_set("positive_label", settings.run, notes)
         ),
@@ -623,7 +630,8 @@ def describe(prepared: Prepared) -> tuple[tuple[str, str], ...]:
     has_labels = start.labels and prepared.task.kind != "regression"
     labels = f"; labels: {', '.join(start.labels)}" if has_labels else ""
     rows = [("model", f"{start.path}{labels}")]
-    rows += [(name.replace("_", " "), text) for name, text in prepared.problem_type.notes.items()]
+    notes = prepared.problem_type.notes
+    rows += [(name.replace("_", " "), str(value)) for name, value in notes.items()]
     source = None if start.path == NONE else start.path
     rows.append(("vocabulary", models.describe_tokenizer(start.tokenizer, source)))
     if weights := prepared.problem_type.class_weights:
@@ -705,7 +713,7 @@ def fixed_settings(
             task_name=task.name,
             task_kind=task.kind,
             text_a=task.text_a,
-            text_b=task.text_b if examples.has_pairs else None,
+            text_b=examples.text_b,
             label=task.label,
             labels=list(start.labels),
             label_smoothing=settings.run.label_smoothing,
@@ -724,11 +732,11 @@ def write_model(prepared: Prepared, path: str, state: TrainState, step: int) -> 
     """Write the model that a training has reached after `step` steps to the folder `path`."""
     start = prepared.start
     problem_type = prepared.problem_type
-    has_pairs = prepared.examples["train"][0].has_pairs
+    has_pairs = prepared.examples["train"][0].text_b is not None
     values = prepared.tokens | problem_type.notes
     files = write_notes(prepared.task, has_pairs, prepared.length, values)
     card = facts_while_training(prepared.run.folder.path, step, prepared.run.console.warn)
-    is_cut = prepared.task.kind in table.TEXT_KINDS
+    is_cut = prepared.task.kind in table.WHOLE_KINDS
     notes = models.Notes(
         [],
         [],
@@ -736,6 +744,7 @@ def write_model(prepared: Prepared, path: str, state: TrainState, step: int) -> 
         start.labels,
         problem_type.config_name,
         max_seq_length=prepared.length if is_cut else None,
+        embedding=problem_type.embedding,
     )
     model = models.Model(start.model, state.read_weights(), notes, start.tokenizer, card)
     models.write_own(model, path, files)

@@ -16,12 +16,12 @@ from bert_gpu.base.settings import Settings, fields_of, like, setting
 from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, StartConfig, TokenConfig
 from bert_gpu.finetune.files.examples import Loaded
 from bert_gpu.finetune.tasks import table
-from bert_gpu.finetune.tasks.heads import CLASSIFIER, TASK_HEADS, Head
+from bert_gpu.finetune.tasks.heads import CLASSIFIER, SENTENCE, TASK_HEADS, Head
 from bert_gpu.finetune.tasks.interface import open_task_type
 from bert_gpu.finetune.tasks.labels import SEPARATORS
 from bert_gpu.finetune.tasks.tag_schemes import NAMES
 from bert_gpu.interop import models
-from bert_gpu.interop.formats import Notes
+from bert_gpu.interop.formats import Embedding, Notes
 from bert_gpu.interop.sources import NONE, TASK
 from bert_gpu.interop.usage import KINDS, check_scores, class_names
 from bert_gpu.model.config import (
@@ -50,7 +50,7 @@ class Start:
     weights: {name: float32 array}, all of the encoder and its head. fresh: names of the randomly
     initialised weights. unused: description, for the log, of weights in the model's files that
     bert-gpu's model does not have. extensions: descriptions of the tables of positions that have
-    been enlarged.
+    been enlarged. embedding: rules by which the model makes vectors of texts.
     """
 
     path: str
@@ -61,6 +61,7 @@ class Start:
     fresh: list[str]
     unused: str = ""
     extensions: tuple[str, ...] = ()
+    embedding: Embedding = Embedding()
 
     @property
     def encoder(self) -> Encoder:
@@ -92,11 +93,13 @@ def start_training(
     if init_checkpoint == NONE:
         path = NONE
         unused = ""
+        embedding = Embedding()
         model, tokenizer = fresh_model(config)
         model = with_pooling(model, config, head)
     else:
         path, source = models.read_start(init_checkpoint)
         unused = models.describe_unused(source.notes)
+        embedding = source.notes.embedding
         model = source.config
         tokenizer = checked_tokenizer(config, path, model)
         model = with_positions(with_dropout(model, config), max_seq_length)
@@ -126,6 +129,7 @@ def start_training(
         fresh,
         unused,
         tuple(extensions),
+        embedding,
     )
 
 
@@ -216,7 +220,8 @@ def read_trained(path: str) -> Trained | None:
             where=path[:90],
         )
     for head in TASK_HEADS:
-        if f"{head.name}/bias" not in weights:
+        is_own = notes.embedding.is_known if head is SENTENCE else f"{head.name}/bias" in weights
+        if not is_own:
             continue
         labels = class_names(model, head.name)
         specs = head.weights(open_encoder(config), len(labels))
@@ -256,8 +261,13 @@ def start_trained(config: StartConfig, trained: Trained) -> Start:
     """Return the Start of an evaluation: a fine-tuned model, and the tokenizer that belongs to
     it.
     """
-    path, model, weights, labels, *_ = trained
-    return Start(path, model, checked_tokenizer(config, path, model), labels, weights, [])
+    path, model, weights, labels, *_, notes = trained
+    tokenizer = checked_tokenizer(config, path, model)
+    return Start(path, model, tokenizer, labels, weights, [], embedding=notes.embedding)
+
+
+# keys that a task.json may lack, beside the fields of TokenConfig
+OPTIONAL = ("tag_scheme", "separator", "positive_label", "columns", "pooling")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -281,6 +291,10 @@ class TaskNotes(Settings):
         None, "Separator between the labels of a cell.", choices=SEPARATORS
     )
     positive_label: str | None = like(FinetuneConfig, "positive_label")
+    pooling: str | None = like(StartConfig, "pooling")
+    query_prefix: str | None = like(TokenConfig, "query_prefix")
+    passage_prefix: str | None = like(TokenConfig, "passage_prefix")
+    max_score: float | None = like(TokenConfig, "max_score")
 
 
 def write_notes(
@@ -311,14 +325,15 @@ def read_notes(path: str, head: Head = CLASSIFIER, file_notes: Notes | None = No
     file = os.path.join(path, TASK)
     if os.path.exists(file):
         fields = fields_of(TaskNotes)
-        optional = (*fields_of(TokenConfig), "tag_scheme", "separator", "positive_label", "columns")
+        optional = (*fields_of(TokenConfig), *OPTIONAL)
         keys = tuple(name for name in fields if name not in optional)
         notes = read_json(file, "the task of a fine-tuned model", fields, keys=keys)
         columns = notes.get("columns") and tuple(notes["columns"])
         return TaskNotes(**{name: notes.get(name) for name in fields} | dict(columns=columns))
     if head is not CLASSIFIER:
         task = next(task for task in table.TASKS.values() if open_task_type(task).HEAD is head)
-        return TaskNotes(task_name=task.name, task_kind=task.kind)
+        length = file_notes and file_notes.max_seq_length
+        return TaskNotes(task_name=task.name, task_kind=task.kind, max_seq_length=length)
     kinds = {means: kind for kind, means in KINDS.items()}
     assert file_notes is not None
     return TaskNotes(

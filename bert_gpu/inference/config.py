@@ -1,9 +1,9 @@
-"""The settings of the commands embed and fill-mask."""
+"""The settings of the commands embed, search and fill-mask."""
 
 import dataclasses
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.settings import Settings, setting
+from bert_gpu.base.settings import Settings, like, setting
 from bert_gpu.base.standard_input import STANDARD_INPUT
 
 DEFAULT_MODEL = "runs/pretrain/model"
@@ -48,10 +48,18 @@ class EmbedConfig(ModelSource):
     )
     pooling: str | None = setting(
         None,
-        "What stands for a text: cls = the hidden state of [CLS], its first token; mean = the mean "
-        "of all its tokens; none = the hidden states of all tokens, [CLS] and [SEP] included. "
-        "Default: what modules.json of a sentence-transformers folder says, else cls.",
+        "What stands for a text: cls or first = the hidden state of [CLS], its first token; mean = "
+        "the mean of all its tokens; none = the hidden states of all tokens, [CLS] and [SEP] "
+        "included. Default: what modules.json of a sentence model says, else cls.",
         choices=("cls", "mean", "none"),
+        words=("first",),
+    )
+    prompt: str | None = setting(
+        None,
+        "Prefix that a sentence model was trained with: query = that of questions, passage = that "
+        "of the texts that answer them. Default: the prefix that the model's folder names as its "
+        "default; of a model trained here, that of passages.",
+        choices=("query", "passage"),
     )
     max_seq_length: int | None = setting(
         None,
@@ -64,10 +72,50 @@ class EmbedConfig(ModelSource):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.pooling == "first":
+            object.__setattr__(self, "pooling", "cls")
         if self.output is not None and (
             not self.output.endswith(".npy") or self.output.endswith(OFFSETS)
         ):
             raise UserError("must be named NAME.npy", setting="output", value=self.output)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchConfig(ModelSource):
+    """The model, the text with its index, and the queries."""
+
+    input: str | None = setting(
+        None,
+        "Text file, UTF-8, one text a line, in which to search; not compressed, because the lines "
+        "that are found are read from it. Blank lines are left out.",
+    )
+    index: str | None = setting(
+        None,
+        "Folder for the vectors of the text, made by the first call. Lines that were added to the "
+        "text since are added to it.",
+    )
+    query: str | None = setting(None, "What to find, as text.")
+    query_file: str | None = setting(
+        None,
+        "Text file with a query a line, instead of --query; - is standard input, each line of "
+        "which is answered when it arrives. Blank lines are left out.",
+    )
+    top_k: int = setting(5, "How many lines to find for each query.", low=1)
+    json: bool = setting(
+        False,
+        'Print a line of JSON for each query: {"query": ..., "lines": [{"number": ..., "score": '
+        '..., "text": ...}, ...]}.',
+    )
+    pooling: str | None = setting(
+        None,
+        "What stands for a text: cls or first = the hidden state of [CLS], its first token; mean = "
+        "the mean of all its tokens. Default: as modules.json of a sentence model says, else cls.",
+        choices=("cls", "mean"),
+        words=("first",),
+    )
+    max_seq_length: int | None = like(EmbedConfig, "max_seq_length")
+    overwrite: bool = setting(False, "Make the index anew.")
+    quiet: bool = setting(False, "Print warnings, errors and answers only.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

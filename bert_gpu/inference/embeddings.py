@@ -43,7 +43,7 @@ class Embedder:
 
     A call with N texts returns float32 (N, H). With pooling "none" it returns a pair: float32
     (T, H), and int64 (N + 1,), the index in it of each text's first row, and T. An empty text is
-    [CLS] [SEP].
+    [CLS] [SEP]. The prefix is that of `prompt`, as --prompt, by default the config's.
     """
 
     def __init__(self, config: EmbedConfig) -> None:
@@ -59,6 +59,15 @@ class Embedder:
             )
         self.pooling = config.pooling or own.pooling or "cls"
         self.is_normalized = own.is_normalized and config.pooling is None
+        self.prompt = config.prompt
+        if config.prompt and not (own.query_prefix or own.passage_prefix):
+            raise UserError(
+                f"the model (--model={config.model}) was trained without prefixes",
+                "leave it out",
+                setting="prompt",
+                value=config.prompt,
+            )
+        self.prefixes = dict(query=own.query_prefix, passage=own.passage_prefix)
         self.width = model.hidden_size
         limit = model.num_positions
         default = min(notes.max_seq_length or DEFAULT_LENGTH, limit)
@@ -72,8 +81,10 @@ class Embedder:
             )
         self.compute = self.opened.compile(self._pooled, *ROWS)
 
-    def __call__(self, texts: Sequence[str | bytes]) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        rows = self.frame(texts)
+    def __call__(
+        self, texts: Sequence[str | bytes], prompt: str | None = None
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        rows = self.frame(texts, prompt)
         if self.pooling != "none":
             return self.collect(rows, len(texts))
         return self.collect(rows, len(rows.ids)), rows.splits
@@ -91,17 +102,19 @@ class Embedder:
         """Return how texts become vectors, for the log."""
         own = self.own
         length = "of length 1" * self.is_normalized
-        prefix = f"prefix {own.prefix[:40]!r}"
+        prefix = self.prefixes.get(str(self.prompt), own.prefix)
         source = f"modules.json: {own.lacking or own.pooling}" * bool(own.lacking or own.pooling)
-        parts = [f"pooling {self.pooling}", length, prefix * bool(own.prefix), source]
+        before = f"prefix {prefix[:40]!r}" * bool(prefix)
+        parts = [f"pooling {self.pooling}", length, before, source]
         return ", ".join(filter(None, parts))
 
-    def frame(self, texts: Sequence[str | bytes]) -> Framed:
+    def frame(self, texts: Sequence[str | bytes], prompt: str | None = None) -> Framed:
         """Tokenize texts, with the prefix and the case that the model was trained with."""
-        if self.own.prefix or self.own.lowers:
+        prefix = self.prefixes.get(str(prompt or self.prompt), self.own.prefix)
+        if prefix or self.own.lowers:
             change = str.lower if self.own.lowers else str
             strings = (x if isinstance(x, str) else x.decode(errors="ignore") for x in texts)
-            texts = [change(self.own.prefix + text) for text in strings]
+            texts = [change(prefix + text) for text in strings]
         return frame(self.opened.tokenizer, texts, None, self.max_seq_length)
 
     def parts(self, rows: Framed) -> Iterator[tuple[int, np.ndarray]]:

@@ -47,9 +47,12 @@ def front_matter(model: Model, library: str | None) -> str:
     """Return the head of the model card: lines of metadata (YAML) that Hugging Face's index
     reads.
     """
+    is_sentence = model.notes.embedding.is_known
+    library = "sentence-transformers" if library and is_sentence else library
+    task = ARCHITECTURES[model.notes.architecture].task
     lines = [f"library_name: {library}"] if library else []
     lines += [
-        f"pipeline_tag: {ARCHITECTURES[model.notes.architecture].task}",
+        f"pipeline_tag: {'sentence-similarity' if is_sentence else task}",
         "tags:",
         "- bert",
         "- bert-gpu",
@@ -95,6 +98,13 @@ def architecture(model: Model) -> dict[str, str]:
         casing = "lower-cased" if model.tokenizer.do_lower_case else "cased"
         size = f"{num_pieces(model.tokenizer.vocab):,} pieces"
         facts["Vocabulary"] = f"{model.tokenizer.kind}, {size}, {casing}"
+    rules = model.notes.embedding
+    if rules.is_known:
+        length = ", scaled to length 1" * rules.is_normalized
+        facts["Vector of a text"] = (
+            f"{rules.pooling} pooling{length}; before a query {rules.query_prefix!r}, "
+            f"before a passage {rules.passage_prefix!r}"
+        )
     if model.notes.labels and model.notes.problem_type != "regression":
         labels = model.notes.labels
         more = f" and {len(labels) - 20} more" if len(labels) > 20 else ""
@@ -102,9 +112,12 @@ def architecture(model: Model) -> dict[str, str]:
     return facts
 
 
-def transformers_usage(architecture: str, remote: bool) -> dict[str, tuple[str, ...]]:
+def transformers_usage(
+    architecture: str, remote: bool, is_sentence: bool = False
+) -> dict[str, tuple[str, ...]]:
     """Return {title: lines of Python} that open a folder in transformers with the class for
-    `architecture`. remote: whether Python code in the folder computes the model.
+    `architecture` and, for a sentence model, in sentence-transformers. remote: whether Python code
+    in the folder computes the model.
     """
     auto = auto_class(architecture)
     more = ", trust_remote_code=True" if remote else ""
@@ -113,7 +126,13 @@ def transformers_usage(architecture: str, remote: bool) -> dict[str, tuple[str, 
         f'model = {auto}.from_pretrained("FOLDER"{more})',
         f'tokenizer = AutoTokenizer.from_pretrained("FOLDER"{more})',
     )
-    return {"In Hugging Face's transformers": lines}
+    sentence_lines = (
+        "from sentence_transformers import SentenceTransformer",
+        f'model = SentenceTransformer("FOLDER"{more})',
+        "vectors = model.encode_document(texts)  # model.encode_query(questions)",
+    )
+    usage: dict[str, tuple[str, ...]] = {"In Hugging Face's transformers": lines}
+    return {"In sentence-transformers": sentence_lines, **usage} if is_sentence else usage
 
 
 def own_usage(architecture: str) -> dict[str, tuple[str, ...]]:

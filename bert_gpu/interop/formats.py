@@ -21,13 +21,15 @@ if typing.TYPE_CHECKING:
 
 
 class Embedding(typing.NamedTuple):
-    """Rules by which a folder of sentence-transformers makes a vector from a text; the defaults are
-    for a folder of any other kind.
+    """Rules by which a sentence model, the content of a folder of sentence-transformers, makes a
+    vector from a text; the defaults are for a model of any other kind.
 
     Attributes:
       pooling: how the vectors of tokens become one, as --pooling.
       is_normalized: whether vectors are scaled to the length 1.
-      prefix: text that is put before each text.
+      prefix: text that is put before each text of which nobody says what it is.
+      query_prefix: text that is put before each query of a search.
+      passage_prefix: text that is put before each text that a search finds.
       lowers: whether texts are lower-cased before they are tokenized.
       lacking: names of the folder's rules that bert-gpu does not compute, as text; "" for none.
     """
@@ -35,8 +37,15 @@ class Embedding(typing.NamedTuple):
     pooling: str | None = None
     is_normalized: bool = False
     prefix: str = ""
+    query_prefix: str = ""
+    passage_prefix: str = ""
     lowers: bool = False
     lacking: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether the rules are there and bert-gpu computes what they say."""
+        return bool(self.pooling) and not self.lacking
 
 
 class Notes(typing.NamedTuple):
@@ -72,7 +81,8 @@ class Model(typing.NamedTuple):
       tokenizer: None for a model without a vocabulary.
       card: facts on the training for the model card, {heading: {name: text}}; None where they are
         not known.
-      task: {name: bytes} of the files that say how the model is used (usage.usage_files).
+      task: {name: bytes} of the files that say how the model is used (usage.usage_files), as they
+        were read. usage.written_usage returns those to write.
     """
 
     config: ModelConfig

@@ -32,6 +32,7 @@ from bert_gpu.interop.heads import (
 from bert_gpu.interop.relatives import Relative, own_relative, read_shape, relative_of
 from bert_gpu.interop.tensors import read_tensors
 from bert_gpu.interop.tokenizers import tokenizer_files
+from bert_gpu.interop.usage import written_usage
 from bert_gpu.model import config as model_config
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
@@ -156,9 +157,10 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
             f"computes; {_open_call(folder, architecture, ', trust_remote_code=True')}"
         )
     other = relative.architecture_for(architecture) or architecture
-    usage = card.own_usage(other) | card.transformers_usage(other, remote=False)
+    is_sentence = model.notes.embedding.is_known
+    usage = card.own_usage(other) | card.transformers_usage(other, False, is_sentence)
     copy = model._replace(notes=model.notes._replace(architecture=other))
-    files |= {**(model.task or {}), "README.md": card.readme(copy, usage, library="transformers")}
+    files |= {**written_usage(model), "README.md": card.readme(copy, usage, library="transformers")}
     _write_folder(copy, folder, files, relative, is_whole_model=True)
     difference = "" if other == architecture else ", without next sentences"
     return (
@@ -177,20 +179,21 @@ def _open_call(folder: str, architecture: str, more: str = "") -> str:
 def write_own(
     model: Model, folder: str, more: Mapping[str, bytes] | None = None, is_whole_model: bool = False
 ) -> str:
-    """Write a model as a bert-gpu folder, with its tokenizer, its card, the files in Model.task and
-    further files `more`, {name: bytes}; return the line for the log. is_whole_model: as in
+    """Write a model as a bert-gpu folder, with its tokenizer, its card, the files on its use
+    and further files `more`, {name: bytes}; return the line for the log. is_whole_model: as in
     folders.replace_folder.
     """
     config = model.config
     notes = model.notes
     length = notes.max_seq_length or config.num_positions
     files = tokenizer_files(model.tokenizer, config, max_seq_length=length)
-    files |= {**(model.task or {}), **(more or {})}
+    files |= {**written_usage(model), **(more or {})}
     usage = card.own_usage(notes.architecture)
     relative = own_relative(config, notes.architecture)
     if config.has_own_encoder:
         remote = not (config.is_classic or relative)
-        usage |= card.transformers_usage(notes.architecture, remote)
+        is_sentence = notes.embedding.is_known
+        usage |= card.transformers_usage(notes.architecture, remote, is_sentence)
     files["README.md"] = card.readme(model, usage, library="transformers")
     _write_folder(model, folder, files, is_whole_model=is_whole_model)
     family = relative.family if relative else family_of(config)

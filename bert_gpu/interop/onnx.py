@@ -28,6 +28,7 @@ from bert_gpu.interop.heads import ARCHITECTURES, HEADS
 from bert_gpu.interop.huggingface import score_meaning
 from bert_gpu.interop.relatives import own_relative
 from bert_gpu.interop.tokenizers import tokenizer_files
+from bert_gpu.interop.usage import written_usage
 from bert_gpu.model import config as model_config
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
@@ -130,7 +131,7 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
     length = model.notes.max_seq_length or config.num_positions
     contents = {
         **tokenizer_files(model.tokenizer, config, max_seq_length=length),
-        **(model.task or {}),
+        **written_usage(model),
         MODEL: proto.SerializeToString(),
         "README.md": card.readme(model, USAGE),
         "config.json": make_config(config, architecture, model.notes.labels, more),

@@ -22,7 +22,7 @@ from bert_gpu.interop import card
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.folders import replace_folder, saved_files
 from bert_gpu.interop.formats import Model
-from bert_gpu.interop.usage import check_scores, class_names
+from bert_gpu.interop.usage import check_scores, class_names, written_usage
 from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.text.tokenizers.ops import CharacterMap, open_ops
@@ -81,6 +81,8 @@ class Served(tf.Module):
         functions: dict[str, tuple[Callable[..., dict[str, tf.Tensor]], list[tf.TensorSpec]]] = {
             "embed": (self.embed, [TEXT])
         }
+        if self.embedding.query_prefix != self.embedding.prefix and not self.takes_ids:
+            functions["embed_query"] = (self.embed_query, [TEXT])
         if heads.mlm_weights(self.config).keys() <= set(self.names):
             functions["fill_mask"] = (self.fill_mask, [TEXT])
         if "classifier/kernel" in self.names:
@@ -105,10 +107,17 @@ class Served(tf.Module):
 
     def embed(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return, for texts (N,), {"cls": (N, H), the hidden state of [CLS]; "mean": (N, H), the
-        mean of the hidden states of all tokens}. A model from a folder of sentence-transformers
-        also has "embedding" (N, H), the vector that the folder's rules make.
+        mean of the hidden states of all tokens}. A sentence model also has "embedding" (N, H), the
+        vector that its rules make.
         """
-        text = self.lower(tf.strings.join([self.embedding.prefix, text]))
+        return self.prefixed(self.embedding.prefix, text)
+
+    def embed_query(self, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return the same as `embed`, for queries (N,) of a search."""
+        return self.prefixed(self.embedding.query_prefix, text)
+
+    def prefixed(self, prefix: str, text: tf.Tensor) -> dict[str, tf.Tensor]:
+        text = self.lower(tf.strings.join([prefix, text]))
         return self.vectors(self.frame(self.ops.tokenize(text)))
 
     def vectors(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -117,8 +126,8 @@ class Served(tf.Module):
         share = tf.cast(batch["input_mask"], tf.float32)
         share /= tf.reduce_sum(share, -1, keepdims=True)
         vectors = dict(cls=hidden[:, 0], mean=tf.reduce_sum(hidden * share[:, :, None], 1))
-        if rules.pooling and not rules.lacking:
-            pooled = vectors[rules.pooling]
+        if rules.is_known:
+            pooled = vectors[str(rules.pooling)]
             scaled = tf.nn.l2_normalize(pooled, -1, 1e-24)
             vectors["embedding"] = scaled if rules.is_normalized else pooled
         return vectors
@@ -284,7 +293,7 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
     contents = saved_files(lambda temporary: tf.saved_model.save(served, temporary, signatures))
     inputs = [spec.name for spec in served.rows]
     lines = usage_of_ids(inputs) if served.takes_ids else usage(signatures)
-    contents |= {**(model.task or {}), "README.md": card.readme(model, lines)}
+    contents |= {**written_usage(model), "README.md": card.readme(model, lines)}
     replace_folder(folder.rstrip("/"), contents, is_whole_model=True)
     names = ", ".join(name for name in signatures if name != "serving_default")
     if served.takes_ids:

@@ -1,5 +1,5 @@
-"""Reads how a model must be used: choices made in its training, such as the length of texts, that
-files beside its weights record.
+"""Reads and writes how a model must be used: choices made in its training, such as the length of
+texts, that files beside its weights record.
 
 task.json is bert-gpu's, modules.json and the files that it names are those of
 sentence-transformers, and config.json gives the meaning of a classifier's scores. Commands and
@@ -7,6 +7,7 @@ formats read all of these files here. Imports no TensorFlow.
 """
 
 import dataclasses
+import json
 import os
 import pathlib
 from typing import Any
@@ -18,7 +19,7 @@ from bert_gpu.base.files import parse_json, read_json
 from bert_gpu.base.settings import Settings, fields_of, setting
 from bert_gpu.interop.formats import Embedding, Model
 from bert_gpu.interop.heads import LABELLED
-from bert_gpu.interop.sources import TASK, folder_of
+from bert_gpu.interop.sources import TASK, folder_of, tokenizer_notes
 
 # {kind of task in task.json: problem_type in config.json}
 KINDS = dict(
@@ -29,8 +30,10 @@ KINDS = dict(
 MODULES = "modules.json"
 TEXTS = "sentence_bert_config.json"
 SENTENCES = "config_sentence_transformers.json"
+SWITCH = "pooling_mode_"  # start of the names of modes of Pooling in files of all versions
 # {mode of Pooling in sentence-transformers: value of --pooling}
 POOLINGS = dict(cls_token="cls", mean_tokens="mean", cls="cls", mean="mean")
+PASSAGES = ("document", "passage", "corpus")  # names of the prompt of texts that a search finds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,11 +56,25 @@ def with_usage(path: str, model: Model) -> Model:
     task_length = task.get("max_seq_length") if kind in KINDS else None
     notes = model.notes._replace(
         problem_type=KINDS.get(kind) or problem_type,
-        max_seq_length=task_length or texts.get("max_seq_length"),
+        max_seq_length=task_length or _length_of_texts(path, model, texts, bool(modules)),
         embedding=read_embedding(files, modules) if modules else Embedding(),
     )
     contents = {name: pathlib.Path(file).read_bytes() for name, file in files.items()}
     return model._replace(notes=notes, task=contents)
+
+
+def _length_of_texts(
+    path: str, model: Model, texts: dict[str, Any], is_sentence: bool
+) -> int | None:
+    """Return the tokens at which texts are cut, None where no file says it. sentence-transformers
+    wrote it to its own file, `texts`, before version 6, and to that of the tokenizer since.
+    """
+    if not is_sentence or "max_seq_length" in texts:
+        return texts.get("max_seq_length")
+    length = tokenizer_notes(path).get("model_max_length")
+    if not isinstance(length, int) or length < 3:
+        return None
+    return min(length, model.config.num_positions)
 
 
 def usage_files(path: str) -> tuple[dict[str, str], dict[str, str]]:
@@ -105,18 +122,65 @@ def read_embedding(files: dict[str, str], modules: dict[str, str]) -> Embedding:
     """
     config = _read(files, f"{modules.get('Pooling')}/config.json")
     sentences = _read(files, SENTENCES)
-    start = "pooling_mode_"
-    switches = {f"{start}mean_tokens": True} | config if config else {}
-    modes = [name[len(start) :] for name, on in switches.items() if on and name.startswith(start)]
+    switches = {f"{SWITCH}mean_tokens": True} | config if config else {}
+    modes = [name[len(SWITCH) :] for name, on in switches.items() if on and name.startswith(SWITCH)]
     modes = [str(config["pooling_mode"])] if "pooling_mode" in config else modes
     prompts = sentences["prompts"] if isinstance(sentences.get("prompts"), dict) else {}
-    prefix = str(prompts.get(str(sentences.get("default_prompt_name"))) or "")
+    names = ([str(sentences.get("default_prompt_name"))], ["query"], PASSAGES)
+    prefixes = [next((str(prompts[x]) for x in row if prompts.get(x)), "") for row in names]
     pooling = POOLINGS.get(modes[0]) if len(modes) == 1 else None
     lacking = [kind for kind in modules if kind not in ("Transformer", "Pooling", "Normalize")]
     lacking += [] if pooling else [f"pooling {'+'.join(modes) or 'none'}"]
-    lacking += ["include_prompt=false"] if prefix and config.get("include_prompt") is False else []
-    lowers = _read(files, TEXTS).get("do_lower_case") is True
-    return Embedding(pooling, "Normalize" in modules, prefix, lowers, ", ".join(lacking))
+    is_left_out = any(prefixes) and config.get("include_prompt") is False
+    lacking += ["include_prompt=false"] if is_left_out else []
+    return Embedding(
+        pooling,
+        "Normalize" in modules,
+        prefix=prefixes[0],
+        query_prefix=prefixes[1],
+        passage_prefix=prefixes[2],
+        lowers=_read(files, TEXTS).get("do_lower_case") is True,
+        lacking=", ".join(lacking),
+    )
+
+
+def written_usage(model: Model) -> dict[str, bytes]:
+    """Return {name: bytes} of the files for a copy of a model that describe its use: those that
+    were read with it, else those of sentence-transformers for a sentence model.
+    """
+    is_new = model.notes.embedding.is_known and MODULES not in (model.task or {})
+    return {**(sentence_files(model) if is_new else {}), **(model.task or {})}
+
+
+def sentence_files(model: Model) -> dict[str, bytes]:
+    """Return {name: bytes} of the files by which sentence-transformers, of any version, computes
+    the vectors of a sentence model. The prefix of passages is also the default one: encode() puts
+    it before texts, encode_query() that of queries.
+    """
+    rules = model.notes.embedding
+    parts = ["Transformer", "Pooling", *["Normalize"] * rules.is_normalized]
+    modes = {mode: pooling == rules.pooling for mode, pooling in POOLINGS.items() if "_" in mode}
+    prompts = dict.fromkeys(PASSAGES[:2], rules.passage_prefix) | dict(query=rules.query_prefix)
+    contents = {
+        MODULES: [
+            dict(
+                idx=index,
+                name=str(index),
+                path=f"{index}_{kind}" if index else "",
+                type=f"sentence_transformers.models.{kind}",
+            )
+            for index, kind in enumerate(parts)
+        ],
+        "1_Pooling/config.json": dict(word_embedding_dimension=model.config.hidden_size)
+        | {f"{SWITCH}{mode}": is_on for mode, is_on in modes.items()},
+        TEXTS: dict(max_seq_length=model.notes.max_seq_length, do_lower_case=rules.lowers),
+        SENTENCES: dict(
+            prompts=prompts,
+            default_prompt_name="document" if rules.passage_prefix else None,
+            similarity_fn_name="cosine",
+        ),
+    }
+    return {name: f"{json.dumps(value, indent=2)}\n".encode() for name, value in contents.items()}
 
 
 def _read(files: dict[str, str], name: str, fields: dict[str, Any] | None = None) -> dict[str, Any]:

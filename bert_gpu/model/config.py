@@ -171,10 +171,11 @@ class ShapeConfig(Settings):
     )
     pooling: str = setting(
         "first",
-        "Input of a classifier's sentence vector: the first token, [CLS], or "
+        "Input of a classifier's sentence vector: cls or first = the first token, [CLS]; mean = "
         "the mean of all tokens. Pretraining only records it for fine-tuning; "
         "the next-sentence head always reads the first token.",
-        choices=("first", "mean"),
+        choices=("cls", "mean"),
+        words=("first",),  # the name in files
         role="departure",
     )
     pooler_size: int | None = setting(
@@ -195,6 +196,8 @@ class ShapeConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.pooling == "cls":
+            object.__setattr__(self, "pooling", "first")
         if self.hidden_size % self.num_attention_heads:
             raise UserError(
                 f"must be a multiple of --num_attention_heads={self.num_attention_heads}, "

@@ -211,10 +211,17 @@ def sentence_vector(
     """
     if config.pooling == "first":
         return pool(weights, hidden, config.pooler_act)
+    mean = mean_of_tokens(hidden, mask)
+    return getattr(tf.nn, config.pooler_act)(dense(weights, "pooler", tf.cast(mean, hidden.dtype)))
+
+
+def mean_of_tokens(hidden: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
+    """Return the mean of the hidden states of each row's tokens, float32: (B, S, H) and (B, S), 1
+    for tokens and 0 for padding -> (B, H).
+    """
     share = tf.cast(mask, tf.float32)
     share /= tf.maximum(tf.reduce_sum(share, -1, keepdims=True), 1.0)
-    mean = tf.reduce_sum(tf.cast(hidden, tf.float32) * share[:, :, None], 1)
-    return getattr(tf.nn, config.pooler_act)(dense(weights, "pooler", tf.cast(mean, hidden.dtype)))
+    return tf.reduce_sum(tf.cast(hidden, tf.float32) * share[:, :, None], 1)
 
 
 def classifier_logits(

@@ -321,6 +321,8 @@ def initial_weights(run: Run[PretrainSettings], model: Model) -> dict[str, np.nd
         + "".join(f"; {text}" for text in extensions)
         + (f"; fresh: {', '.join(fresh)}" if fresh else "")
         + (f"; {unused}" if (unused := models.describe_unused(notes)) else "")
+        + "; its pooling and prefixes for sentence vectors are left out"
+        * bool(notes.embedding.pooling)
     )
     return weights
 

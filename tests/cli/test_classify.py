@@ -701,7 +701,7 @@ def test_pairs_need_segments_only_where_there_are_some(workplace, capsys, tmp_pa
 @pytest.mark.parametrize(
     "arguments, parts",
     [
-        (["--pooling=last"], ["--pooling=last", "first, mean"]),
+        (["--pooling=last"], ["--pooling=last", "cls, mean"]),
         (["--pooler_size=0"], ["--pooler_size=0", "at least 1"]),
         (["--hidden_dropout_prob=1"], ["--hidden_dropout_prob=1", "below"]),
         (["--data_dir=nowhere"], ["--data_dir=nowhere", "no such folder"]),

@@ -15,7 +15,8 @@ DATA, PRETRAIN, CLASSIFY = (
     "run_classifier.py",
 )
 COMMANDS = (
-    "data pretrain classify vocab fill-mask import export embed report runs doctor launch".split()
+    *("data", "pretrain", "classify", "vocab", "fill-mask", "import", "export", "embed"),
+    *("search", "report", "runs", "doctor", "launch"),
 )
 RUN_FILES = ("metrics.jsonl", "run.json", "model/**", "checkpoints/**", "marks/**")
 

@@ -300,7 +300,7 @@ def test_a_pooler_of_the_hidden_size_is_that_of_bert(tmp_path):
             "encoder=garden:albert,block_size=4: 'block_size=4' is not FIELD=VALUE",
         ),
         (dict(norm_first=True), "norm_first=True: .*garden:albert has no such switch"),
-        (dict(encoder=None, pooling="max"), "pooling=max: must be one of first, mean"),
+        (dict(encoder=None, pooling="max"), "pooling=max: must be one of cls, mean"),
         (dict(model_type="bert"), "model_type='bert' has no encoder='garden:albert'"),
         (dict(encoder="garden:bert"), "has more layers"),
     ],

@@ -50,7 +50,7 @@ def test_a_run_and_its_resume(folder, tmp_path, monkeypatch):
     log = open_log(folder, uri, **settings)
     for step in (1, 2):
         log.write(step, dict(loss=1.0 / step, none=None, nan=float("nan")))
-    log.write(2, dict(eval_loss=3.0))
+    log.write(2, {"eval_loss": 3.0, "eval_mrr@10": 0.5})
     log.close()
     log = open_log(folder, uri, step=1, **settings)
     for step, loss in ((2, 0.5), (3, 9.0)):
@@ -67,7 +67,7 @@ def test_a_run_and_its_resume(folder, tmp_path, monkeypatch):
     assert len(run.data.params) == 151 and run.data.params["setting_7"] == "7"
     history = client.get_metric_history(run.info.run_id, "loss")
     assert [(metric.step, metric.value) for metric in history] == [(1, 1.0), (2, 0.5), (3, 9.0)]
-    assert run.data.metrics == dict(loss=9.0, eval_loss=3.0)
+    assert run.data.metrics == {"loss": 9.0, "eval_loss": 3.0, "eval_mrr_at_10": 0.5}
     folder.clear()
     assert RunFolder(folder.path).read_run() is None
 

@@ -44,7 +44,9 @@ class EncodedExamples:
       token_labels: int32 (T,), the target of each token, NO_LABEL for a token without one; None for
         tasks without targets of tokens.
       origin: data with which a task type traces rows back to its examples.
-      rows_per_example: R; the rows of an example follow each other.
+      rows_per_example: R; the rows of an example follow each other. text_ids: int32 (N, R), the
+        numbers of the rows' texts, equal for equal texts, -1 for an empty one; None for tasks that
+        do not compare texts.
     """
 
     ids: np.ndarray
@@ -57,6 +59,7 @@ class EncodedExamples:
     token_labels: np.ndarray | None = None
     origin: typing.Any = None
     rows_per_example: int = 1
+    text_ids: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.first_lengths) // self.rows_per_example
@@ -65,6 +68,14 @@ class EncodedExamples:
     def lengths(self) -> np.ndarray:
         """Tokens of the longest row of each example, int64 (N,)."""
         return np.diff(self.splits).reshape(-1, self.rows_per_example).max(1)
+
+    def drawn(
+        self, indices: np.ndarray, epochs: np.ndarray | None
+    ) -> tuple["EncodedExamples", np.ndarray]:
+        """Return encoded examples, and the indices (B,) in them of the examples that have the given
+        indices, (B,), in these epochs, (B,) or None for an evaluation: by default the same in all.
+        """
+        return self, indices
 
 
 def encode_examples(
@@ -120,16 +131,22 @@ def padding_of(settings: FinetuneSettings, encoder: Encoder) -> str:
 
 
 def make_batch(
-    examples: EncodedExamples, indices: np.ndarray, row_weights: np.ndarray | None = None
+    examples: EncodedExamples,
+    indices: np.ndarray,
+    row_weights: np.ndarray | None = None,
+    epochs: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Return the examples with the given indices, (B,), as a batch, padded to its longest row,
-    rounded up to a multiple of LENGTH_MULTIPLE; with fixed padding, to the maximum length.
+    rounded up to a multiple of LENGTH_MULTIPLE; with fixed padding, to the maximum length. epochs:
+    as for EncodedExamples.drawn.
 
     Returns:
       dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,); if the
         examples have labels, labels (B,) or (B, C); if their tokens have labels, token_labels (B,
-        S). With several rows an example, (B, S) is (B, R, S).
+        S); if their texts have numbers, text_ids (B, R). With several rows an example, (B, S) is
+        (B, R, S).
     """
+    examples, indices = examples.drawn(indices, epochs)
     rows = indices
     if examples.rows_per_example > 1:
         rows = indices[:, None] * examples.rows_per_example + np.arange(examples.rows_per_example)
@@ -148,6 +165,8 @@ def make_batch(
     if examples.token_labels is not None:
         labels, _ = padded(examples.token_labels, examples.splits, rows, longest)
         batch["token_labels"] = np.where(is_token, labels, np.int32(NO_LABEL))
+    if examples.text_ids is not None:
+        batch["text_ids"] = examples.text_ids[indices]
     return batch if examples.labels is None else batch | dict(labels=examples.labels[indices])
 
 
@@ -165,8 +184,8 @@ def training_batches(
             return order
         return bucketed(order, examples.lengths, seed, epoch, batch_size)
 
-    for indices, _ in consume(len(examples), batch_size, position, order_of):
-        yield make_batch(examples, indices)
+    for indices, epochs in consume(len(examples), batch_size, position, order_of):
+        yield make_batch(examples, indices, epochs=epochs)
 
 
 def evaluation_order(examples: EncodedExamples) -> np.ndarray:

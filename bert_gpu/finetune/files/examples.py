@@ -61,7 +61,7 @@ class Loaded:
     Attributes:
       path: path of the file. digest: SHA-256 of the file, "" before it is read. num_examples: N.
       rows_per_example: rows of tokens that an example is encoded as.
-      has_pairs: whether the examples are pairs of texts. num_skipped: number of rows that were left
+      has_pairs: whether a row holds a pair of texts. num_skipped: number of rows that were left
         out; why_skipped: description of these rows. labels: the distinct labels of texts. warnings:
         messages to the user about unusual data.
       text_hashes: uint64 (N,), equal for examples with the same texts, in any order and with any
@@ -90,6 +90,11 @@ class Loaded:
 
     def __len__(self) -> int:
         return self.num_examples
+
+    @property
+    def text_b(self) -> str | None:
+        """The name of the column of second texts, None for single texts."""
+        return self.task.text_b if self.has_pairs else None
 
     def describe(self) -> str:
         """Return a text that identifies the examples wherever their file lies: the file's name, its
@@ -137,6 +142,8 @@ class Examples(Loaded):
         training, a label is none of those that the task or the schema names.
     """
 
+    table_kind: str | None = None  # as in Table
+
     def __init__(
         self,
         task: TaskSpec,
@@ -146,7 +153,7 @@ class Examples(Loaded):
     ) -> None:
         super().__init__(task, source, needs_label)
         expected = (task.text_a, task.label) if needs_label else (task.text_a,)
-        self.table = Table(source.path, self.columns, expected, task.skips_broken)
+        self.table = Table(source.path, self.columns, expected, task.skips_broken, self.table_kind)
         header = self.header = self.table.header
         self.warnings += self.table.notes
         check_header(self.table, task, needs_label)
@@ -167,7 +174,7 @@ class Examples(Loaded):
             self.names = tuple(map(plain_label, class_names(self.path, task.label)))
         if source.part.split is not None:
             self.fit_part(share_of(self._texts(row)) for _, row in self.table.rows())
-            if self.label is not None and task.kind != "regression":
+            if self.label is not None and task.kind not in ("regression", "similarity"):
                 train_only = self._only_to_train(self.label)
                 part = dataclasses.replace(self.source.part, train_only=train_only)
                 self.source = dataclasses.replace(source, part=part)
@@ -396,7 +403,8 @@ def check_header(table: Table, task: TaskSpec, needs_label: bool) -> None:
             where=table.path,
         )
     single = TASKS["single"]
-    if task.text_a == TASKS["pairs"].text_a not in header and single.text_a in header:
+    is_pairs = task.text_a == TASKS["pairs"].text_a not in header and task.kind != "similarity"
+    if is_pairs and single.text_a in header:
         raise UserError(
             f"line 1 has no column {task.text_a!r} (it has {shortened(', '.join(header))})",
             "for single texts give --task_name=single, else name your columns "

@@ -28,10 +28,12 @@ from bert_gpu.text.formats.encodings import check_plain
 
 tf = LazyModule("tensorflow")
 
+LINES = "lines"  # the kind of a plain text, whose lines are the cells of one column
 DIALECTS: dict[str, dict[str, Any]] = {
     "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
     "csv": dict(delimiter=",", strict=True),
     "quoted": dict(delimiter="\t", strict=True),  # a .tsv whose quotes enclose cells
+    LINES: dict(delimiter="\0", quoting=csv.QUOTE_NONE),
 }
 # regular expressions: a cell in quotes, the characters that need quotes, a cell with or without
 # quotes, a row of cells
@@ -65,7 +67,8 @@ class Table:
       names: names of the columns of a .tsv or .csv without a header line; its first line is still a
         header if it has the names `expected`.
       expected: names of columns by which a header line is recognised. skips_broken: whether rows
-        with more or fewer cells than there are columns are left out instead of refused.
+        with more or fewer cells than there are columns are left out instead of refused. kind: LINES
+        for a plain text; None = as the path says.
 
     Attributes:
       header: names of the columns. notes: remarks for the user: (QUOTES,) for a .tsv whose quotes
@@ -84,11 +87,12 @@ class Table:
         names: Sequence[str] | None = None,
         expected: Iterable[str] = (),
         skips_broken: bool = False,
+        kind: str | None = None,
     ) -> None:
         self.path = path
         self.names = names or ()
         self.skips_broken = skips_broken
-        self.kind = kind_of(path)
+        self.kind = kind or kind_of(path)
         self.expected = set(expected)
         self.header: list[str] = []
         self.digest = ""

@@ -1,6 +1,6 @@
 """The heads of the fine-tuning tasks: how each computes its scores from an encoder.
 
-Legend: B batch, S sequence, C classes.
+Legend: B batch, R rows of an example, S sequence, C classes, H hidden.
 """
 
 import typing
@@ -12,22 +12,26 @@ from bert_gpu.interop.heads import ARCHITECTURES, HEADS
 from bert_gpu.model.encoders import Encoder
 from bert_gpu.model.heads import (
     classifier_logits,
+    mean_of_tokens,
     sentence_positions,
     sentence_vector,
     span_logits,
     token_logits,
 )
+from bert_gpu.model.layers import sizes
 from bert_gpu.model.weights import WeightSpec
 
+ROW_FEATURES = ("input_ids", "input_mask", "segment_ids")
 MASKED_SCORE = -1e9  # the score of a token that cannot be chosen
 
 
 class Head(typing.NamedTuple):
     """The head of a task.
 
-    name: key of the head in interop.heads.HEADS. architecture: name of the class of Hugging Face's
-    transformers that has the head. logits: function of (weights, batch, encoder, dtype, seed) ->
-    scores of each row, (B, ...); seed None switches dropout off.
+    name: key of the head in interop.heads.HEADS, which lacks a head without weights. architecture:
+    name of the class of Hugging Face's transformers that has the head. logits: function of
+    (weights, batch, encoder, dtype, seed) -> scores of each row, (B, ...); seed None switches
+    dropout off.
     """
 
     name: str
@@ -43,7 +47,8 @@ class Head(typing.NamedTuple):
 
     def weights(self, encoder: Encoder, num_classes: int) -> dict[str, WeightSpec]:
         """Return the specifications of the weights of the encoder and the head, by name."""
-        return {**encoder.weights(), **HEADS[self.name].weights(encoder.config, num_classes)}
+        own = HEADS[self.name].weights(encoder.config, num_classes) if self.name in HEADS else {}
+        return {**encoder.weights(), **own}
 
 
 def class_logits(
@@ -97,10 +102,32 @@ def answer_logits(
     return tf.where(batch["input_mask"][:, :, None] > 0, scores, MASKED_SCORE)
 
 
+def text_vectors(
+    weights: Mapping[str, tf.Tensor],
+    batch: Mapping[str, tf.Tensor],
+    encoder: Encoder,
+    dtype: tf.DType,
+    seed: tf.Tensor | None = None,
+    pooling: str = "mean",
+) -> tf.Tensor:
+    """Return the vectors of the texts of each example, (B, R, S) -> float32 (B, R, H): the hidden
+    state of [CLS] with pooling "cls", else the mean over all tokens.
+    """
+    *shape, length = sizes(batch["input_ids"])
+    rows = {name: tf.reshape(batch[name], [-1, length]) for name in ROW_FEATURES}
+    is_first = pooling == "cls"
+    positions = tf.zeros_like(rows["input_ids"][:, :1]) if is_first else None
+    hidden = encoder.encode(weights, rows, dtype=dtype, seed=seed, positions=positions)
+    hidden = tf.cast(hidden, tf.float32)
+    vectors = hidden[:, 0] if is_first else mean_of_tokens(hidden, rows["input_mask"])
+    return tf.reshape(vectors, [*shape, vectors.shape[-1]])
+
+
 CLASSIFIER = Head("classifier", "BertForSequenceClassification", class_logits)
 TOKEN_CLASSIFIER = Head("token_classifier", "BertForTokenClassification", tag_logits)
 SPAN = Head("span", "BertForQuestionAnswering", answer_logits)
-TASK_HEADS = (CLASSIFIER, TOKEN_CLASSIFIER, SPAN)
+SENTENCE = Head("sentence", "BertModel", text_vectors)
+TASK_HEADS = (CLASSIFIER, TOKEN_CLASSIFIER, SPAN, SENTENCE)
 
 
 def rows_of(tensor: tf.Tensor) -> tf.Tensor:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bert_gpu.base.errors import UserError
+from bert_gpu.finetune.config import first_set
 from bert_gpu.finetune.tasks import table
 from bert_gpu.finetune.tasks.table import TaskSpec
 
@@ -121,16 +122,16 @@ def open_task_type(task: TaskSpec) -> TaskType:
     return importlib.import_module(f"{__package__}.{table.KINDS[task.kind]}")
 
 
-def check_texts_only(settings: FinetuneSettings, task_name: str) -> None:
+def check_texts_only(
+    settings: FinetuneSettings,
+    task_name: str,
+    names: Sequence[str] = ("pictures", "pooling", "pooler_size"),
+) -> None:
     """Raise UserError for settings that only classifiers of texts have; settings that a recipe has
     set are ignored.
     """
-    for config, name in (
-        (settings.run, "pictures"),
-        (settings.start, "pooling"),
-        (settings.start, "pooler_size"),
-    ):
-        if getattr(config, name) and name not in settings.flexible:
+    for name in names:
+        if first_set(name, settings.run, settings.start) and name not in settings.flexible:
             raise UserError(
                 f"applies to text classification only, not to {task_name}", "drop it", setting=name
             )

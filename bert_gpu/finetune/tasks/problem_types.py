@@ -20,6 +20,7 @@ from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.finetune.config import FinetuneConfig
 from bert_gpu.finetune.tasks.table import TaskSpec
+from bert_gpu.interop.formats import Embedding
 
 if TYPE_CHECKING:
     from tensorflow import Tensor
@@ -48,7 +49,7 @@ class ProblemType:
     key of the targets in a batch. note_fields: names of its fields that start.TaskNotes has, too.
     class_weights, positive_label: as for Classification. contrastive: the settings of the loss of
     pairs of texts among all texts of the global batch (contrastive.py), None for problems whose
-    examples have losses of their own.
+    examples have losses of their own. embedding: rules by which a trained model makes vectors.
     """
 
     config_name: str | None = None
@@ -57,6 +58,7 @@ class ProblemType:
     class_weights: tuple[float, ...] | None = None
     positive_label: str | None = None
     contrastive: Contrastive | None = None
+    embedding: Embedding = Embedding()
 
     @property
     def head(self) -> Head:
@@ -64,7 +66,7 @@ class ProblemType:
         return heads.CLASSIFIER
 
     @property
-    def notes(self) -> dict[str, str]:
+    def notes(self) -> dict[str, Any]:
         """The `note_fields` that are not None, as {name: value}."""
         return {name: x for name in self.note_fields if (x := getattr(self, name)) is not None}
 

@@ -20,7 +20,9 @@ KINDS = dict(  # {kind: the module of its task type, interface.py}
     **dict.fromkeys(TEXT_KINDS, "text_classification"),
     tagging="token_classification",
     answers="question_answering",
+    similarity="similarity",
 )
+WHOLE_KINDS = (*TEXT_KINDS, "similarity")  # tasks that cut a text that is too long for a row
 ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # endings of tables; of a .json the content decides
 SHARD = "-00000-of-00001.parquet"  # end of the name of a one-file split on Hugging Face's hub
 SPLITS = ("train", "dev", "test")
@@ -137,6 +139,13 @@ TASKS = {
             endings=("json", "jsonl"),
             stems_like={split: rf"{split}([-_]?v?\d[\d.]*)?" for split in SPLITS},
             max_seq_length=384,
+        ),
+        TaskSpec(
+            name="similarity",
+            kind="similarity",
+            reported=("spearman",),
+            endings=("txt", *ENDINGS, "json"),
+            stems_like=STEMS,
         ),
         _glue(
             "CoLA",

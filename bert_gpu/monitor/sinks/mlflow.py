@@ -81,9 +81,11 @@ class MLflow(Sink):
                 if values is self.ends:
                     client.set_terminated(run_id)
                     return
+                # MLflow allows no @ in a name, as in mrr@10
+                named = {name.replace("@", "_at_"): value for name, value in values.items()}
                 metrics = [
                     Metric(name, float(value), moment, step)
-                    for name, value in values.items()
+                    for name, value in named.items()
                     if value is not None and step > last_steps.get(name, -1)
                 ]
                 client.log_batch(run_id, metrics=metrics)

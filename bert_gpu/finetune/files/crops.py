@@ -1,0 +1,129 @@
+"""Two crops of each text, for a training without labels: contiguous spans of its tokens that are
+drawn independently, so that they may overlap (Izacard et al. 2022, "Unsupervised Dense Information
+Retrieval with Contrastive Learning", arXiv 2112.09118, sections 3.2 and A.1).
+
+A crop has 5 % to 50 % of the tokens of its text, as there, but at least MIN_TOKENS and at most a
+row's; each length, and then each place, is equally likely. The draws of a text depend on (seed,
+epoch, example) alone, so that every epoch has new crops, and a resumed run those of an
+uninterrupted one.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+import numpy as np
+
+from bert_gpu.base.errors import UserError
+from bert_gpu.data.random_bits import derive_key, row_keys
+from bert_gpu.finetune.files.disk_array import DiskArray
+from bert_gpu.finetune.files.encoded import EncodedExamples, splits_of
+from bert_gpu.finetune.files.pairs import PairExamples
+from bert_gpu.text.framing import ranges
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
+
+MIN_TOKENS = 4  # of a crop; a text needs twice as many
+MIN_SHARE = 0.05
+MAX_SHARE = 0.5
+NO_EPOCH = -1  # the epoch of an evaluation, whose crops are always the same
+
+
+@dataclasses.dataclass(frozen=True)
+class CroppedTexts(EncodedExamples):
+    """Texts, of which each batch has two crops; `ids` and `splits` are those of the whole texts
+    without [CLS] and [SEP].
+
+    seed: of the draws. tokenizer: its ids of [CLS] and [SEP] are used. prefixes: ids before the
+    first and before the second crop.
+    """
+
+    rows_per_example: int = 2
+    seed: int = 0
+    tokenizer: Tokenizer = dataclasses.field(kw_only=True)
+    prefixes: list[np.ndarray] = dataclasses.field(kw_only=True)
+
+    def __len__(self) -> int:
+        return len(self.splits) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        longest = np.diff(self.splits) // 2 + 2 + max(map(len, self.prefixes))
+        return np.minimum(longest, self.max_seq_length)
+
+    def drawn(
+        self, indices: np.ndarray, epochs: np.ndarray | None
+    ) -> tuple[EncodedExamples, np.ndarray]:
+        examples = indices + len(self) * (NO_EPOCH if epochs is None else epochs)
+        keys = row_keys(derive_key(self.seed, "crops"), examples[:, None] * 4 + np.arange(4))
+        shares = (keys >> np.uint64(11)) / 2.0**53  # in [0, 1)
+        firsts = self.splits[indices][:, None]
+        lengths = self.splits[indices + 1][:, None] - firsts
+        before = np.array([len(prefix) for prefix in self.prefixes])
+        high = np.minimum((lengths * MAX_SHARE).astype(np.int64), self.max_seq_length - 2 - before)
+        low = np.minimum(high, np.maximum(MIN_TOKENS, np.ceil(lengths * MIN_SHARE)))
+        sizes = (low + shares[:, :2] * (high - low + 1)).astype(np.int64)
+        begins = firsts + (shares[:, 2:] * (lengths - sizes + 1)).astype(np.int64)
+        splits = splits_of([(sizes + before + 2).ravel()])
+        starts = splits[:-1].reshape(-1, 2)
+        ids = np.full(splits[-1], self.tokenizer.sep_id, np.int32)  # others are overwritten
+        ids[starts] = self.tokenizer.cls_id
+        for side, prefix in enumerate(self.prefixes):
+            ids[starts[:, side, None] + 1 + np.arange(len(prefix))] = prefix
+        places = ranges((starts + 1 + before).ravel(), sizes.ravel())
+        ids[places] = self.ids[ranges(begins.ravel(), sizes.ravel())]
+        rows = EncodedExamples(
+            ids=ids,
+            splits=splits,
+            first_lengths=np.diff(splits),
+            labels=np.ones(len(indices), np.float32),
+            max_seq_length=self.max_seq_length,
+            padding=self.padding,
+            rows_per_example=2,
+            text_ids=None if self.text_ids is None else self.text_ids[indices],
+        )
+        return rows, np.arange(len(indices))
+
+
+def encode_crops(
+    examples: PairExamples,
+    texts: Iterable[list[str]],
+    tokenizer: Tokenizer,
+    prefixes: Iterable[str],
+    max_seq_length: int,
+    padding: str,
+    seed: int,
+    folder: str,
+) -> tuple[CroppedTexts, np.ndarray]:
+    """Tokenize the texts of examples, chunk by chunk. Return those that are long enough for two
+    crops, and a bool for each text that says whether it is; count the others as skipped. A prefix
+    may fill half a row. folder: as for DiskArray.
+
+    Raises UserError when all texts are too short.
+    """
+    ids = DiskArray(folder)
+    lengths: list[np.ndarray] = []
+    for chunk in texts:
+        tokens, splits = tokenizer.tokenize(chunk)
+        lengths.append(np.diff(splits))
+        ids.append(tokens[np.repeat(lengths[-1] >= 2 * MIN_TOKENS, lengths[-1])])
+    whole_ids = ids.finish()
+    sizes = np.concatenate(lengths)
+    is_long = sizes >= 2 * MIN_TOKENS
+    too_short = f"fewer than {2 * MIN_TOKENS} tokens, too few for two crops"
+    if not is_long.any():
+        where = examples.path
+        raise UserError(f"each of its texts has {too_short}", "give longer ones", where=where)
+    examples.why_skipped = f"lines with {too_short},"
+    examples.num_skipped += int(np.count_nonzero(~is_long))
+    examples.num_examples = int(np.count_nonzero(is_long))
+    whole = CroppedTexts(
+        ids=whole_ids,
+        splits=splits_of([sizes[is_long]]),
+        first_lengths=sizes[is_long],
+        labels=None,
+        max_seq_length=max_seq_length,
+        padding=padding,
+        seed=seed,
+        tokenizer=tokenizer,
+        prefixes=[tokenizer.tokenize([text])[0][: max_seq_length // 2] for text in prefixes],
+    )
+    return whole, is_long

@@ -1,0 +1,218 @@
+"""The task type of texts whose vectors are to be close or far: positive pairs, pairs with hard
+negatives, labelled pairs, pairs with scores, and single texts, of which two crops are a pair. One
+encoder makes the vectors of both texts. interface.TaskType describes the functions of this module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bert_gpu.base.environment import LazyModule
+from bert_gpu.base.errors import UserError
+from bert_gpu.finetune import results
+from bert_gpu.finetune.config import FinetuneSettings
+from bert_gpu.finetune.files import crops, encoded
+from bert_gpu.finetune.files.examples import Source
+from bert_gpu.finetune.files.pairs import PairExamples
+from bert_gpu.finetune.files.tables import hash_of
+from bert_gpu.finetune.start import Start
+from bert_gpu.finetune.tasks import problem_types, similarity_metrics
+from bert_gpu.finetune.tasks.heads import SENTENCE, Head
+from bert_gpu.finetune.tasks.interface import Evaluated, check_texts_only
+from bert_gpu.finetune.tasks.similarity_metrics import LABELLED, METRICS, PAIRS, SCORED, TEXTS
+from bert_gpu.finetune.tasks.table import TaskSpec
+from bert_gpu.finetune.tasks.text_classification import labelled
+from bert_gpu.interop.formats import Embedding
+
+if TYPE_CHECKING:
+    from tensorflow import Tensor
+
+tf = LazyModule("tensorflow")
+
+HEAD = SENTENCE
+PREDICTED = results.PREDICTIONS
+
+
+@dataclasses.dataclass(frozen=True)
+class Similarity(problem_types.ProblemType):
+    """Problem type of examples that are R texts, whose vectors are the outputs, (N, R, H). Without
+    `contrastive` the loss is the squared difference of the cosine of the first two texts and a
+    target, as in CosineSimilarityLoss of sentence-transformers.
+
+    max_score: the score that stands for a cosine of 1, None for 1.
+    """
+
+    embedding: Embedding
+    max_score: float | None = None
+    positive_label: str | None = None
+    contrastive: problem_types.Contrastive | None = None
+
+    @property
+    def head(self) -> Head:
+        pooling = self.embedding.pooling
+        return SENTENCE._replace(logits=functools.partial(SENTENCE.logits, pooling=pooling))
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        rules = {name: getattr(self.embedding, name) for name in NOTED} | dict(
+            max_score=self.max_score,
+            temperature=self.contrastive and self.contrastive.temperature,
+            positive_label=self.positive_label,
+        )
+        return {name: value for name, value in rules.items() if value}
+
+    def losses(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each example, float32 (B,), from vectors, (B, R, H), and targets,
+        float32 (B,).
+        """
+        units = tf.math.l2_normalize(tf.cast(logits, tf.float32), -1, 1e-24)
+        return tf.square(tf.reduce_sum(units[:, 0] * units[:, 1], -1) - targets)
+
+    def join_rows(self, rows: Sequence[Any]) -> np.ndarray:
+        return np.stack(rows)
+
+
+NOTED = ("pooling", "query_prefix", "passage_prefix")  # fields of Embedding that task.json has
+
+
+def check(settings: FinetuneSettings) -> None:
+    check_texts_only(settings, "similarity", ("pictures", "pooler_size"))
+    start = settings.start.init_checkpoint or ""
+    if "," in start and not os.path.exists(start):
+        raise UserError(
+            "names two models, and one encoder computes both texts; two towers are not supported",
+            "name one model; --query_prefix and --passage_prefix tell it the texts apart",
+            setting="init_checkpoint",
+            value=start[:80],
+        )
+
+
+def open_examples(
+    task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
+) -> PairExamples:
+    return PairExamples(task, source, needs_label)
+
+
+def find_labels(task: TaskSpec, examples: PairExamples) -> tuple[str, ...]:
+    return ()
+
+
+def defaults(examples: PairExamples) -> dict[str, Any]:
+    return dict.fromkeys((*NOTED, "max_score", "temperature")) | dict(pooling="mean")
+
+
+def make_problem_type(
+    settings: FinetuneSettings,
+    task: TaskSpec,
+    labels: tuple[str, ...],
+    examples: PairExamples | None,
+) -> Similarity:
+    run, tokens = settings.run, settings.tokens
+    problem_types.check_plain_loss(dataclasses.replace(run, positive_label=None), task)
+    pooling = "mean" if settings.start.pooling == "mean" else "cls"
+    query, passage = tokens.query_prefix or "", tokens.passage_prefix or ""
+    embedding = Embedding(pooling, True, passage, query, passage)
+    is_contrastive = examples is not None and examples.kind != SCORED
+    loss = problem_types.Contrastive(*filter(None, [tokens.temperature]))
+    return Similarity(
+        embedding, tokens.max_score, run.positive_label, loss if is_contrastive else None
+    )
+
+
+def encode(
+    examples: PairExamples,
+    problem_type: Similarity,
+    start: Start,
+    settings: FinetuneSettings,
+    max_seq_length: int,
+    folder: str,
+) -> encoded.EncodedExamples:
+    tokenizer, padding = start.tokenizer, encoded.padding_of(settings, start.encoder)
+    targets = examples.targets(problem_type.positive_label, problem_type.max_score or 1.0)
+    prefixes = problem_type.embedding.query_prefix, problem_type.embedding.passage_prefix
+    numbers: dict[int, int] = {}  # {hash of a text: its number}
+    text_ids: list[int] = []
+
+    def chunks() -> Iterator[list[str]]:
+        for texts in examples.texts():
+            plain = (" ".join(text.split()) for text in texts)
+            text_ids.extend(
+                numbers.setdefault(hash_of(text), len(numbers)) if text else -1 for text in plain
+            )
+            yield texts
+
+    if examples.kind == TEXTS:
+        seed = settings.run.seed
+        rows, is_long = crops.encode_crops(
+            examples, chunks(), tokenizer, prefixes, max_seq_length, padding, seed, folder
+        )
+        own = np.array(text_ids, np.int32)[is_long]
+        return dataclasses.replace(rows, text_ids=np.stack([own, own], 1))
+    num_rows = examples.rows_per_example
+    before = (prefixes[0], *prefixes[1:] * (num_rows - 1))
+    pairs = (
+        (
+            [prefix + text for prefix, text in zip(itertools.cycle(before), texts, strict=False)],
+            None,
+        )
+        for texts in chunks()
+    )
+    whole = encoded.encode_examples(
+        tokenizer, pairs, targets, max_seq_length, padding, folder, num_rows
+    )
+    return dataclasses.replace(whole, text_ids=np.array(text_ids, np.int32).reshape(-1, num_rows))
+
+
+def describe(examples: PairExamples, rows: encoded.EncodedExamples) -> str:
+    num_negatives = len(examples.columns_of_texts) - 2
+    labels = np.zeros(0) if rows.labels is None else rows.labels
+    details = {
+        "two crops of each": examples.kind == TEXTS,
+        f"{np.count_nonzero(labels):,} of them positive": examples.kind == LABELLED,
+        f"hard negatives in {num_negatives} columns": num_negatives > 0,
+        f"{len(rows.ids) / (len(rows.splits) - 1):.1f} tokens a text": True,
+        f"{rows.num_truncated:,} texts cut to {rows.max_seq_length} tokens": rows.num_truncated,
+    }
+    parts = [f"{len(rows):,} {examples.kind}", *(text for text, is_so in details.items() if is_so)]
+    return ", ".join(parts)
+
+
+def metric_names(
+    task: TaskSpec, problem_type: Similarity, labels: tuple[str, ...]
+) -> tuple[str, ...]:
+    return task.metrics or METRICS[PAIRS]
+
+
+def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]:
+    kind, text_ids = evaluated.examples.kind, np.asarray(evaluated.rows.text_ids)
+    if not np.isfinite(evaluated.outputs).all():  # a model that has overflowed
+        return dict.fromkeys(names)
+    if kind in (TEXTS, PAIRS):
+        values = similarity_metrics.retrieval_metrics(evaluated.outputs, text_ids)
+    else:
+        vectors, targets = labelled(evaluated)
+        values = similarity_metrics.pair_metrics(kind, similarity_metrics.cosines(vectors), targets)
+    return {name: values[name] for name in names}
+
+
+def after_evaluation(output_dir: str, evaluated: Evaluated) -> None:
+    pass
+
+
+def write(output_dir: str, evaluated: Evaluated) -> str:
+    """Write the cosine of each pair."""
+    return results.write_predictions(
+        output_dir,
+        evaluated.examples,
+        (),
+        problem_types.Regression(),
+        similarity_metrics.cosines(evaluated.outputs)[:, None],
+        evaluated.settings.run.predictions_file,
+    )
