@@ -91,8 +91,8 @@ def losses_of_block(
 ) -> tf.Tensor:
     """Return the losses of some examples, float32 (b,), whose indices are `examples`, int32 (b,).
 
-    A copy of the text to find is no candidate, nor is another text that forms a pair with the text
-    that searches.
+    A copy of either text of the example is no candidate, nor is another text that forms a pair with
+    the text that searches.
 
     Args:
       units: vectors of length 1, (N, V, H). texts: their ids, (N, V), NO_TEXT for what is no
@@ -108,6 +108,7 @@ def losses_of_block(
         is_excluded = (
             (candidate_texts == NO_TEXT)
             | (candidate_texts == own_texts[:, 1 - side, None])
+            | (candidate_texts == own_texts[:, side, None])
             | (candidate_partners == own_texts[:, side, None])
         ) & (tf.range(candidate_texts.shape[0]) != targets[:, None])
         scores = tf.matmul(tf.gather(units[:, side], examples), candidates, transpose_b=True)

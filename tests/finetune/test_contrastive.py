@@ -139,7 +139,7 @@ def loss_by_definition(vectors, batch, temperature=0.05):
                 for place in range(1, len(texts[other])) if side == 0 else [0]:
                     text = texts[other][place]
                     right = other in pairs and place < 2 and texts[other][side] == texts[mine][side]
-                    if real[other] and text not in (NO_TEXT, texts[mine][1 - side]) and not right:
+                    if real[other] and text not in (NO_TEXT, *texts[mine][:2]) and not right:
                         places.append((other, place))
             scores = tf.linalg.matvec(tf.gather_nd(units, places), units[mine, side]) / temperature
             losses.append(tf.reduce_logsumexp(scores) - scores[0])
