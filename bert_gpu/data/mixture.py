@@ -73,7 +73,7 @@ class Mixture:
         """Return the shares of the records x UNIT (1 or 2, K), at first and later."""
         rates = [np.array(one.weights) / one.tokens_per_record for one in self.sets]
         shares = np.transpose(rates) / np.sum(rates, 0)[:, None]
-        quotas = np.maximum(1, np.rint(shares * UNIT)).astype(np.int64)
+        quotas = np.maximum(1, np.rint(shares * UNIT)).astype(np.int64, order="C")
         quotas[range(len(quotas)), np.argmax(quotas, 1)] += UNIT - quotas.sum(1)
         return quotas
 
@@ -95,9 +95,10 @@ class Mixture:
         offsets = np.cumsum(sizes) - sizes
         state = np.zeros((3, len(sizes)), np.int64)
         changed = -(-self.changed // unit) * unit
+        quotas = self.quotas()
         for window in itertools.count():
             sets, places = np.empty((2, size), np.int64)
-            choose(self.quotas(), state, window * size, changed, sets, places)
+            choose(quotas, state, window * size, changed, sets, places)
             if window < first:
                 continue
             epochs, places = np.divmod(places, sizes[sets])

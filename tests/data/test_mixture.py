@@ -12,6 +12,7 @@ from bert_gpu.data import examples, pipeline, records
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.mixture import UNIT, MixedSet, Mixture
+from bert_gpu.train.step import divide_batch
 
 SIZES = dict(web=37, books=11, code=150)  # records
 LENGTHS = dict(web=(16, 16), books=(4, 4), code=(2, 14))  # fewest and most tokens of a record
@@ -159,6 +160,21 @@ def test_masks_of_a_record_differ_between_epochs_of_its_set(folders):
     for start, size in zip((0, 37, 48), SIZES.values(), strict=True):
         own = epochs[(indices >= start) & (indices < start + size)]
         np.testing.assert_array_equal(own, np.arange(len(own)) // size)
+
+
+def test_two_workers_read_without_overlap(folders):
+    """Each worker opens the data by itself and takes its part of every batch."""
+    shares = []
+    for worker in (0, 1):
+        reader = open_data(folders).reader("train", None, 1)
+        batches = pipeline.training_batches(reader, batch_size=4, position=0, shuffle=True)
+        parts = [divide_batch(batch, 2, 1)[worker] for batch in itertools.islice(batches, 16)]
+        shares.append(np.concatenate([part["input_ids"][0, :, :2] for part in parts]))
+    number, size = 2, SIZES["code"]  # the set that has not ended its first epoch
+    codes = np.concatenate([own[own[:, 0] == number, 1] for own in shares])
+    assert len(codes) == len(set(codes.tolist())) <= size
+    both = np.stack([own.reshape(16, 2, 2) for own in shares], 1).reshape(-1, 2)
+    np.testing.assert_array_equal(both, stream(open_data(folders), 4, num_records=64)[:, :2])
 
 
 def test_a_mixture_is_part_of_the_identity(folders):
