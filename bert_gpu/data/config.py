@@ -275,6 +275,17 @@ class InputConfig(Settings):
         "commas. Excludes the validation shards that dataset.json names, even if a glob matches "
         "them.",
     )
+    input_weights: str | None = setting(
+        None,
+        "Shares of the training tokens for the data sets that --input_file separates by commas: "
+        ".7,.3. Without them the records of all are shuffled together.",
+    )
+    input_weights_from: str | None = setting(
+        None,
+        "Other weights from a share of the run on: .8:.2,.8 gives the second of two data sets 80 % "
+        "of the last fifth.",
+        needs=("input_weights", None),
+    )
     eval_input_file: str | None = setting(
         None,
         "TFRecords to validate on, as globs. Default: the validation shards named "
@@ -299,3 +310,43 @@ class InputConfig(Settings):
         False,
         "Skip corrupt records with a warning that names them, instead of stopping.",
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.phases  # raises UserError
+
+    @property
+    def phases(self) -> list[tuple[float, list[float]]]:
+        """(share of the run at which they begin to hold, weights of the data sets, whose sum is 1)
+        of --input_weights and --input_weights_from; [] without the first.
+        """
+        num_sets = sum(bool(part.strip()) for part in self.input_file.split(","))
+        texts = dict(
+            input_weights=self.input_weights,
+            input_weights_from=self.input_weights and self.input_weights_from,
+        )
+        return [parse_weights(name, text, num_sets) for name, text in texts.items() if text]
+
+
+def parse_weights(name: str, text: str, num_sets: int) -> tuple[float, list[float]]:
+    """Return (share of the run, weights, whose sum is 1) of a text SHARE:WEIGHT,WEIGHT, or (0,
+    weights) of WEIGHT,WEIGHT. Raise UserError when the text has not the form that the setting
+    `name` needs.
+    """
+    begin, _, rest = text.rpartition(":")
+    try:
+        share, *weights = map(float, (begin or "0", *rest.split(",")))
+    except ValueError:
+        share, weights = 0.0, []
+    is_later = name == "input_weights_from"
+    is_valid = len(weights) == num_sets and min(weights) > 0 and sum(weights) < math.inf
+    if not is_valid or not (0 < share < 1 if is_later else text == rest):
+        before = "SHARE:WEIGHTS with a share of the run above 0 and below 1, and " * is_later
+        raise UserError(
+            f"must be {before}finite numbers above 0, one for each data set of --input_file, which "
+            f"names {num_sets}",
+            "separate them by commas, such as " + (".8:.2,.8" if is_later else ".7,.3"),
+            setting=name,
+            value=text,
+        )
+    return share, [weight / sum(weights) for weight in weights]

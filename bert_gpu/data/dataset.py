@@ -2,7 +2,9 @@
 against dataset.json before the run writes anything.
 """
 
+import itertools
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,10 +21,15 @@ from bert_gpu.data.inputs import (
     check_pair,
     expand_globs,
     read_manifests,
+    split_patterns,
 )
 from bert_gpu.data.masking import MaskingSpec
+from bert_gpu.data.mixture import MixedSet, Mixture
 from bert_gpu.data.pipeline import Masking, Reader
 from bert_gpu.data.records import RecordFile, RecordSet
+
+# records of a data set whose mean length stands for that of all
+MEAN_RECORDS = 4096
 
 
 class Dataset:
@@ -35,6 +42,7 @@ class Dataset:
       folder: the folder of the first training shard.
       info: the Manifest (dataset.json) of `folder`; None for records from other tools.
       infos: {folder: its Manifest or None} of all folders of training shards.
+      mixture: the data sets of the training records if they are mixed by weight, else None.
     """
 
     def __init__(
@@ -48,8 +56,9 @@ class Dataset:
         """
         self.config = config
         self.warn = warn
-        if paths is None:
-            paths = expand_globs(config.input_file, "input_file")
+        parts = split_patterns(config.input_file) if config.input_weights else [config.input_file]
+        sets = [paths] if paths else [expand_globs(part, "input_file") for part in parts]
+        paths = list(itertools.chain(*sets))
         self.infos = infos = read_manifests(paths)
         self.folder = os.path.dirname(paths[0])
         self.info = infos[self.folder]
@@ -73,6 +82,7 @@ class Dataset:
         validation = held_out
         if config.eval_input_file is not None:
             validation = expand_globs(config.eval_input_file, "eval_input_file")
+            validation.sort(key=os.path.dirname if config.input_weights else None)
             for folder_info in read_manifests(validation).items():
                 training = (self.folder, self.info)
                 check_pair(folder_info, training, "eval_input_file", "name others")
@@ -104,26 +114,78 @@ class Dataset:
             self.schema.max_predictions_per_seq or self.info.max_predictions_per_seq  # type: ignore[union-attr]
         )
         check_length(config, self.max_seq_length, paths[0])
+        self.mixture = self._mixture(sets) if config.input_weights else None
+
+    def _mixture(self, sets: Sequence[Sequence[str]]) -> Mixture:
+        """Return the data sets with their weights. sets: paths of the files of each of them."""
+        shares, weights = zip(*self.config.phases, strict=True)
+        sizes = {file.path: len(file) for file in self.train.files}
+        mixed = []
+        end = 0
+        for number, paths in enumerate(sets):
+            rows = range(end, end + sum(sizes.get(path, 0) for path in paths))
+            end = rows.stop
+            if not rows:
+                part = split_patterns(self.config.input_file)[number]
+                raise UserError("holds no training record", setting="input_file", value=part)
+            folder = os.path.dirname(paths[0])
+            tokens = self._mean_tokens(rows)
+            own = [phase[number] for phase in weights]
+            factor = self.dupe_factor(folder)
+            mixed.append(MixedSet(folder_name(folder), len(rows), factor, tokens, own))
+        return Mixture(mixed, *shares[1:])
+
+    def _mean_tokens(self, rows: range) -> float:
+        """Return the mean number of tokens, without padding, of MEAN_RECORDS records that are
+        evenly spread over `rows`, or of all of them if they are fewer.
+        """
+        skip = self.warn if self.config.skip_corrupt_records else None
+        reader = Reader(
+            self.train, self.schema, self.max_seq_length, skip_corrupt=skip, needs_predictions=False
+        )
+        indices = np.unique(np.linspace(rows.start, rows.stop - 1, MEAN_RECORDS).astype(np.int64))
+        parts = np.array_split(indices, -(-len(indices) // 64))
+        counts = [int(reader.read(part, 0 * part)["input_mask"].sum()) for part in parts]
+        return sum(counts) / len(indices)
 
     @property
-    def dupe_factor(self) -> int:
-        """Number of passes over the text that the records hold; 1 for records from other tools."""
-        if self.info is None:
+    def validation_parts(self) -> dict[str, range]:
+        """{name of its loss: its validation records} of each folder of them, if data sets are mixed
+        by weight; else {}.
+        """
+        parts: dict[str, range] = {}
+        both = self.mixture and self.validation
+        files = [file for file in both.files if len(file)] if both else []
+        end = 0
+        for folder, own in itertools.groupby(files, lambda file: os.path.dirname(file.path)):
+            rows = range(end, end + sum(map(len, own)))
+            end = rows.stop
+            name = f"data_{folder_name(folder)}_loss"
+            parts[f"data_{len(parts) + 1}_loss" if name in parts else name] = rows
+        return parts
+
+    def dupe_factor(self, folder: str) -> int:
+        """Return the number of passes over the text that the records of a folder hold; 1 for
+        records from other tools.
+        """
+        info = self.infos[folder]
+        if info is None:
             return 1
-        settings = {name: self.info.settings.get(name) for name in ("dupe_factor", "masking")}
+        settings = {name: info.settings.get(name) for name in ("dupe_factor", "masking")}
         return DataConfig(**{name: value for name, value in settings.items() if value}).num_passes
 
     def identity(self) -> dict[str, Any]:
         """Return, for run.json, the dict of everything that decides the batches of a run: "files"
         (name, number of records and checksum of each), "made" (the settings in dataset.json, or
-        None) and "max_seq_length".
+        None), "max_seq_length" and, with --input_weights, "sets" (entries of MixedSets).
         """
         settings = (
             None if self.info is None else dict(tokenizer=self.info.tokenizer, **self.info.settings)
         )
+        sets = [one._asdict() for one in self.mixture.sets] if self.mixture else None
         return dict(
             files=files_identity(self.train), made=settings, max_seq_length=self.max_seq_length
-        )
+        ) | (dict(sets=sets) if sets else {})
 
     def describe(self) -> dict[str, str]:
         """Return {"the training data" or "the validation data": text with its number of records and
@@ -169,6 +231,7 @@ class Dataset:
             limits=limits,
             needs_predictions=self.info is not None and not self.info.masks_words,
             order=self._order() if split == "train" else None,
+            mixture=self.mixture if split == "train" else None,
         )
 
     def _order(self) -> np.ndarray | None:
@@ -186,6 +249,11 @@ class Dataset:
                 where=path,
             )
         return order
+
+
+def folder_name(path: str) -> str:
+    """Return the name of a folder in a form that suits the name of a metric."""
+    return re.sub(r"\W+", "_", os.path.basename(os.path.abspath(path)))
 
 
 def files_identity(records: RecordSet) -> list[list[Any]]:

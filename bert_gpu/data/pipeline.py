@@ -20,6 +20,7 @@ import tensorflow as tf
 from bert_gpu.base.errors import UserError
 from bert_gpu.data import checks, examples
 from bert_gpu.data.masking import MaskingSpec, compile_masking
+from bert_gpu.data.mixture import Mixture
 from bert_gpu.data.random_bits import derive_key, permutation, row_keys
 from bert_gpu.data.records import RecordSet
 
@@ -65,6 +66,7 @@ class Reader:
     limits: {feature: exclusive upper bound} in addition to the limits that hold for every model.
     needs_predictions: whether a static row without a prediction is bad.
     order: (N,) record indices in the order of unshuffled epochs; None = the order of the files.
+    mixture: the data sets that the records are of, if they are mixed by weight; else None.
     """
 
     def __init__(
@@ -80,7 +82,9 @@ class Reader:
         limits: Mapping[str, int] | None = None,
         needs_predictions: bool = True,
         order: np.ndarray | None = None,
+        mixture: Mixture | None = None,
     ) -> None:
+        self.mixture = mixture
         self.records = records
         self.schema = schema
         self.max_seq_length = max_seq_length
@@ -229,7 +233,7 @@ def bucketed(
     batches, records are sorted by size, so that a batch has records of similar length, and then the
     batches are shuffled.
 
-    order: (N,) record indices. sizes: (N,) size of each record.
+    order: (N,) record indices, modulo the number of sizes. sizes: size of each record.
     """
     generator = np.random.Generator(np.random.Philox(key=derive_key(seed, "buckets", epoch)))
     order = order.copy()
@@ -237,7 +241,7 @@ def bucketed(
     first = -epoch * len(order) % batch_size
     for start in range(first, len(order), WINDOW_BATCHES * batch_size):
         window = order[start : start + WINDOW_BATCHES * batch_size]
-        window = window[np.argsort(sizes[window], kind="stable")]
+        window = window[np.argsort(sizes[window % len(sizes)], kind="stable")]
         end = len(window) // batch_size * batch_size
         window[:end] = generator.permutation(window[:end].reshape(-1, batch_size)).reshape(-1)
         order[start : start + len(window)] = window
@@ -280,6 +284,8 @@ def training_batches(
     """Yield batches of `batch_size` records without end; the first begins after `position` consumed
     records.
     """
+    if reader.mixture is not None:
+        yield from mixed_batches(reader, reader.mixture, batch_size, position, shuffle)
     for indices, epochs in consume(
         len(reader),
         batch_size,
@@ -289,17 +295,46 @@ def training_batches(
         yield reader.read(indices, epochs)
 
 
-def evaluation_batches(
-    reader: Reader, *, batch_size: int, max_batches: int | None = None
+def mixed_batches(
+    reader: Reader, mixture: Mixture, batch_size: int, position: int, shuffle: bool
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yield batches of all records, each once, in the order of the files, but at most max_batches.
-    The last batch is filled up with rows whose "row_weights" (B,) float32 are 0.
+    """Yield batches as `training_batches` does, of data sets mixed by weight. With uniform padding
+    their shares hold where a window ends, and change only there.
     """
-    num_batches = -(-len(reader) // batch_size)
+    size = WINDOW_BATCHES * batch_size
+    lengths = reader.records.sizes() if reader.padding == "uniform" else None
+    unit = 1 if lengths is None else size
+    orders = mixture.orders(position // size, size, reader.seed if shuffle else None, unit)
+
+    def order_of(window: int) -> np.ndarray:
+        order = next(orders)
+        if lengths is None:
+            return order
+        return bucketed(order, lengths, reader.seed, window, batch_size)
+
+    for order, _ in consume(size, batch_size, position, order_of):
+        epochs, indices = np.divmod(order, len(reader))
+        yield reader.read(indices, epochs)
+
+
+def evaluation_batches(
+    reader: Reader,
+    *,
+    batch_size: int,
+    max_batches: int | None = None,
+    part: range | None = None,
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield batches of all records, or of those in `part`, each once, in the order of the files,
+    but at most max_batches. The last batch is filled up with rows whose "row_weights" (B,) float32
+    are 0.
+    """
+    part = range(len(reader)) if part is None else part
+    num_batches = -(-len(part) // batch_size)
     for batch in range(num_batches if max_batches is None else min(num_batches, max_batches)):
-        indices = np.arange(batch * batch_size, (batch + 1) * batch_size)
-        is_real = indices < len(reader)
-        values = reader.read(np.where(is_real, indices, 0), np.full(batch_size, VALIDATION_EPOCH))
+        indices = part.start + np.arange(batch * batch_size, (batch + 1) * batch_size)
+        is_real = indices < part.stop
+        indices = np.where(is_real, indices, part.start)
+        values = reader.read(indices, np.full(batch_size, VALIDATION_EPOCH))
         yield values | {"row_weights": is_real.astype(np.float32) * values.get("row_weights", 1.0)}
 
 

@@ -25,6 +25,7 @@ from bert_gpu.pretrain.objectives.joint import named_objectives
 from bert_gpu.pretrain.validation import open_validation
 from bert_gpu.runs.card_facts import facts_while_training
 from bert_gpu.train import run as engine
+from bert_gpu.train.batching import BatchPlan
 from bert_gpu.train.loop import Loop
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.step import TrainStep
@@ -67,8 +68,9 @@ def pretrain(
         data, validation_reader = start.open_records(run, dataset, model)
         blocks = column_blocks(model.encoder.weights())
         state = TrainState(devices.strategy, weights, settings.optimizer, frozen, blocks)
+        parts = dataset.validation_parts
         validate = open_validation(
-            settings.run, validation_reader, devices, state, model.objective()
+            settings.run, validation_reader, devices, state, model.objective(), parts
         )
         make_step = functools.partial(
             TrainStep,
@@ -82,7 +84,7 @@ def pretrain(
         plan = engine.plan_run(run, data, devices, state, make_step)
         if not run.is_done(plan):
             step = make_step(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped)
-            rows = describe(settings, model.config, devices.kind, weights, frozen, dataset)
+            rows = describe(settings, model.config, devices.kind, weights, frozen, dataset, plan)
             engine.print_summary(run, step, plan, data, rows, min_device_bytes)
             export = functools.partial(write_model, run, model)
             hashes = start.hashes(dataset, model.vocab)
@@ -147,6 +149,8 @@ def fixed_settings(
             shuffle=settings.inputs.shuffle,
             init_checkpoint=init_checkpoint and os.path.realpath(init_checkpoint),
             padding=settings.inputs.padding,
+            input_weights=settings.inputs.input_weights,
+            input_weights_from=settings.inputs.input_weights_from,
             training_data=dataset.identity(),
             train_objective=named_objectives(model.objectives, dataset.schema),
         )
@@ -160,12 +164,19 @@ def describe(
     weights: Mapping[str, np.ndarray],
     frozen: Collection[str],
     dataset: Dataset,
+    plan: BatchPlan,
 ) -> tuple[tuple[str, str], ...]:
     """Return rows (label, text) on the model and the data, printed before the first step. kind: of
     the devices, "GPU" or "CPU".
     """
     num_frozen = sum(weights[name].size for name in frozen)
     num_validation = 0 if dataset.validation is None else len(dataset.validation)
+    mixed: list[tuple[str, str]] = []
+    if dataset.mixture is not None:
+        last = plan.global_batch_size * (1 - min(1, dataset.mixture.change_share))
+        num_steps = plan.num_steps or 0
+        read = num_steps * plan.records_of_step
+        mixed = dataset.mixture.rows(read, max(0, read - num_steps * last))
     name = f"{named}: " if (named := model_name(settings.run, kind)) else ""
     return (
         (
@@ -179,6 +190,7 @@ def describe(
             f"{len(dataset.train):,} training and {num_validation:,} validation records "
             f"of {dataset.max_seq_length} tokens",
         ),
+        *mixed,
     )
 
 
@@ -217,13 +229,14 @@ def evaluate(
     )
     state.assign(values)
     _, reader = start.open_records(run, dataset, model)
-    validate = open_validation(run.settings.run, reader, devices, state, model.objective())
+    parts = dataset.validation_parts
+    validate = open_validation(run.settings.run, reader, devices, state, model.objective(), parts)
     results = validate() | dict(step=progress.step)  # type: ignore[misc]  # there is a reader
     path = os.path.join(folder.path, EVAL_RESULTS)
     run.workers.on_chief(functools.partial(write_json, path, results))
     console.say(
         "\n".join(
-            f"  {name:<14}{format_metric(value)}"
+            f"  {name:<13} {format_metric(value)}"
             for name, value in results.items()
             if name != "step"
         )

@@ -11,6 +11,7 @@ from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.data import pipeline
 from bert_gpu.data.dataset import Dataset
+from bert_gpu.data.mixture import NEVER
 from bert_gpu.data.old_labels import label_warnings
 from bert_gpu.devices.devices import Devices
 from bert_gpu.devices.workers import ALONE, Alone, Workers
@@ -175,12 +176,15 @@ def open_records(
     open_reader = functools.partial(
         dataset.reader, tokenizer=model.vocab, seed=settings.run.seed, limits=limits
     )
+    if dataset.mixture is not None:
+        dataset.mixture.changed = (run.run_json or {}).get("weights_changed", NEVER)
     data = TrainingData(
         open_batches=functools.partial(
             pipeline.training_batches, open_reader("train"), shuffle=settings.inputs.shuffle
         ),
         num_records=len(dataset.train),
-        dupe_factor=dataset.dupe_factor,
+        dupe_factor=dataset.dupe_factor(dataset.folder),
+        mixture=dataset.mixture,
         max_seq_length=dataset.max_seq_length,
         length_axes={} if settings.inputs.padding == "fixed" else pipeline.LENGTH_AXES,
     )
@@ -204,7 +208,8 @@ def check_validation(
     names.
     """
     if dataset.validation is not None:
-        settings.ending.criterion(dict.fromkeys(objective.validation_metrics, 0.0))
+        names = [*objective.validation_metrics, *dataset.validation_parts]
+        settings.ending.criterion(dict.fromkeys(names, 0.0))
         return
     values = settings.values()
     defaults = type(settings)().values()

@@ -14,6 +14,7 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
 from bert_gpu.base.run_names import EVAL_RESULTS, MARKS, METRICS, MODEL, RUN
 from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest
+from bert_gpu.data.mixture import NEVER, MixedSet, Mixture
 from bert_gpu.runs import resume_changes
 from bert_gpu.runs.folder import RunFolder, read_run
 from bert_gpu.runs.metrics import read_lines
@@ -157,6 +158,10 @@ def training_facts(
             num_sequences = round(epochs[-1] * num_records(data))
             num_tokens = num_sequences * (data.get("max_seq_length") or 0)
             facts["tokens"] = f"{num_tokens:,} in {num_sequences:,} sequences, padding included"
+            if "sets" in data:
+                sets = [MixedSet(**entry) for entry in data["sets"]]
+                changed = run.get("weights_changed", NEVER)
+                facts |= Mixture(sets, changed=changed).rows(num_sequences)
     facts["highest learning rate"] = f"{run['learning_rate']:g}"
     names = (
         *("optimizer", "curve", "warmup_proportion", "num_warmup_steps", "weight_decay_rate"),

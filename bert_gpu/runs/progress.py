@@ -34,6 +34,9 @@ class RunRecord(Settings):
     num_steps: int | None = setting(None, "Steps of the whole run; None = by time.", low=1)
     exported_step: int | None = setting(None, "The step whose model is in model/.", low=0)
     git_commit: str | None = setting(None, "Git commit of bert_gpu.")
+    weights_changed: int | None = setting(
+        None, "Number of the first record that --input_weights_from chooses.", low=0
+    )
     ended: str | None = setting(
         None, "How the run ended, when not by itself or a signal.", choices=("diverged",)
     )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from bert_gpu.base.errors import UserError
+from bert_gpu.data.mixture import Mixture
 from bert_gpu.data.pipeline import LengthAxis
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import (
@@ -30,7 +31,7 @@ class TrainingData:
     max_seq_length: tokens of the longest row. length_axes: {feature: LengthAxis, the axis that is
     as long as the rows} where batches differ in row length; {} = all rows have one length.
     rows_per_example: rows of tokens in an example. dupe_factor: how many times the records contain
-    the text; None in fine-tuning.
+    the text; None in fine-tuning. mixture: the data sets that are mixed by weight, if any.
     """
 
     open_batches: Callable[..., Generator[dict[str, np.ndarray], None, None]]
@@ -39,6 +40,7 @@ class TrainingData:
     length_axes: Mapping[str, LengthAxis]
     rows_per_example: int = 1
     dupe_factor: int | None = None
+    mixture: Mixture | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -101,6 +101,10 @@ class MeanMetrics:
         self.forward = ForwardPass(devices, state, flat)
 
     def __call__(self, batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, float | None]:
+        return means_of(self.totals(batches))
+
+    def totals(self, batches: Iterable[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Return {name: (sum, count)} over all batches."""
         totals: dict[str, np.ndarray] = {}
         own = [self.forward.on_own_replicas(batch) for batch in batches]
         # added in the order of one machine with all replicas, for exactly the sums that it computes
@@ -108,6 +112,11 @@ class MeanMetrics:
             for result in itertools.chain(*everyone):
                 for name, pair in result.items():
                     totals[name] = totals.get(name, np.zeros(2)) + pair.astype(np.float64)
-        return {
-            name: float(total / count) if count else None for name, (total, count) in totals.items()
-        }
+        return totals
+
+
+def means_of(totals: Mapping[str, np.ndarray]) -> dict[str, float | None]:
+    """Return {name: mean, None where the count is 0} of {name: (sum, count)}."""
+    return {
+        name: float(total / count) if count else None for name, (total, count) in totals.items()
+    }

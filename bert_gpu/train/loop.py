@@ -14,6 +14,7 @@ import numpy as np
 from bert_gpu.base.console import format_seconds
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.run_names import MARKS
+from bert_gpu.data.mixture import NEVER
 from bert_gpu.data.pipeline import prefetch
 from bert_gpu.model.flops import Flops
 from bert_gpu.monitor.advice import SlowdownWarnings
@@ -137,7 +138,7 @@ class Loop:
                 while not self.is_last:
                     with contextlib.closing(self._calls()) as calls:
                         try:
-                            while not self.is_last:
+                            while not (self.is_last or self._change_weights()):
                                 due = self._run_steps(calls)
                                 self._log(due)
                                 self._export(due)
@@ -146,6 +147,19 @@ class Loop:
                         except DivergenceFound as problem:
                             self._roll_back(problem)
             self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
+
+    def _change_weights(self) -> bool:
+        """Change the weights of the data sets where that is due, and return whether it was. The
+        record from which the later ones hold is written to run.json, and holds for every session.
+        """
+        mixture = self.data.mixture
+        if mixture is None or mixture.changed < NEVER or self.position.share < mixture.change_share:
+            return False
+        mixture.changed = self.progress.records
+        self.training_run.content["weights_changed"] = mixture.changed
+        self.folder.create(self.training_run.content)
+        self.console.say(f"the weights of the data sets change at record {mixture.changed:,}")
+        return True
 
     def _begin(self) -> None:
         """Validate before the run's first step, or repeat the validation during which the last

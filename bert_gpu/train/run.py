@@ -488,6 +488,7 @@ def describe_run(
     """
     settings = run.settings
     free = {name: value for name, value in settings.values().items() if name not in fixed}
+    changed = (run.run_json or {}).get("weights_changed")
     return dict(
         settings=fixed,
         **plan.run_record(device_kind),
@@ -495,6 +496,7 @@ def describe_run(
         versions=provenance.versions(),
         git_commit=provenance.git_commit(),
         hashes=hashes,
+        **({} if changed is None else dict(weights_changed=changed)),
     )
 
 

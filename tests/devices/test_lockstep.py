@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from bert_gpu.base.errors import UserError
+from bert_gpu.data.mixture import Mixture
 from bert_gpu.devices import workers
 from bert_gpu.devices.cluster import Cluster
 from bert_gpu.optim.config import ScheduleConfig
@@ -134,6 +135,17 @@ def test_the_clock_of_worker_0_decides(tmp_path, options):
     if "schedule" in options and errors == [None, None]:
         assert pair[0].now >= 3600 * options["schedule"].total_training_time
         assert pair[1].now > pair[0].now  # its own clock would have ended it before
+
+
+def test_the_weights_of_data_sets_change_at_the_same_record(tmp_path):
+    def prepare(*pair):
+        for worker in pair:
+            worker.mixture = Mixture([], change_share=0.5)
+
+    pair, errors = run_two(tmp_path, prepare, schedule=TIME)
+    assert errors == [None, None]
+    check_lockstep(pair)
+    assert pair[0].mixture.changed == pair[1].mixture.changed == 20
 
 
 @pytest.mark.parametrize("index", [0, 1])

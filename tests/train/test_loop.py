@@ -1,11 +1,13 @@
 """The loop on a made-up job: what is due when, on either clock; early stop, signals, the end."""
 
+import json
 import os
 
 import numpy as np
 import pytest
 
 from bert_gpu.base.errors import TrainingStopped, UserError
+from bert_gpu.data.mixture import Mixture
 from bert_gpu.data.pipeline import LengthAxis
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
@@ -420,3 +422,39 @@ def test_rows_of_unequal_length_are_filled_up():
         0,
         1,
     ]
+
+
+@pytest.mark.parametrize(
+    "options, records",
+    [
+        (dict(num_train_steps=20), 20),
+        (dict(num_train_steps=20, steps_per_loop=8, log_steps=20), 32),
+        (dict(schedule=ScheduleConfig(lr_schedule="time", total_training_time=200 / 3600)), 20),
+        (dict(num_train_steps=20, schedule=ScheduleConfig(batch_ramp_proportion=0.4)), 20),
+    ],
+    ids=["steps", "several in a call", "the clock", "a ramp"],
+)
+def test_weights_change_at_a_share_of_the_run(tmp_path, options, records):
+    """The record is in run.json, no record is lost or read twice, and a resumed run of another
+    length keeps the record.
+    """
+    world = World(tmp_path, **options)
+    world.mixture = Mixture([], change_share=0.5)
+    world.run()
+    assert world.mixture.changed == records
+    assert json.loads((tmp_path / "run.json").read_text())["weights_changed"] == records
+    assert [first for call in world.calls for first in call.first] == list(range(0, 40, 2))
+    longer = World(tmp_path, num_train_steps=80)
+    longer.progress = world.progress
+    longer.mixture = world.mixture
+    longer.run()
+    assert longer.mixture.changed == records and longer.progress.step == 80
+
+
+def test_weights_that_are_due_when_a_run_resumes_change_before_its_first_step(tmp_path):
+    """A run that is killed between its checkpoint and the change."""
+    world = World(tmp_path, num_train_steps=20)
+    world.mixture = Mixture([], change_share=0.5)
+    world.progress = Progress(step=10, records=20)
+    world.run()
+    assert world.mixture.changed == 20 and world.calls[0].first == [20]

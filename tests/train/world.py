@@ -45,7 +45,7 @@ class World:
     `step`, `read`, `validate` and `export` can be replaced until it runs.
     """
 
-    workers, console = ALONE, Console(True)
+    workers, console, mixture = ALONE, Console(True), None
 
     def __init__(
         self,
@@ -130,7 +130,11 @@ class World:
             caught=self.caught,
         )
         data = TrainingData(
-            open_batches=self.open_batches, num_records=100, max_seq_length=4, length_axes={}
+            open_batches=self.open_batches,
+            num_records=100,
+            max_seq_length=4,
+            length_axes={},
+            mixture=self.mixture,
         )
         running = loop.Loop(
             Step(self), data, self.plan, run, self.log, validate=self.validate, export=self.export
