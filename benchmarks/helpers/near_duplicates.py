@@ -5,7 +5,7 @@
 One process on one core: signatures of 125 values over shingles of five words, in 25 bands of 5;
 each document is compared with the earlier ones of its bands that stay, by its shingles. Documents
 end at blank lines. Prints JSON: the seconds of the processor, reading included and compiling left
-out, and the number of documents dropped. rensa has no bands of its own choice, so ours are made of its digests.
+out, and the number of documents dropped. rensa gives digests, whose values make the bands.
 """
 
 import collections
