@@ -35,11 +35,11 @@ from helpers.report import digest, opened_rows, print_table, spread
 
 DROPPED = dict(near_duplicates=0.8, drop_repeated_lines=10)
 CASES = {  # {case: (name of the text, flags of its data job)}
-    "as it is": ("text", {}),
-    "as it is, dropped": ("text", DROPPED),
-    "half of it": ("half", {}),
-    "half of it with copies": ("planted", {}),
-    "half of it with copies, dropped": ("planted", DROPPED),
+    "text": ("text", {}),
+    "text without copies": ("text", DROPPED),
+    "half": ("half", {}),
+    "half and planted copies": ("planted", {}),
+    "half and planted copies dropped": ("planted", DROPPED),
 }
 HELD_OUT, COPIED, TIMES, REPLACED = 10, 10, 10, 50
 NOTICE = "This page has been viewed {} times since it was moved to our new site."
@@ -73,8 +73,8 @@ def write_texts(options, scratch):
 
 
 def folder_of(scratch, case):
-    """Return the folder of a case's records; a comma in its path would divide it in two."""
-    return scratch / case.replace(",", "").replace(" ", "-")
+    """Return the folder of a case's records."""
+    return scratch / f"data {case}".replace(" ", "-")
 
 
 def make_data(options, scratch):

@@ -39,8 +39,9 @@ REMOVED = np.dtype([("document", "i8"), ("first", "i8"), ("similarity", "f8")])
 SEED, PRIME, MIX, HALF, SHIFT = np.array(
     [0xCBF29CE484222325, 0x100000001B3, 0x9E3779B97F4A7C15, 32, 29], np.uint64
 )
-# The functions are h -> factor * h + offset modulo 2^32. An odd factor makes it a permutation.
-FACTORS, OFFSETS = np.random.default_rng(0).integers(
+# The functions are h -> factor * h + offset modulo 2^32. An odd factor makes it a permutation. The
+# numbers of RandomState are the same in all versions of NumPy.
+FACTORS, OFFSETS = np.random.RandomState(0).randint(
     1 << 32, size=(2, NUM_HASHES), dtype=np.uint32
 ) | np.array([[1], [0]], np.uint32)
 
@@ -57,7 +58,7 @@ def disk_bytes(num_documents: int, num_text_bytes: int, threshold: float) -> int
     """Return about how much room the files take if each document has a copy: band keys and pairs of
     16 bytes, and 8 bytes for each word of six bytes.
     """
-    return (choose_bands(threshold)[0] + 1) * 16 * num_documents + num_text_bytes * 8 // 6
+    return 2 * choose_bands(threshold)[0] * 16 * num_documents + num_text_bytes * 8 // 6
 
 
 def find_near_duplicates(
