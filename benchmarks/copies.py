@@ -105,6 +105,8 @@ def measure(options, scratch, case, seed, core):
         intermediate_size=4 * options.hidden_size,
         norm_first=True,
         position_embedding_type="rotary",
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
     budget = dict(
         lr_schedule="time",
@@ -114,13 +116,11 @@ def measure(options, scratch, case, seed, core):
         learning_rate=1e-3,
         lr_scaling="none",
         save_checkpoints_steps=10**9,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
     )
     files = dict(input_file=data)
     run_script(PRETRAIN_BY_WORK, **files, **common, **budget, seed=seed)
     steps, _ = read_metrics(run)
-    files |= dict(eval_input_file=f"{scratch}/held_out/*.tfrecord")
+    files |= dict(eval_input_file=f"{folder_of(scratch, 'held_out')}/*.tfrecord")
     run_script("run_pretraining_gpu.py", **files, **common, do_eval=True)
     held_out = load_json(run / "eval_results.json")
     documents = load_json(data / "dataset.json")["num_documents"]
