@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Compares the data script with its peers in one run: Model Garden's create_pretraining_data and
-Hugging Face's datasets.
+"""Compares the data script with its peers in one run: Model Garden's create_pretraining_data,
+Hugging Face's datasets, and, for near duplicates, datasketch and rensa.
 
     make bench TEXT=corpus.txt        (without TEXT: on the bundled sample, repeated)
 
 Every row is a whole process. Its start-up time, measured right before it by the same command on a
-text of a few lines, is subtracted for all alike. All use the same vocabulary. The Hugging Face row
-runs under --hf_python, an environment with `datasets` and `tokenizers`, if given.
+text of a few lines, is subtracted for all alike. All use the same vocabulary. The peers of Python
+run under --hf_python, an environment with `datasets` and `tokenizers`, `datasketch` and `rensa`, if
+given.
 """
 
 import json
@@ -41,6 +42,7 @@ HUGGING_FACE = {
 }
 BYTE_LEVEL = "bert-gpu packed dynamic, byte-level BPE"
 BYTE_LEVEL_PEER = "Hugging Face tokenizers, ids only, byte-level BPE"
+NEAR_DUPLICATES = 0.8
 PACKED_FLAGS = dict(objective="packed", masking="dynamic")
 TARGETS = {1: 20, 10: 12}  # tokens/s divided by Model Garden's, by dupe_factor
 
@@ -298,6 +300,40 @@ class Bench:
         header = ["M tokens/s", "ms to first batch after 1 M records", "records in the set"]
         print_table(["records", *header], rows)
 
+    def near_duplicates(self):
+        """Print the speed of the search for near duplicates on one core, and the peak memory of a
+        job that searches as the text grows, with two workers. A tenth of the documents are copies.
+        """
+        text = with_copies(self.text, self.work / "copies.txt")
+        size = os.path.getsize(text) / 1e6
+        python = self.options.hf_python
+        kinds = {"ours": sys.executable} | (
+            dict.fromkeys(("datasketch", "rensa"), python) if python else {}
+        )
+        results = {kind: [] for kind in kinds}
+        for _ in range(self.options.runs):
+            for kind, own in kinds.items():
+                script = [own, HERE / "near_duplicates.py", kind, text, NEAR_DUPLICATES]
+                results[kind].append(on_one_core(script))
+        rows = []
+        for kind, each in results.items():
+            seconds = statistics.median(one["seconds"] for one in each)
+            cells = [f"{seconds:.2f}", f"{size / seconds:.1f}", f"{each[0]['dropped']:,}"]
+            rows.append([kind, *cells])
+        print(f"\nnear duplicates of {size:.1f} MB of text, seconds of a processor\n")
+        print_table(["library", "seconds", "MB/s", "dropped"], rows)
+        rows = []
+        for megabytes in self.options.memory_megabytes:
+            grown = first_bytes(self.options.text, self.work / "grown.txt", megabytes * 10**6)
+            text = with_copies(grown, self.work / "copies.txt")
+            flags = PACKED_FLAGS | dict(num_workers=2, near_duplicates=NEAR_DUPLICATES)
+            one = run(ours(text, self.vocab, self.fresh(), drop_repeated_lines=10, **flags))
+            size = os.path.getsize(text) / 1e6
+            cells = [f"{one.peak_bytes / 1e6:,.0f}", f"{one.peak_anonymous_bytes / 1e6:,.0f}"]
+            rows.append([f"{size:.0f}", *cells, f"{one.seconds:.1f}"])
+        print("\npeak memory with near duplicates and repeated lines dropped, two workers\n")
+        print_table(["MB of text", "peak MB", "of it no file's", "seconds"], rows)
+
 
 TABLES = {
     "speed": Bench.speed,
@@ -305,6 +341,7 @@ TABLES = {
     "share": Bench.tokenizer_share,
     "reading": Bench.reading,
     "byte_level": Bench.byte_level,
+    "near_duplicates": Bench.near_duplicates,
 }
 
 
@@ -314,11 +351,29 @@ def timed(function):
     return time.perf_counter() - started
 
 
+def with_copies(source, target):
+    """Write the documents of a text and, after them, a copy of every tenth without one word of
+    sixty. Return the path of the target.
+    """
+    documents = pathlib.Path(source).read_text().strip().split("\n\n")
+    copies = [
+        " ".join(word for place, word in enumerate(document.split()) if place % 60 != 30)
+        for document in documents[::10]
+    ]
+    target.write_text("\n\n".join([*documents, *copies]) + "\n")
+    return target
+
+
 def run_reader(folder):
     """Return what data_reader.py prints, on one core."""
+    return on_one_core([sys.executable, HERE / "data_reader.py", folder])
+
+
+def on_one_core(command):
+    """Return the JSON that a command prints last, on one core."""
     one_core = {min(os.sched_getaffinity(0))}
     result = subprocess.run(
-        [sys.executable, HERE / "data_reader.py", folder],
+        list(map(str, command)),
         env=tensorflow_environment(),
         stdout=subprocess.PIPE,
         text=True,

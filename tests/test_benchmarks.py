@@ -174,7 +174,7 @@ def test_a_list_names_the_cases(words, case, monkeypatch, capsys):
 def test_data_jobs_and_their_peers_are_measured(small, oracle):
     sizes = "--megabytes=0.02 --memory_megabytes=1 --runs=1 --dupes=1"
     text = run("data", f"--text={small}/small.txt", f"--hf_python={oracle}", sizes)
-    speeds, memory, share, reading, byte_level = tables(text)
+    speeds, memory, share, reading, byte_level, near, near_memory = tables(text)
     counts = [row[3] for row in speeds]
     assert len(counts) == 5 and counts[2:4] == ["", ""]  # Hugging Face writes none
     assert all(number(row[5]) > 50 for row in speeds)
@@ -185,6 +185,8 @@ def test_data_jobs_and_their_peers_are_measured(small, oracle):
     assert all(number(row[1]) > 0 for row in reading)
     # the text is so small that start-up, which is taken off, may be all of their seconds
     assert [row[0].rpartition(", ")[2] for row in byte_level] == 2 * ["byte-level BPE"]
+    assert [row[0] for row in near] == ["ours", "datasketch", "rensa"]
+    assert near[0][3] == near[1][3] == near[2][3] != "0" and number(near_memory[0][1]) > 50
 
 
 @pytest.mark.long

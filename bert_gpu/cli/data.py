@@ -85,6 +85,9 @@ class ShowConfig(Settings):
     """Show the result."""
 
     show: int = setting(0, "Print this many decoded records of the data set.", low=0)
+    dry_run: bool = setting(
+        False, "Read and check the text, print what would be dropped, and write no data set."
+    )
 
 
 CLASSES = [
@@ -106,9 +109,9 @@ MAIN = {
 }
 
 
-def main(argv: list[str], in_program: bool = False) -> "Manifest | str":
-    """Run the command; return its result or, with --show_config, the settings as text. in_program:
-    as in flags.parse.
+def main(argv: list[str], in_program: bool = False) -> "Manifest | str | None":
+    """Run the command; return its result: with --show_config the settings as text, with --dry_run
+    None. in_program: as in flags.parse.
     """
     parsed = flags.parse(
         argv,
@@ -124,7 +127,7 @@ def main(argv: list[str], in_program: bool = False) -> "Manifest | str":
         return run(parsed)
 
 
-def run(parsed: flags.Parsed) -> "Manifest | str":
+def run(parsed: flags.Parsed) -> "Manifest | str | None":
     common = parsed.make(flags.CommonConfig)
     show = parsed.make(ShowConfig)
     name = parsed.make(StartConfig).init_checkpoint
@@ -145,10 +148,13 @@ def run(parsed: flags.Parsed) -> "Manifest | str":
         other_configs = [parsed.make(kind) for kind in (FolderConfig, StartConfig, RecipeConfig)]
         return flags.describe(parsed, [config, *other_configs, text_format, show, common])
     with parsed.imports():
-        from bert_gpu.data.build import build
+        from bert_gpu.data.build import build, dry_run
     log = parsed.console(common.quiet)
     if model is not None:
         log.say(check_vocabulary(parsed, model, config))
+    if show.dry_run:
+        dry_run(config, text_format, log)
+        return None
     manifest = build(config, text_format, overwrite=common.overwrite, console=log)
     if show.show:
         from bert_gpu.data.summary import decode_instances

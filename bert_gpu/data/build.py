@@ -23,10 +23,11 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import google_crc32c
+import numpy as np
 
 from bert_gpu.base.console import LOG, Console, format_seconds
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.files import check_writable, existing_parent, only_writer
+from bert_gpu.base.files import check_writable, existing_parent, only_writer, write_text
 from bert_gpu.base.malloc import map_large_blocks, trim_heap
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.data import examples, text_checks, validation
@@ -52,6 +53,7 @@ from bert_gpu.data.workers import write_shards
 from bert_gpu.text import clean, corpus, parallel, quality
 from bert_gpu.text.config import AUTO, FILE_NAMES, TextFormat
 from bert_gpu.text.formats import inputs
+from bert_gpu.text.near_duplicates import disk_bytes, find_near_duplicates
 from bert_gpu.text.progress import ByteProgress, format_bytes
 from bert_gpu.text.tokenizers.hugging_face import SEPARATORS
 from bert_gpu.text.tokenizers.open import open_tokenizer
@@ -59,6 +61,8 @@ from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary import learning, letters
 from bert_gpu.text.vocabulary.file import warn_of_blanks
 
+NUM_LISTED = 10  # near duplicates that a dry run prints
+LIST_HEADER = "file\tdocument\tsimilar_file\tsimilar_document\tsimilarity"
 LARGE_TEXT_BYTES = 100_000_000  # reading this many bytes takes about a second
 
 
@@ -116,6 +120,26 @@ def build(
         duration = format_seconds(time.monotonic() - started)
         console.say(summary(manifest, counts, num_duplicates, config, duration))
         return manifest
+
+
+def dry_run(config: DataConfig, text_format: TextFormat = AUTO, console: Console = LOG) -> None:
+    """Read and check the text and print what would be dropped, as `build` does, but write no data
+    set. Temporary files are in a hidden folder beside the data set's.
+    """
+    check_writable(config.folder, "output_file", config.output_file)
+    parent = existing_parent(config.folder)
+    with (
+        tempfile.TemporaryDirectory(prefix=".dry-run-", dir=parent) as folder,
+        parallel.open_workers(config, console) as workers,
+    ):
+        config = dataclasses.replace(config, output_file=f"{folder}/{config.name}.tfrecord")
+        job = open_job(config, False, text_format, workers, console)
+        plan = job.plan or unpacked_plan(job)
+        check_text(job, plan)
+        duplicates = drop_repeats(job, plan)[2] or ""
+        for line in duplicates.splitlines()[: 1 + NUM_LISTED]:
+            console.say(line)
+        console.say("dry run: no data set is written")
 
 
 def open_job(
@@ -249,8 +273,14 @@ def reading_progress(
     return ByteProgress(target, num_bytes, what)
 
 
-def check_space(config: DataConfig, num_bytes: float) -> None:
-    """Raise UserError when the disk of the output folder has less than num_bytes free."""
+def check_space(
+    config: DataConfig,
+    num_bytes: float,
+    others: str = ", or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic",
+) -> None:
+    """Raise UserError when the disk of the output folder has less than num_bytes free. others: the
+    remedies beside room and another disk.
+    """
     parent = existing_parent(config.folder)
     place: dict[str, Any] = dict(setting="output_file", value=config.output_file)
     usage = shutil.disk_usage(parent)
@@ -260,8 +290,7 @@ def check_space(config: DataConfig, num_bytes: float) -> None:
         raise UserError(
             f"about {format_bytes(num_bytes)} will be written, but only "
             f"{format_bytes(usage.free)} are free",
-            "make room, choose another disk, or take a smaller --dupe_factor, "
-            "--gzip_compress or --masking=dynamic",
+            f"make room, choose another disk{others}",
             **place,
         )
 
@@ -292,22 +321,19 @@ def run_job(job: Job) -> tuple[Manifest, Counts, int]:
         was_empty = folder.is_empty()
         try:
             if plan is None:
-                # unpacked next to the output, because the unpacked text may be as large as the
-                # output
-                paths, formats = inputs.unpack(job.inputs, folder.spool, job.console)
-                plan = make_plan(
-                    config, job.console, paths, formats, job.inputs.names, {}, job.status
-                )
+                plan = unpacked_plan(job)
                 content, tokenizer = check_text(job, plan)
             # This is the last check that --strict can turn into an error; only after it is an
             # earlier data set removed.
-            plan, num_duplicates = drop_duplicates(job, plan)
+            plan, num_duplicates, duplicates = drop_repeats(job, plan)
             if job.overwrite:
                 # the tokenizer is not None: only a resumed job may leave it unopened, and with
                 # --overwrite the job is new
                 text_checks.check_left(config, plan, tokenizer)  # type: ignore[arg-type]
                 folder.clear(mark=True)
             folder.begin(content)
+            if duplicates is not None:
+                write_text(folder.list_file, duplicates)
             manifest, counts = write_missing(job, plan)
         except UserError:
             if was_empty and not folder.has_shards():
@@ -316,21 +342,30 @@ def run_job(job: Job) -> tuple[Manifest, Counts, int]:
     return manifest, counts, num_duplicates
 
 
+def unpacked_plan(job: Job) -> CorpusPlan:
+    """Unpack the text next to the output, because it may be as large, and return its plan."""
+    paths, formats = inputs.unpack(job.inputs, job.folder.spool, job.console)
+    names = job.inputs.names
+    return make_plan(job.config, job.console, paths, formats, names, {}, job.status)
+
+
 def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | None]:
     """Print warnings about anything that would make a poor data set, before anything is written.
     Return (bytes of the vocabulary file, its tokenizer), or (None, None) when the vocabulary file
     of an interrupted job is kept.
     """
     config, blocks = job.config, plan.blocks
-    sample = quality.sample(blocks, config.normalization, config.drop_duplicates)
+    sample = quality.sample(blocks, config.normalization, bool(config.copies))
     for line in quality.describe_empty(blocks):
         job.console.say(line)
-    job.warn(job.inputs.warnings + quality.shape_warnings(blocks, sample, config.objective))
+    drops_lines = config.drop_repeated_lines is not None
+    warnings = quality.shape_warnings(blocks, sample, config.objective, drops_lines)
+    job.warn(job.inputs.warnings + warnings)
     plan.check_documents()
     if config.objective == "nsp":
         job.warn(text_checks.size_warnings(blocks))
     job.warn(letters.lower_case_warnings(sample, config))
-    if not config.drop_duplicates:  # otherwise drop_duplicates calls print_validation
+    if not config.copies:  # otherwise drop_repeats calls print_validation
         print_validation(job, plan)
     if config.vocabulary_path is not None:
         content, tokenizer = read_vocabulary(config)
@@ -426,28 +461,79 @@ def check_vocabulary(
             job.warn(text_checks.pair_warnings(config, counts), "pairs")
 
 
-def drop_duplicates(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int]:
-    """Return (the plan without documents that equal an earlier document, the number of documents
-    dropped).
+def drop_repeats(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int, str | None]:
+    """Return (the plan without documents that equal or resemble an earlier document, and with the
+    sentences to drop; the number of documents dropped; the content of NAME.duplicates.tsv, or None
+    without --near_duplicates).
     """
-    if not job.config.drop_duplicates:
-        return plan, 0
-    with ByteProgress(job.console, plan.num_text_bytes, "looking for duplicates") as progress:
-        is_duplicate = clean.find_duplicates(
+    config = job.config
+    is_dropped = np.zeros(plan.num_documents, bool)
+    duplicates = None
+    if config.near_duplicates is not None:
+        needed = disk_bytes(plan.num_documents, plan.num_text_bytes, config.near_duplicates)
+        check_space(config, needed, ", or leave out --near_duplicates")
+        removed = search(job, plan, "near duplicates", find_near_duplicates, config.near_duplicates)
+        is_dropped[removed["document"]] = True
+        duplicates = list_duplicates(plan, removed)
+    elif config.drop_duplicates:
+        is_dropped = search(job, plan, "duplicates", clean.find_duplicates)
+    num_dropped = int(is_dropped.sum())
+    if config.copies:
+        counts = num_dropped, plan.num_documents, config.copies
+        job.console.say(text_checks.describe_copies(*counts))
+        job.warn(text_checks.copy_warnings(*counts))
+        plan = plan.without(is_dropped)
+        plan.check_documents()
+        print_validation(job, plan)
+    if config.drop_repeated_lines is not None:
+        plan = dataclasses.replace(plan, repeated=find_repeated(job, plan))
+    trim_heap()
+    return plan, num_dropped, duplicates
+
+
+def search(job: Job, plan: CorpusPlan, what: str, find: Callable[..., Any], *values: Any) -> Any:
+    """Return the result of a search through all of the text, with a display of its progress. what:
+    the things that find(blocks, folder, *values, ...) looks for.
+    """
+    with ByteProgress(job.console, plan.num_text_bytes, f"looking for {what}") as progress:
+        return find(
             plan.blocks,
             job.folder.hashes,
+            *values,
             normalization=job.config.normalization,
             workers=job.workers,
             report=progress.add,
         )
-    trim_heap()
-    num_dropped = int(is_duplicate.sum())
-    job.console.say(text_checks.describe_copies(num_dropped, plan.num_documents))
-    job.warn(text_checks.copy_warnings(num_dropped, plan.num_documents))
-    plan = plan.without(is_duplicate)
-    plan.check_documents()
-    print_validation(job, plan)
-    return plan, num_dropped
+
+
+def list_duplicates(plan: CorpusPlan, removed: np.ndarray) -> str:
+    """Return the content of NAME.duplicates.tsv: each removed document, and the first one that it
+    resembles. removed: rows of near_duplicates.REMOVED.
+    """
+    columns = plan.places(removed["document"]), plan.places(removed["first"]), removed["similarity"]
+    lines = [f"{own}\t{first}\t{value:.4f}" for own, first, value in zip(*columns, strict=True)]
+    return "\n".join([LIST_HEADER, *lines, ""])
+
+
+def find_repeated(job: Job, plan: CorpusPlan) -> str | None:
+    """Return the file of the sentences that --drop_repeated_lines drops, or None if there are none;
+    print how many they are, and one of them.
+    """
+    limit = job.config.drop_repeated_lines
+    is_used = plan.split != DROPPED
+    path, total = search(job, plan, "repeated lines", clean.find_repeated, limit, is_used)
+    if not total:
+        job.console.say(f"repeated lines: none is in more than {limit:,} documents")
+        return None
+    sample = quality.sample(plan.blocks, job.config.normalization)
+    lines = [[line] for document in sample for line in document]
+    others = {line for [line] in clean.drop_repeated(lines, path)}
+    examples = [f", such as {quality.shorten(line)}" for [line] in lines if line not in others]
+    job.console.say(
+        f"repeated lines: {os.path.getsize(path) // 8:,} are in more than {limit:,} documents each "
+        f"and are dropped, {total:,} times in all{''.join(examples[:1])}"
+    )
+    return path
 
 
 def write_missing(job: Job, plan: CorpusPlan) -> tuple[Manifest, Counts]:
@@ -456,7 +542,7 @@ def write_missing(job: Job, plan: CorpusPlan) -> tuple[Manifest, Counts]:
     """
     config, folder, console = job.config, job.folder, job.console
     trim_heap()  # frees the memory that planning and counting used
-    builder = ShardBuilder(config, folder.vocab_file, plan.split)
+    builder = ShardBuilder(config, folder.vocab_file, plan.split, plan.repeated)
     shards = plan.shards()
     complete = folder.keep(shards)
     if complete:

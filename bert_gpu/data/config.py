@@ -19,6 +19,7 @@ from bert_gpu.text.config import (
 CLS_SEP = "cls_sep"
 # values of --pack_separator: the special tokens around a sequence
 FRAMES = (CLS_SEP, "sep", "none")
+ADDED = ("near_duplicates", "drop_repeated_lines")  # settings that are stored where they are given
 PADDINGS = ("fixed", "dynamic", "uniform")
 
 
@@ -60,6 +61,20 @@ class DataConfig(Settings):
         "none", "Unicode normalisation applied to the text first.", choices=NORMALIZATIONS
     )
     drop_duplicates: bool = setting(False, "Keep only the first of several equal documents.")
+    near_duplicates: float | None = setting(
+        None,
+        "Drop documents that are this similar to an earlier one, such as .8: the Jaccard "
+        "similarity of their shingles of five words. Includes --drop_duplicates. "
+        "NAME.duplicates.tsv lists them.",
+        low=0.5,
+        high=1.0,
+    )
+    drop_repeated_lines: int | None = setting(
+        None,
+        "Drop sentences that occur, but for digits and case, in more than this many documents, "
+        "such as menus and notices.",
+        low=1,
+    )
     max_tokens_per_character: float | None = setting(
         None,
         "Drop documents with at least this many tokens per character: code, "
@@ -223,6 +238,13 @@ class DataConfig(Settings):
         return super().without_effect(name)
 
     @property
+    def copies(self) -> str:
+        """The documents that are dropped because of others; "" if none are."""
+        if self.near_duplicates is not None:
+            return "near duplicates"
+        return "duplicates" if self.drop_duplicates else ""
+
+    @property
     def vocabulary_path(self) -> str | None:
         """The vocabulary or model file that the user named; None = a vocabulary is learnt from the
         text.
@@ -259,8 +281,9 @@ class DataConfig(Settings):
             "output_file",
             "vocab_file",
             "sp_model_file",
-            # the default is left out, because data sets older than this setting lack it
+            # these defaults are left out, because data sets older than the settings lack them
             *(("strip_accents",) if self.strip_accents else ()),
+            *(name for name in ADDED if getattr(self, name) is None),
         )
         return {name: value for name, value in self.to_dict().items() if name not in excluded}
 

@@ -66,7 +66,8 @@ class OutputFolder:
         self.vocab_file = os.path.join(config.folder, FILE_NAMES[kind])
         # folder of unpacked input files
         self.spool = os.path.join(config.folder, f".{config.name}.spool")
-        self.hashes = self.spool + ".hashes"  # folder of document hashes, to find duplicates
+        self.hashes = self.spool + ".hashes"  # folder of hashes, to find duplicates
+        self.list_file = os.path.join(config.folder, f"{config.name}.duplicates.tsv")
         self.order_file = os.path.join(config.folder, f"{config.name}.order")
 
     def status(self, overwrite: bool) -> str:
@@ -117,7 +118,7 @@ class OutputFolder:
 
     def _refuse_foreign(self) -> None:
         """Raise UserError if this job would overwrite a file in a folder that holds no data set."""
-        in_the_way = self._find("{name}-*.tfrecord", "{name}-*.index")
+        in_the_way = self._find("{name}-*.tfrecord", "{name}-*.index", "{name}.duplicates.tsv")
         if os.path.exists(self.vocab_file) and not self._is_users(self.vocab_file):
             in_the_way.append(self.vocab_file)
         if in_the_way:
@@ -200,7 +201,7 @@ class OutputFolder:
             write_json(self.building, self.identity)
         else:
             self._remove(".{name}.building.json")
-        self._remove(FILE_NAME, "{name}.order")
+        self._remove(FILE_NAME, "{name}.order", "{name}.duplicates.tsv")
         for path in self._shard_files():
             os.remove(path)
         if mark and learnt and learnt != self.vocab_file and not self._is_users(learnt):

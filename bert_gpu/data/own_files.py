@@ -12,7 +12,10 @@ from bert_gpu.data.manifest import FILE_NAME
 from bert_gpu.text.config import FILE_NAMES
 
 BUILDING = ".*.building.json"
-WRITTEN = ("*.tfrecord", "*.index", "*.order", FILE_NAME, ".*", *FILE_NAMES.values())
+WRITTEN = (
+    *("*.tfrecord", "*.index", "*.order", "*.duplicates.tsv", FILE_NAME, ".*"),
+    *FILE_NAMES.values(),
+)
 MANIFEST_KEYS = {"train_shards", "vocab_file", "schema"}
 HEAD_BYTES = 1 << 14
 SPECIAL_LINES = {b"[UNK]", b"[CLS]", b"[SEP]", b"[MASK]"}

@@ -37,6 +37,8 @@ class CorpusPlan:
       share: share of the documents that is held out for validation.
       split: (D,) int8, TRAIN, VALIDATION or DROPPED for each document.
       num_shards: number of training shards.
+      names: {path of a file: its name for messages}.
+      repeated: the file of the sentences to drop (`clean.drop_repeated`), or None.
     """
 
     config: DataConfig
@@ -44,6 +46,8 @@ class CorpusPlan:
     share: float
     split: np.ndarray
     num_shards: int
+    names: dict[str, str]
+    repeated: str | None = None
 
     @functools.cached_property
     def blocks(self) -> list[corpus.Block]:
@@ -56,6 +60,18 @@ class CorpusPlan:
     @functools.cached_property
     def num_text_bytes(self) -> int:
         return sum(window.num_bytes for window in self.windows)
+
+    def places(self, documents: np.ndarray) -> list[str]:
+        """Return "file TAB number of the document in it, from 1" of the documents (P,)."""
+        firsts = {block.path: block.first_document for block in reversed(self.blocks)}
+        starts = [block.first_document for block in self.blocks]
+        paths = [
+            self.blocks[index].path for index in np.searchsorted(starts, documents, "right") - 1
+        ]
+        return [
+            f"{' '.join(self.names[path].split())}\t{document - firsts[path] + 1}"
+            for path, document in zip(paths, documents.tolist(), strict=True)
+        ]
 
     def check_documents(self) -> None:
         """Raise UserError when there are too few documents for next-sentence pairs."""
@@ -141,7 +157,10 @@ def plan_corpus(
         num_rows = predict_rows(config, num_bytes, windows[-1].documents.stop)
         share = validation.default_share(num_rows)
     split = choose_documents(config, windows, share).astype(np.int8)
-    return CorpusPlan(config, windows, share, split, count_shards(config, windows, split, cut))
+    num_shards = count_shards(config, windows, split, cut)
+    return CorpusPlan(
+        config, windows, share, split, num_shards, dict(zip(paths, names, strict=True))
+    )
 
 
 def nearest_windows(

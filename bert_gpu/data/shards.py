@@ -117,14 +117,16 @@ class ShardBuilder:
     """Writes shards from windows of text. Can be pickled: each process opens its own tokenizer.
 
     split: (D,) int8, TRAIN, VALIDATION or DROPPED for each document of the corpus.
+    repeated: the file of the sentences to drop (`clean.drop_repeated`), or None.
     """
 
     config: DataConfig
     vocab_file: str
     split: np.ndarray
+    repeated: str | None = None
 
     def __reduce__(self) -> tuple[type, tuple]:
-        return type(self), (self.config, self.vocab_file, self.split)
+        return type(self), (self.config, self.vocab_file, self.split, self.repeated)
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -232,7 +234,7 @@ class ShardBuilder:
         return self.config.objective == "nsp" and is_short
 
     def _read(self, window: corpus.Window, part: int) -> list[list[bytes]]:
-        return read_documents(self.config, window, self.split, part)
+        return read_documents(self.config, window, self.split, part, self.repeated)
 
     def _first_documents(self, window: corpus.Window) -> list[list[bytes]]:
         """Return a window's first documents, up to LENT_BYTES of text; the last one is cut."""
@@ -299,14 +301,21 @@ class ShardBuilder:
 
 
 def read_documents(
-    config: DataConfig, window: corpus.Window, split: np.ndarray, part: int
+    config: DataConfig,
+    window: corpus.Window,
+    split: np.ndarray,
+    part: int,
+    repeated: str | None = None,
 ) -> list[list[bytes]]:
-    """Return a window's documents that belong to `part`, TRAIN or VALIDATION, normalised."""
-    return [
+    """Return a window's documents that belong to `part`, TRAIN or VALIDATION, normalised and
+    without repeated sentences. repeated: see ShardBuilder.
+    """
+    documents = [
         clean.normalize(document, config.normalization)
         for document, own in zip(window.read(), split[window.documents], strict=True)
         if own == part
     ]
+    return documents if repeated is None else clean.drop_repeated(documents, repeated)
 
 
 def tokenize(config: DataConfig, tokenizer: Tokenizer, documents: list[list[bytes]]) -> Tokenized:

@@ -28,7 +28,7 @@ def summary(
     num_shards = len(manifest.train_shards) + len(manifest.validation_shards)
     padding = 1 - counts.num_row_tokens / max(1, counts.num_instances * config.max_seq_length)
     reasons = [
-        (config.drop_duplicates, num_duplicates, "duplicates"),
+        (config.copies, num_duplicates, config.copies),
         (counts.num_dropped > 0, counts.num_dropped, "with too many tokens per character"),
     ]
     dropped = ", ".join(f"{count:,} {reason}" for is_listed, count, reason in reasons if is_listed)

@@ -24,6 +24,11 @@ from bert_gpu.text.vocabulary import learning
 
 MOST_DROPPED = 0.5  # a warning is printed when a filter drops a larger share of the documents
 MOST_SINGLE = 0.3  # a larger share of pairs that are made from a single sentence gives a warning
+# {DataConfig.copies: (flag, verb for several documents, verb for none)}
+COPIES = {
+    "duplicates": ("drop_duplicates", "equal", "equals"),
+    "near duplicates": ("near_duplicates", "resemble", "resembles"),
+}
 LARGEST = 0.9  # a larger share of the text in one document gives a warning
 
 
@@ -38,18 +43,20 @@ def drop_warnings(config: DataConfig, num_dropped: int, num_documents: int) -> l
     ]
 
 
-def describe_copies(num_dropped: int, num_documents: int) -> str:
-    """Return one line on how many documents --drop_duplicates drops."""
-    number, verb = (f"{num_dropped:,}", "equal") if num_dropped else ("none", "equals")
-    return f"duplicates: {number} of {num_documents:,} documents {verb} an earlier one"
+def describe_copies(num_dropped: int, num_documents: int, copies: str) -> str:
+    """Return one line on how many documents are dropped as copies; see DataConfig.copies."""
+    _, many, one = COPIES[copies]
+    number, verb = (f"{num_dropped:,}", many) if num_dropped else ("none", one)
+    return f"{copies}: {number} of {num_documents:,} documents {verb} an earlier one"
 
 
-def copy_warnings(num_dropped: int, num_documents: int) -> list[str]:
-    """Return a list with a warning if --drop_duplicates drops most documents, else []."""
+def copy_warnings(num_dropped: int, num_documents: int, copies: str) -> list[str]:
+    """Return a list with a warning if most documents are dropped as copies, else []."""
     if num_dropped <= MOST_DROPPED * num_documents:
         return []
+    flag, verb, _ = COPIES[copies]
     return [
-        f"--drop_duplicates: {num_dropped:,} of {num_documents:,} documents equal "
+        f"--{flag}: {num_dropped:,} of {num_documents:,} documents {verb} "
         "an earlier one and are dropped; check whether the text contains copies"
     ]
 
@@ -119,7 +126,9 @@ def check_left(config: DataConfig, plan: CorpusPlan, tokenizer: Tokenizer) -> No
     """
     num_left = 0
     for block in plan.blocks:
-        documents = read_documents(config, corpus.Window((block,)), plan.split, TRAIN)
+        documents = read_documents(
+            config, corpus.Window((block,)), plan.split, TRAIN, plan.repeated
+        )
         for start in range(0, len(documents), 100):
             tokenized = tokenize(config, tokenizer, documents[start : start + 100])
             num_left += len(tokenized.documents) if len(tokenized.ids) else 0
@@ -131,6 +140,8 @@ def check_left(config: DataConfig, plan: CorpusPlan, tokenizer: Tokenizer) -> No
 def nothing_left(config: DataConfig) -> UserError:
     limit = config.max_tokens_per_character
     remedy = "" if limit is None else f", or a larger --max_tokens_per_character than {limit}"
+    if config.drop_repeated_lines is not None:
+        remedy += f", or a larger --drop_repeated_lines than {config.drop_repeated_lines}"
     what = "no document is"
     if config.objective == "nsp":
         what = "fewer than two documents are"

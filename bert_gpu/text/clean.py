@@ -1,19 +1,24 @@
-"""Cleaning that needs no tokens: Unicode normalisation, and duplicate documents.
+"""Cleaning that needs no tokens: Unicode normalisation, duplicate documents, repeated sentences.
 
 Duplicates are documents with exactly the same sentences. Every document gets a hash of 128 bits
 (among a billion different ones the probability of a collision is 1e-21). Hashes are written to
 files on disk by their first bits, and each file is sorted in memory. Whatever the size of the
 corpus, this takes about 200 MB of memory, plus one block of text and one byte per document for the
-result.
+result. near_duplicates.py finds documents that are nearly equal.
 """
 
+import collections
+import contextlib
 import functools
 import glob
 import hashlib
+import itertools
 import os
+import re
 import shutil
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +29,10 @@ from bert_gpu.text.formats import archives
 from bert_gpu.text.parallel import LOCAL, Report, Workers, map_blocks
 
 HASHED = np.dtype([("high", "u8"), ("low", "u8"), ("index", "i8")])  # a document's hash and index
+COUNTED = np.dtype([("high", "u8"), ("index", "i8")])  # a hash, and an index or a number
 # Hashes that are collected in memory before they are written, and the most that a file should hold.
 ROWS_IN_MEMORY = 1 << 20
+LINE_BYTES = 64  # of a sentence, about
 
 
 def normalize(sentences: list[bytes], form: str) -> list[bytes]:
@@ -78,9 +85,7 @@ def find_duplicates(
     # files of hashes differ in length, so they are planned to be half full on average
     num_buckets = -(-2 * num_documents // ROWS_IN_MEMORY)
     pending = []
-    try:
-        shutil.rmtree(folder, ignore_errors=True)  # a killed job may have left files
-        os.makedirs(folder)
+    with temporary(folder):
         for rows in map_blocks(
             functools.partial(hash_documents, normalization=normalization),
             blocks,
@@ -98,6 +103,18 @@ def find_duplicates(
         )
         for path in glob.glob(os.path.join(glob.escape(folder), "*")):
             mark_repeats(np.fromfile(path, HASHED), is_duplicate)
+    return is_duplicate
+
+
+@contextlib.contextmanager
+def temporary(folder: str) -> Iterator[None]:
+    """Create an empty folder for the `with` block, and remove it at the end. Raise UserError when
+    it cannot be used, as when the disk is full.
+    """
+    try:
+        shutil.rmtree(folder, ignore_errors=True)  # a killed job may have left files
+        os.makedirs(folder)
+        yield
     except OSError as error:
         raise UserError(
             f"cannot be used to look for duplicates ({error.strerror})",
@@ -106,7 +123,6 @@ def find_duplicates(
         ) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return is_duplicate
 
 
 def hash_documents(blocks: Sequence[Block], normalization: str) -> np.ndarray:
@@ -158,3 +174,106 @@ def spill(rows: np.ndarray, folder: str, num_buckets: int) -> None:
             if len(part):
                 with open(os.path.join(folder, f"hashes-{bucket:05d}"), "ab") as file:
                     part.tofile(file)
+
+
+def sort_on_disk(parts: Iterable[np.ndarray], folder: str, num_rows: int) -> Iterator[np.ndarray]:
+    """Write rows (R,) of dtype COUNTED, in parts in any order, to files in a new folder. Return an
+    iterator of all rows, sorted by `high` and `index`, about ROWS_IN_MEMORY / 2 at a time; rows of
+    one hash come together. num_rows: number of all rows, about.
+    """
+    os.makedirs(folder)
+    for rows in parts:
+        spill(sort_rows(rows), folder, 1 + 2 * num_rows // ROWS_IN_MEMORY)
+    paths = sorted(glob.glob(os.path.join(glob.escape(folder), "*")))
+    return (sort_rows(np.fromfile(path, COUNTED)) for path in paths)
+
+
+def counted(hashes: np.ndarray, numbers: Any) -> np.ndarray:
+    """Return rows (R,) of dtype COUNTED."""
+    rows = np.empty(len(hashes), COUNTED)
+    rows["high"] = hashes
+    rows["index"] = numbers
+    return rows
+
+
+def sort_rows(rows: np.ndarray) -> np.ndarray:
+    """Return rows (R,) of dtype COUNTED, sorted by `high` and `index`."""
+    return rows[np.lexsort((rows["index"], rows["high"]))]
+
+
+def read(block: Block, is_used: np.ndarray, normalization: str) -> list[list[bytes]]:
+    """Return the documents of a block that are used, normalised. is_used: bool (D,)."""
+    documents = itertools.compress(corpus.read_block(block), is_used[block.documents])
+    return [normalize(document, normalization) for document in documents]
+
+
+def plain_lines(sentences: Iterable[bytes]) -> list[str]:
+    """Return sentences without their digits, in lower case."""
+    return [re.sub(r"\d", "", line.decode("utf-8", "ignore").lower()) for line in sentences]
+
+
+def hash_lines(sentences: Iterable[bytes]) -> list[bytes]:
+    """Return the hash, of 8 bytes, of each sentence without its digits, in lower case."""
+    return [
+        hashlib.blake2b(line.encode(), digest_size=8).digest() for line in plain_lines(sentences)
+    ]
+
+
+def count_lines(blocks: Sequence[Block], is_used: np.ndarray, normalization: str) -> np.ndarray:
+    """Return the hash of each different sentence of each block, and the number of its documents
+    that have the sentence, (R,) of dtype COUNTED. is_used: bool (D,), which documents count.
+    """
+    parts = []
+    for block in blocks:
+        documents = map(hash_lines, read(block, is_used, normalization))
+        counts = collections.Counter(itertools.chain.from_iterable(map(set, documents)))
+        hashes = np.frombuffer(b"".join(counts), np.uint64)
+        parts.append(counted(hashes, list(counts.values())))
+    return np.concatenate(parts)
+
+
+def find_repeated(
+    blocks: Sequence[Block],
+    folder: str,
+    limit: int,
+    is_used: np.ndarray,
+    *,
+    normalization: str = "none",
+    workers: Workers = LOCAL,
+    report: Report | None = None,
+) -> tuple[str, int]:
+    """Find the sentences that, but for digits and case, occur in more than `limit` documents.
+
+    Args:
+      folder: for temporary files, 16 bytes per different sentence of each block.
+      is_used: bool (D,), which of the D documents count.
+
+    Returns:
+      (the path of a file in the folder, which stays, with the sorted hashes of these sentences,
+        uint64; in how many documents each occurs, added up).
+    """
+    count = functools.partial(count_lines, is_used=is_used, normalization=normalization)
+    num_rows = sum(block.num_bytes for block in blocks) // LINE_BYTES
+    path = os.path.join(folder, "repeated")
+    total = 0
+    with temporary(f"{folder}/lines"), open(path, "wb") as file:
+        parts = map_blocks(count, blocks, workers, report)
+        for rows in sort_on_disk(parts, f"{folder}/lines/hashes", num_rows):
+            starts = np.flatnonzero(np.append(True, rows["high"][1:] != rows["high"][:-1]))
+            sums = np.add.reduceat(rows["index"], starts)
+            rows["high"][starts][sums > limit].tofile(file)
+            total += int(sums[sums > limit].sum())
+    return path, total
+
+
+def drop_repeated(documents: list[list[bytes]], path: str) -> list[list[bytes]]:
+    """Return documents without the sentences whose hashes are in a file of `find_repeated`, which
+    must not be empty; a document of such sentences alone is left out.
+    """
+    repeated = np.memmap(path, np.uint64, "r")
+    hashes = hash_lines(itertools.chain.from_iterable(documents))
+    own = np.frombuffer(b"".join(hashes), np.uint64)
+    places = np.minimum(np.searchsorted(repeated, own), len(repeated) - 1)
+    is_other = iter(repeated[places] != own)
+    kept = (list(itertools.compress(document, is_other)) for document in documents)
+    return list(filter(None, kept))

@@ -73,6 +73,11 @@ class Block:
     num_empty: int = 0
     left_out: tuple[str, ...] = ()
 
+    @property
+    def documents(self) -> slice:
+        """The indices, in the whole corpus, of the documents."""
+        return slice(self.first_document, self.first_document + self.num_documents)
+
 
 @dataclasses.dataclass(frozen=True)
 class Window:
@@ -83,8 +88,7 @@ class Window:
     @property
     def documents(self) -> slice:
         """The indices, in the whole corpus, of the documents."""
-        last = self.blocks[-1]
-        return slice(self.blocks[0].first_document, last.first_document + last.num_documents)
+        return slice(self.blocks[0].first_document, self.blocks[-1].documents.stop)
 
     @property
     def num_bytes(self) -> int:

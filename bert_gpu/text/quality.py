@@ -122,7 +122,10 @@ def documents_near(block: Block, offset: int) -> tuple[list[list[bytes]], int]:
 
 
 def shape_warnings(
-    blocks: Sequence[Block], documents: list[list[bytes]], objective: str | None = None
+    blocks: Sequence[Block],
+    documents: list[list[bytes]],
+    objective: str | None = None,
+    drops_lines: bool = False,
 ) -> list[str]:
     """Return warnings about a text that is no plain text, is badly divided into documents or lines,
     or repeats itself.
@@ -131,6 +134,7 @@ def shape_warnings(
       blocks: all blocks of the text. documents: from `sample`.
       objective: pretraining objective of the data set; None for a vocabulary alone, for which
         documents, and lines of several sentences, do not matter.
+      drops_lines: whether repeated sentences are dropped, so that they do not matter.
     """
     sentences = [sentence for document in documents for sentence in document]
     left_out = left_out_warnings(blocks)
@@ -156,7 +160,8 @@ def shape_warnings(
         "markup (tags, entities, links, Markdown or LaTeX)",
         "extract the plain text",
     )
-    warnings += repetition_warnings(sentences, objective) + empty_warnings(blocks) + left_out
+    warnings += [] if drops_lines else repetition_warnings(sentences, objective)
+    warnings += empty_warnings(blocks) + left_out
     if not has_lines and language not in WITH_RULES:
         warnings.append(
             f"--language={language}: the splitter has no rules for it and takes those of English; "
@@ -251,13 +256,17 @@ def repetition_warnings(sentences: list[bytes], objective: str | None) -> list[s
     """Return [warning] if many sentences equal earlier sentences apart from digits and case; else
     [].
     """
-    keys = [re.sub(r"\d", "", s.decode("utf-8", "ignore").lower()) for s in sentences]
+    keys = clean.plain_lines(sentences)
     counts = collections.Counter(keys)
     num_copies = len(keys) - len(counts)
     if len(keys) < FEW_LINES or num_copies <= COPIES_SHARE * len(keys):
         return []
     ((commonest, count),) = counts.most_common(1)
-    remedy = "" if objective is None else " (--drop_duplicates drops equal documents only)"
+    remedy = (
+        ""
+        if objective is None
+        else ", as --drop_repeated_lines does (--drop_duplicates drops equal documents only)"
+    )
     return [
         f"{num_copies / len(keys):.0%} of the sentences are copies of earlier ones but for digits "
         f"and case, {count:,} of {shorten(sentences[keys.index(commonest)])}; remove repeated "
