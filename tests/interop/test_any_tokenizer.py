@@ -23,6 +23,7 @@ from bert_gpu.interop.sources import find_casing
 from bert_gpu.interop.tokenizers import load_tokenizer, tokenizer_files
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.text.framing import frame
+from bert_gpu.text.tokenizers import basic
 from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer, learn_bpe
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.sentence_piece import count_words, learn_sentencepiece
@@ -222,6 +223,30 @@ def test_a_form_is_opened_with_its_casing_frame_and_word_starts(folders, name):
     assert {i for i, letter in enumerate(text) if letter != " "} <= covered
     counts = word_pieces(tokenizer, text.split())[1]
     assert counts.sum() >= len(text.split()) and counts.min() >= 1
+
+
+@pytest.mark.parametrize("name", ["roberta", "xlm-roberta"])
+def test_words_begin_where_those_of_bert_do(folders, name):
+    """After punctuation too, so that the first word of a sentence, which has no space before it, is
+    not joined to the full stop of the sentence before.
+    """
+    tokenizer = load_tokenizer(folders[name])
+    sentences = ["Houses (of Kensington) aren't 25,000.", '"Trees," he wrote!', "Iron: zyx-wvu?"]
+    ids = tokenizer.tokenize(sentences)[0]
+    located = locate_pieces(tokenizer, sentences)
+    starts = np.split(tokenizer.word_starts(ids), np.cumsum([len(row[0]) for row in located])[:-1])
+    for number, (sentence, (_, begins, _), found) in enumerate(
+        zip(sentences, located, starts, strict=True)
+    ):
+        (words,) = basic.split_words([sentence], False)
+        places, end = [], 0
+        for word in words:
+            places.append(sentence.index(word, end))
+            end = places[-1] + len(word)
+        # a piece of a space alone begins the word after it
+        is_first = np.diff(begins, prepend=-1) > 0
+        expected = (np.isin(begins, places) & is_first).tolist()
+        assert found[number == 0 :].tolist() == expected[number == 0 :], sentence
 
 
 def test_a_word_alone_has_the_pieces_that_it_has_in_a_text(folders):

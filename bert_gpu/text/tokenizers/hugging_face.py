@@ -25,6 +25,7 @@ from bert_gpu.text.tokenizers.rules import (
     texts_of,
 )
 from bert_gpu.text.tokenizers.sentence_piece import (
+    SPACE,
     begins_word,
     most_frequent_words,
     without_spaces,
@@ -96,7 +97,7 @@ class HuggingFaceTokenizer(Tokenizer):
         self.separators, self.second_segment = self._find_frame(path)
         same_ids = stored | dict(post_processor=self.separators)  # segments do not change ids
         self.identity = hashlib.sha256(json.dumps(same_ids, sort_keys=True).encode()).hexdigest()
-        self._starts_word = np.array(self._word_starts(stored)) & (np.array(self.vocab) != "")
+        self._starts_word, self._ends_word = self._word_bounds(stored)
         whole = [ids[text] for text in texts_of(stored.get("added_tokens"))]
         self._starts_word[[index for index in whole if index != self.unk_id]] = True
 
@@ -117,21 +118,33 @@ class HuggingFaceTokenizer(Tokenizer):
             )
         return len(rest) - 1, pair.type_ids[-1] if single and pair.ids else None
 
-    def _word_starts(self, stored: Mapping[str, Any]) -> list[bool]:
-        """Return, for each piece, whether it begins a word: in WordPiece a piece without ##; in
-        byte-level BPE and Unigram a piece that begins with a space, punctuation or a CJK character.
-        stored: content of the tokenizer.json.
+    def _word_bounds(self, stored: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Return, for each piece, whether it begins a word, and whether the piece after it does:
+        both bool (V,). In WordPiece a piece without ## begins a word. In byte-level BPE and Unigram
+        a piece begins one if it begins with a space, punctuation or a CJK character, or if the
+        piece before it ends with punctuation or a CJK character. The latter finds the first word of
+        a sentence, which has no space, after a sentence that ends with punctuation. stored: content
+        of the tokenizer.json.
         """
         import tokenizers
 
         if self.kind == "WordPiece":
             prefix = stored["model"].get("continuing_subword_prefix", "##")
-            return [not piece.startswith(prefix) for piece in self.vocab]
-        if "ByteLevel" not in json.dumps(stored.get("pre_tokenizer")):
-            return [bool(piece) and begins_word(piece) for piece in self.vocab]
-        # a piece that begins inside a character decodes to U+FFFD
-        texts = [tokenizers.decoders.ByteLevel().decode([piece]) for piece in self.vocab]
-        return [bool(text) and (text[0].isspace() or begins_word(text)) for text in texts]
+            starts = [bool(piece) and not piece.startswith(prefix) for piece in self.vocab]
+            return np.array(starts), np.zeros(self.vocab_size, bool)
+        texts = [piece.replace(SPACE, " ") for piece in self.vocab]
+        if "ByteLevel" in json.dumps(stored.get("pre_tokenizer")):
+            # a piece that begins or ends inside a character has U+FFFD there
+            texts = [tokenizers.decoders.ByteLevel().decode([piece]) for piece in self.vocab]
+        starts = [bool(text) and (text[0].isspace() or begins_word(text)) for text in texts]
+        ends = np.array([bool(text) and begins_word(text[-1]) for text in texts])
+        ends[self.unk_id] = False
+        return np.array(starts), ends
+
+    def word_starts(self, ids: np.ndarray) -> np.ndarray:
+        starts = super().word_starts(ids)
+        starts[..., 1:] |= self._ends_word[ids[..., :-1]]
+        return starts
 
     def tokenize(self, sentences: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray]:
         flat, lengths = [np.zeros(0, np.int32)], [0]

@@ -80,7 +80,7 @@ class Tokenizer(abc.ABC):
         """Return {name: content} of the files that the tokenizer can be opened from."""
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
-        """Return, for each id, whether its piece begins a word: bool, of the shape of ids."""
+        """Return, for each id of rows (..., S), whether its piece begins a word: bool (..., S)."""
         return self._starts_word[ids]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
