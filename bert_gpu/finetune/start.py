@@ -111,10 +111,7 @@ def start_training(
         }
     check_size(model, lambda few: head.weights(open_encoder(few), len(labels)))
     specs = head.weights(open_encoder(model), len(labels))
-    shapes = {name: spec.shape for name, spec in specs.items()}
-    file_weights, extensions = fit_positions(
-        file_weights, shapes, config.position_extension, model.first_position
-    )
+    file_weights, extensions = fit_positions(file_weights, specs, model.first_position)
     weights = initialize(specs, seed)
     fresh = sorted(set(weights) - set(file_weights))
     return Start(
@@ -125,7 +122,7 @@ def start_training(
         {name: file_weights.get(name, value) for name, value in weights.items()},
         fresh,
         unused,
-        tuple(extensions),
+        extensions,
     )
 
 
@@ -345,11 +342,12 @@ def with_positions(model: ModelConfig, max_seq_length: int | None) -> ModelConfi
     """Return the model's config with at least max_seq_length positions; an encoder of Model Garden
     keeps its number of positions.
     """
-    num_positions = model.num_positions
-    if model.has_own_encoder:
-        num_positions = max(num_positions, max_seq_length or 0)
-    num_rows = num_positions + model.first_position
-    return dataclasses.replace(model, max_position_embeddings=num_rows)
+    num_rows = model.first_position + max(model.num_positions, max_seq_length or 0)
+    return (
+        dataclasses.replace(model, max_position_embeddings=num_rows)
+        if model.has_own_encoder
+        else model
+    )
 
 
 def with_dropout(model: ModelConfig, config: StartConfig) -> ModelConfig:
