@@ -99,7 +99,10 @@ def start_training(
         unused = models.describe_unused(source.notes)
         model = source.config
         tokenizer = checked_tokenizer(config, path, model)
-        model = with_positions(with_dropout(model, config), max_seq_length)
+        model = with_dropout(model, config)
+        if model.has_own_encoder:
+            num_rows = model.first_position + max(model.num_positions, max_seq_length or 0)
+            model = dataclasses.replace(model, max_position_embeddings=num_rows)
         file_weights = with_rows_of(labels, source, head)
         prefixes = reinitialised(model, config.reinit_layers, head)
         pooled_by = pooling_of(model, source.weights)
@@ -336,18 +339,6 @@ def with_pooling(model: ModelConfig, config: StartConfig, head: Head) -> ModelCo
         if getattr(config, name) is not None
     }
     return dataclasses.replace(model, **named)
-
-
-def with_positions(model: ModelConfig, max_seq_length: int | None) -> ModelConfig:
-    """Return the model's config with at least max_seq_length positions; an encoder of Model Garden
-    keeps its number of positions.
-    """
-    num_rows = model.first_position + max(model.num_positions, max_seq_length or 0)
-    return (
-        dataclasses.replace(model, max_position_embeddings=num_rows)
-        if model.has_own_encoder
-        else model
-    )
 
 
 def with_dropout(model: ModelConfig, config: StartConfig) -> ModelConfig:

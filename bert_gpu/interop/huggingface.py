@@ -178,8 +178,9 @@ def write_own(
     usage = card.own_usage(notes.architecture)
     relative = relative or own_relative(config, notes.architecture)
     if config.has_own_encoder:
-        remote = not (config.is_classic or relative)
-        usage |= card.transformers_usage(notes.architecture, remote)
+        usage |= card.transformers_usage(
+            notes.architecture, remote=not (config.is_classic or relative)
+        )
     files["README.md"] = card.readme(model, usage, library="transformers")
     _write_folder(model, folder, files, relative, is_whole_model)
     family = relative.family if relative else family_of(config)
@@ -252,9 +253,10 @@ def _code_for(config: ModelConfig) -> tuple[dict[str, bytes], dict[str, Any]]:
     """
     if config.is_classic or not config.has_own_encoder:
         return {}, {}
-    classes = {"AutoConfig": f"{OWN.class_name}Config"}
-    classes |= {auto_class(name): OWN.class_of(name) for name in ARCHITECTURES}
-    auto_map = {auto: f"{CODE.stem}.{name}" for auto, name in classes.items()}
+    auto_map = {
+        "AutoConfig": f"{CODE.stem}.{OWN.class_name}Config",
+        **{auto_class(name): f"{CODE.stem}.{OWN.class_of(name)}" for name in ARCHITECTURES},
+    }
     return {CODE.name: CODE.read_bytes()}, {"auto_map": auto_map}
 
 

@@ -65,8 +65,10 @@ class Relative(typing.NamedTuple):
         of `architecture`. The next-sentence head may be left out where the family has no class with
         it.
         """
-        names = (*self.switches, *self.free, "hidden_act")
-        varied = {name: getattr(ModelConfig(), name) for name in names}
+        varied = {
+            name: getattr(ModelConfig(), name)
+            for name in (*self.switches, *self.free, "hidden_act")
+        }
         return (
             all(getattr(config, name) == value for name, value in self.switches.items())
             and config.hidden_act in self.activations

@@ -276,21 +276,23 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
         )
     if "classifier/bias" in model.weights:
         check_scores("--format=savedmodel: the model", model)
-    dtype = tf.as_dtype(options.precision)
     encoder = open_encoder(model.config)
     encoder.check(encoder.fixed_length, options.precision)
-    served = Served(model, dtype)
+    served = Served(model, tf.as_dtype(options.precision))
     signatures = served.signatures()
     contents = saved_files(lambda temporary: tf.saved_model.save(served, temporary, signatures))
     inputs = [spec.name for spec in served.rows] if served.takes_ids else []
-    lines = usage(signatures, inputs)
-    contents |= {**(model.task or {}), "README.md": card.readme(model, lines)}
+    contents |= {
+        **(model.task or {}),
+        "README.md": card.readme(model, usage(signatures, inputs)),
+    }
     replace_folder(folder.rstrip("/"), contents, is_whole_model=True)
     names = ", ".join(name for name in signatures if name != "serving_default")
-    why = "because its tokenizer.json cannot be ops of TensorFlow"
-    takes = f"token ids ({', '.join(inputs)}), {why}" if inputs else "raw strings"
+    takes = f"token ids ({', '.join(inputs)})" if inputs else "raw strings"
     return (
-        f"{folder}: a SavedModel of {takes}, {options.precision}, with {names}; "
+        f"{folder}: a SavedModel of {takes}, "
+        f"{'because its tokenizer.json cannot be ops of TensorFlow, ' if inputs else ''}"
+        f"{options.precision}, with {names}; "
         f"load it with tensorflow{'' if inputs else ' and tensorflow_text'}"
     )
 

@@ -94,8 +94,9 @@ class HuggingFaceTokenizer(Tokenizer):
         stored = json.loads(self._content)
         self.kind = stored["model"].get("type") or "BPE"
         self.separators, self.second_segment = self._find_frame(path)
-        same_ids = stored | dict(post_processor=self.separators)  # segments do not change ids
-        self.identity = hashlib.sha256(json.dumps(same_ids, sort_keys=True).encode()).hexdigest()
+        self.identity = hashlib.sha256(  # without segments, which do not change ids
+            json.dumps(stored | dict(post_processor=self.separators), sort_keys=True).encode()
+        ).hexdigest()
         self._starts_word, self._ends_word = self._word_bounds(stored)
         whole = {ids[text] for text in texts_of(stored.get("added_tokens"))} - {self.unk_id}
         self._starts_word[[*whole]] = True

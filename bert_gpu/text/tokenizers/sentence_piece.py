@@ -83,8 +83,9 @@ class SentencePieceTokenizer(Tokenizer):
             )
         self.do_lower_case = folds if do_lower_case is None else bool(do_lower_case)
         self.lowers_first = self.do_lower_case and not folds
-        casing = b"lowered first" if self.lowers_first else b"as it is"
-        self.identity = hashlib.sha256(content + casing).hexdigest()
+        self.identity = hashlib.sha256(
+            content + (b"lowered first" if self.lowers_first else b"as it is")
+        ).hexdigest()
         self.is_special = np.zeros(self.vocab_size, bool)
         self.is_special[[self.pad_id, self.cls_id, self.sep_id, self.mask_id]] = True
         self._starts_word = np.array([begins_word(piece) for piece in self.vocab]) | self.is_special
