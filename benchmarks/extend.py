@@ -1,6 +1,6 @@
 """Continues a model on text of another field with its own vocabulary and with words of that field
 (`extend`), whose rows begin as the mean of their pieces' rows or at random; and on longer rows of
-its own text, with new positions that repeat the learned ones, are interpolated or random.
+its own text, with new positions that lie between the learned ones or are random.
 
     python benchmarks/extend.py --model=RUN --text=corpus.txt --field=field.txt
         [--part=words,positions --seeds=3 --folder=WORK --json=extend.json]
@@ -18,13 +18,9 @@ import sys
 from helpers import command, extended
 from helpers.report import digest, opened_rows, print_table, spread
 
-CASES = {  # {part: {case: flags of its pretraining}}
-    "words": {"old vocabulary": {}, "mean rows": {}, "random rows": {}},
-    "positions": {
-        "repeated": dict(position_extension="repeat"),
-        "interpolated": dict(position_extension="interpolate"),
-        "random": {},
-    },
+CASES = {  # {part: cases}
+    "words": ("old vocabulary", "mean rows", "random rows"),
+    "positions": ("interpolated", "random"),
 }
 ALL_CASES = [case for cases in CASES.values() for case in cases]
 SIZES = ("num_tokens", "steps", "batch_size", "learning_rate", "max_eval_steps")
@@ -83,7 +79,7 @@ def measure(options, scratch, part, case, seed, core):
     rates = dict(learning_rate=options.learning_rate, lr_scaling="none", warmup_proportion=0.1)
     sizes = dict(train_batch_size=options.batch_size, max_eval_steps=options.max_eval_steps)
     steps = dict(num_train_steps=last, validation_marks=marks, save_checkpoints_steps=last)
-    settings = dict(seed=seed, num_gpus=0, core=core) | CASES[part][case] | rates | sizes | steps
+    settings = dict(seed=seed, num_gpus=0, core=core) | rates | sizes | steps
     files = dict(input_file=pattern, output_dir=run, init_checkpoint=start)
     command.run_script(command.PRETRAIN_BY_WORK, **files, **settings)
     lines, evaluations = command.read_metrics(run)

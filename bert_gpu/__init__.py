@@ -14,6 +14,7 @@ _NAMES = {
         "create_pretraining_data",
         "embed",
         "export",
+        "extend",
         "fill_mask",
         "import_model",
         "run_classifier",

@@ -24,6 +24,7 @@ from bert_gpu.cli import (
     data,
     embed,
     export,
+    extend,
     fill_mask,
     flags,
     help_text,
@@ -49,6 +50,7 @@ COMMANDS = dict(
     embed=embed,
     fill_mask=fill_mask,
     export=export,
+    extend=extend,
     import_model=import_,
     search=search,
 )

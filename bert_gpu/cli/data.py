@@ -215,7 +215,6 @@ def model_values(parsed: flags.Parsed, folder: str | None) -> dict[str, Any]:
             "put the model's there, or give --vocab_file instead of --init_checkpoint",
             where=folder,
         )
-    is_sentence_piece = vocabulary.endswith(".model")
     values: dict[str, Any] = {"tokenization": kind_of(vocabulary)}
     casing = find_casing(folder)
     user_values = parsed.user_values(DataConfig)
@@ -233,7 +232,8 @@ def model_values(parsed: flags.Parsed, folder: str | None) -> dict[str, Any]:
                 setting=name,
                 value=user_values[name],
             )
-    flag, other_flag = ("sp_model_file", "vocab_file")[:: 1 if is_sentence_piece else -1]
+    names = ("sp_model_file", "vocab_file")
+    flag, other_flag = names if vocabulary.endswith(".model") else names[::-1]
     if other_flag in user_values:
         raise UserError(
             f"the model in {folder} has {values['tokenization']} ({os.path.basename(vocabulary)})",
@@ -267,8 +267,9 @@ def with_vocabulary(parsed: flags.Parsed, config: DataConfig) -> DataConfig:
         vocabulary = find_vocabulary(path)
         if vocabulary is None or vocabulary.endswith(".model"):
             return config  # reading the folder later raises the error
-        values |= dict(do_lower_case=find_casing(path).is_lower)
-        values |= dict(strip_accents=folder_strips_accents(path))
+        values |= dict(
+            do_lower_case=find_casing(path).is_lower, strip_accents=folder_strips_accents(path)
+        )
         path = vocabulary
     stored = read_json(path, "a tokenizer") if path.endswith(".json") else {}
     user_values = parsed.user_values(DataConfig)
@@ -285,8 +286,8 @@ def with_vocabulary(parsed: flags.Parsed, config: DataConfig) -> DataConfig:
                 )
     elif stored:
         values.setdefault("strip_accents", letters_of(flat(stored)).get("strip_accents", True))
-    by_user = {name: value for name, value in user_values.items() if name in values}
-    return dataclasses.replace(config, **values | by_user | dict(vocab_file=path))
+    values |= {name: value for name, value in user_values.items() if name in values}
+    return dataclasses.replace(config, **values | dict(vocab_file=path))
 
 
 def check_vocabulary(parsed: flags.Parsed, folder: str, config: DataConfig) -> str:
@@ -298,19 +299,18 @@ def check_vocabulary(parsed: flags.Parsed, folder: str, config: DataConfig) -> s
     from bert_gpu.interop import models
     from bert_gpu.text.tokenizers.open import open_tokenizer
 
-    casing = config.do_lower_case if parsed.is_set("do_lower_case") else None
-    strips = config.strip_accents if parsed.is_set("strip_accents") else None
-    tokenizer = models.load_tokenizer(folder, None, casing, strips)
+    by_user = parsed.user_values(DataConfig)
+    casing = (by_user.get("do_lower_case"), by_user.get("strip_accents"))
+    tokenizer = models.load_tokenizer(folder, None, *casing)
     path = str(find_vocabulary(folder))
     models.check_vocabulary(tokenizer, read_config(folder), path)
     data_vocabulary = str(config.vocabulary_path)
-    data_casing = (config.do_lower_case, config.strip_accents)
-    if open_tokenizer(data_vocabulary, *data_casing).identity != tokenizer.identity:
-        flag = "vocab_file" if config.vocab_file else "sp_model_file"
+    theirs = open_tokenizer(data_vocabulary, config.do_lower_case, config.strip_accents)
+    if theirs.identity != tokenizer.identity:
         raise UserError(
             f"is not the vocabulary of the model, {path}",
             f"drop the flag, or --init_checkpoint; {OWN_WORDS}",
-            setting=flag,
+            setting="vocab_file" if config.vocab_file else "sp_model_file",
             value=data_vocabulary,
         )
     description = models.describe_tokenizer(tokenizer, folder)

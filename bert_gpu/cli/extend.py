@@ -1,8 +1,9 @@
 """python -m bert_gpu extend: adds the user's own words to the vocabulary of a trained model."""
 
-import functools
+from typing import Any
 
 from bert_gpu.cli import flags
+from bert_gpu.cli.import_ import transfer
 from bert_gpu.interop.config import ExtendConfig
 from bert_gpu.text.config import TextFormat
 
@@ -19,17 +20,19 @@ EXAMPLE = (
 )
 
 
-def main(argv: list[str]) -> str:
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, [ExtendConfig, TextFormat])
+CLASSES = [ExtendConfig, TextFormat]
+
+
+def main(argv: list[str], in_program: bool = False) -> str:
+    """Run the command; return a line that names the new folder. in_program: as in flags.parse."""
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, in_program=in_program)
     config = parsed.make(ExtendConfig)
     text_format = parsed.make(TextFormat)
-    config.check_paths()
-    with parsed.imports():
+
+    def extended(model: Any) -> Any:
         from bert_gpu.data.own_files import is_own
-        from bert_gpu.interop import extension, models
-        from bert_gpu.runs.card_facts import facts_beside
-    console = parsed.console(config.quiet)
-    change = functools.partial(
-        extension.extend, config=config, text_format=text_format, console=console, is_own=is_own
-    )
-    return models.transfer(config, console.warn, describe=facts_beside, change=change)
+        from bert_gpu.interop.extension import extend
+
+        return extend(model, config, text_format, parsed.console(config.quiet), is_own)
+
+    return transfer(parsed, config, change=extended)

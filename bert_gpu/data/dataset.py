@@ -219,7 +219,7 @@ class Dataset:
             settings = self.info.settings
             num_predictions = self.info.max_predictions_per_seq
             spec = MaskingSpec.from_settings(settings, num_predictions, tokenizer)
-            masking = Masking(spec, tokenizer.word_starts(np.arange(tokenizer.vocab_size)))
+            masking = Masking(spec, tokenizer.word_starts)
         return Reader(
             records,
             self.schema,

@@ -26,7 +26,8 @@ from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest, write_man
 from bert_gpu.data.records import index_path
 from bert_gpu.data.shards import Counts, Shard, read_scores, read_stats, stats_path
 from bert_gpu.text.config import FILE_NAMES
-from bert_gpu.text.tokenizers.open import open_tokenizer, opens_library
+from bert_gpu.text.tokenizers.open import open_tokenizer, read_stored
+from bert_gpu.text.tokenizers.rules import needs_library
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary.wordpiece_learner import write_whole_file
 
@@ -61,7 +62,7 @@ class OutputFolder:
             json.dumps(dict(settings=settings, inputs=inputs))
         )
         self.building = os.path.join(config.folder, f".{config.name}.building.json")
-        is_librarys = opens_library(config.vocabulary_path)
+        is_librarys = needs_library(read_stored(config.vocabulary_path))
         kind = "BPE" if is_librarys else config.tokenization
         self.vocab_file = os.path.join(config.folder, FILE_NAMES[kind])
         # folder of unpacked input files

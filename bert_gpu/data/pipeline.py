@@ -47,12 +47,10 @@ LENGTH_AXES = dict.fromkeys(
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """The masking of rows when they are read. starts_word: (V,) bool, True for the pieces of the
-    vocabulary that begin a word.
-    """
+    """The masking of rows when they are read. word_starts: as Tokenizer.word_starts."""
 
     spec: MaskingSpec
-    starts_word: np.ndarray
+    word_starts: Callable[[np.ndarray], np.ndarray]
 
 
 class Reader:
@@ -203,7 +201,7 @@ class Reader:
         for epoch in np.unique(epochs):
             is_own = epochs == epoch
             keys[is_own] = row_keys(derive_key(self.seed, "masks", epoch), indices[is_own])
-        starts = masking.starts_word[batch["input_ids"]]
+        starts = masking.word_starts(batch["input_ids"])
         lengths = batch["input_mask"].sum(1, dtype=np.int32)
         return self._mask(batch["input_ids"], lengths, starts, keys)
 

@@ -8,7 +8,6 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, setting
 from bert_gpu.finetune.tasks import table
 from bert_gpu.model.config import PRESETS
-from bert_gpu.model.positions import position_extension
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.config import CadenceConfig, RunSettings
 
@@ -204,7 +203,6 @@ class StartConfig(Settings):
         choices=("cls", "mean"),
         words=("first",),
     )
-    position_extension: str = position_extension()
     reinit_layers: int = setting(
         0,
         "Start that many of the top layers, and the pooler, from random weights: what they learnt "

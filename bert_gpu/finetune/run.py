@@ -389,7 +389,7 @@ def train_task(prepared: Prepared, state: TrainState, predict: Predictor) -> eng
         prepared.devices,
         state,
         task_objective(encoder, prepared.problem_type),
-        settings.optimizer,
+        settings.optimizer.keeping_rows(start.model.first_position),
         seed=settings.run.seed,
         length_axes=data.length_axes,
     )

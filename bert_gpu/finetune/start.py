@@ -102,7 +102,10 @@ def start_training(
         embedding = source.notes.embedding
         model = source.config
         tokenizer = checked_tokenizer(config, path, model)
-        model = with_positions(with_dropout(model, config), max_seq_length)
+        model = with_dropout(model, config)
+        if model.has_own_encoder:
+            num_rows = model.first_position + max(model.num_positions, max_seq_length or 0)
+            model = dataclasses.replace(model, max_position_embeddings=num_rows)
         file_weights = with_rows_of(labels, source, head)
         prefixes = reinitialised(model, config.reinit_layers, head)
         pooled_by = pooling_of(model, source.weights)
@@ -114,10 +117,7 @@ def start_training(
         }
     check_size(model, lambda few: head.weights(open_encoder(few), len(labels)))
     specs = head.weights(open_encoder(model), len(labels))
-    shapes = {name: spec.shape for name, spec in specs.items()}
-    file_weights, extensions = fit_positions(
-        file_weights, shapes, config.position_extension, model.first_position
-    )
+    file_weights, extensions = fit_positions(file_weights, specs, model.first_position)
     weights = initialize(specs, seed)
     fresh = sorted(set(weights) - set(file_weights))
     return Start(
@@ -128,7 +128,7 @@ def start_training(
         {name: file_weights.get(name, value) for name, value in weights.items()},
         fresh,
         unused,
-        tuple(extensions),
+        extensions,
         embedding,
     )
 
@@ -354,17 +354,6 @@ def with_pooling(model: ModelConfig, config: StartConfig, head: Head) -> ModelCo
         if getattr(config, name) is not None
     }
     return dataclasses.replace(model, **named)
-
-
-def with_positions(model: ModelConfig, max_seq_length: int | None) -> ModelConfig:
-    """Return the model's config with at least max_seq_length positions; an encoder of Model Garden
-    keeps its number of positions.
-    """
-    num_positions = model.num_positions
-    if model.has_own_encoder:
-        num_positions = max(num_positions, max_seq_length or 0)
-    num_rows = num_positions + model.first_position
-    return dataclasses.replace(model, max_position_embeddings=num_rows)
 
 
 def with_dropout(model: ModelConfig, config: StartConfig) -> ModelConfig:

@@ -7,13 +7,13 @@ embeddings and in the output bias. A word becomes a line of a vocab.txt; in a to
 kind it becomes an added token, which stays whole where it stands alone.
 """
 
-import collections
 import dataclasses
 import json
 import pathlib
 import re
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from bert_gpu.text.progress import ByteProgress
 from bert_gpu.text.tokenizers import basic
 from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer
 from bert_gpu.text.tokenizers.open import open_tokenizer
+from bert_gpu.text.tokenizers.sentence_piece import SentencePieceTokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer, WordPieceTokenizer
 from bert_gpu.text.vocabulary import counting, learning
 from bert_gpu.text.vocabulary.file import read_file
@@ -52,26 +53,33 @@ def extend(
     """
     tokenizer = model.tokenizer
     if tokenizer is None or not model.config.has_own_encoder:
-        lack = "no vocabulary" if tokenizer is None else "an encoder of Model Garden"
-        raise UserError(f"has {lack}", "name another model", setting="from", value=config.source)
-    if config.tokens_file is None:
-        counts = count_words(tokenizer, config, text_format, console, is_own)
-    else:
-        counts = read_words(tokenizer, config.tokens_file, console)
+        raise UserError(
+            f"has {'no vocabulary' if tokenizer is None else 'an encoder of Model Garden'}",
+            "name another model",
+            setting="from",
+            value=config.source,
+        )
+    counts = (
+        count_words(tokenizer, config, text_format, console, is_own)
+        if config.tokens_file is None
+        else read_words(tokenizer, config.tokens_file, console)
+    )
     before = num_pieces(tokenizer, counts)
     # `tokenizers` adds no word that is a piece already, even a piece that only continues words
     pieces = {*tokenizer.vocab}
     candidates = {word: count for word, count in counts.items() if word not in pieces}
     words = choose(candidates, before, None if config.tokens_file else config.num_tokens)
     if not words:
-        where = config.tokens_file or config.input_file
-        raise UserError("has no word that is several pieces", "name another text", where=where)
+        raise UserError(
+            "has no word that is several pieces",
+            "name another text",
+            where=config.tokens_file or config.input_file,
+        )
     takes = config.use_unused and isinstance(tokenizer, WordPieceTokenizer)
     unused = [i for i, piece in enumerate(tokenizer.vocab) if takes and UNUSED.fullmatch(piece)]
     size = tokenizer.vocab_size
     ids = [*unused, *range(size, size + len(words))][: len(words)]
     new = with_words(tokenizer, words, ids, model.config.type_vocab_size)
-    assert [new.vocab[index] for index in ids] == words
     rates = [
         sum(counts[word] * number for word, number in lengths.items()) / sum(counts.values())
         for lengths in (before, num_pieces(new, counts))
@@ -81,22 +89,19 @@ def extend(
         f"added, {sum(index < size for index in ids):,} in [unused] rows: {name_some(words)}\n"
         f"pieces per word: {rates[0]:.3f} before, {rates[1]:.3f} after"
     )
-    num_rows = max(model.config.vocab_size, max(ids) + 1)
     return model._replace(
-        config=dataclasses.replace(model.config, vocab_size=num_rows),
+        config=dataclasses.replace(
+            model.config, vocab_size=max(model.config.vocab_size, max(ids) + 1)
+        ),
         weights=with_rows(model.weights, tokenizer, words, ids),
         tokenizer=new,
     )
 
 
-def letter_rules(tokenizer: Tokenizer) -> tuple[bool, Callable[[str], str]]:
-    """Return (do_lower_case for `basic.split_words`, a function to apply to each word that it
-    returns), which together treat letters as the tokenizer does. `split_words` removes accents
-    wherever it lower-cases; for a tokenizer that keeps accents, the function lower-cases instead.
-    """
-    lowers = tokenizer.do_lower_case
-    strips = lowers and isinstance(tokenizer, WordPieceTokenizer) and tokenizer.strip_accents
-    return strips, str.lower if lowers and not strips else str
+def letter_rules(tokenizer: Tokenizer) -> dict[str, Any]:
+    """Return the arguments with which `basic.split_words` treats letters as a tokenizer does."""
+    strips = tokenizer.strip_accents and not isinstance(tokenizer, SentencePieceTokenizer)
+    return dict(do_lower_case=tokenizer.do_lower_case, strip_accents=strips)
 
 
 def count_words(
@@ -109,17 +114,16 @@ def count_words(
     """Return {word: count} of a text, or of a sample of a long one, most frequent word first and
     equal counts in alphabetical order. A word ends at spaces and punctuation.
     """
-    strips, fold = letter_rules(tokenizer)
+    letters = letter_rules(tokenizer)
     spool = f"{config.to}.unpacked"
     with learning.open_text(config, text_format, console, is_own, spool) as (blocks, _, workers):
         blocks = counting.sample_blocks(blocks, counting.SAMPLE_BYTES, seed=0)
         num_bytes = sum(block.num_bytes for block in blocks)
         with ByteProgress(console, num_bytes, "counting words") as progress:
-            counts = counting.count_words_of_blocks(blocks, strips, workers, report=progress.add)
-    folded: collections.Counter[str] = collections.Counter()
-    for word, count in counts.items():
-        folded[fold(word)] += count
-    return dict(sorted(folded.items(), key=lambda item: (-item[1], item[0])))
+            counts = counting.count_words_of_blocks(
+                blocks, workers=workers, report=progress.add, **letters
+            )
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def read_words(tokenizer: Tokenizer, path: str, console: Console) -> dict[str, int]:
@@ -129,10 +133,9 @@ def read_words(tokenizer: Tokenizer, path: str, console: Console) -> dict[str, i
     """
     content = read_file(path, "list of words", "text file", "a text editor")
     lines = content.decode("utf-8-sig", "ignore").splitlines()
-    strips, fold = letter_rules(tokenizer)
-    rows = dict(zip(lines, basic.split_words(lines, strips), strict=True))
+    rows = dict(zip(lines, basic.split_words(lines, **letter_rules(tokenizer)), strict=True))
     words = {
-        line: fold(row[0])
+        line: row[0]
         for line, row in rows.items()
         if len(row) == 1 and len(row[0]) <= MAX_WORD_CHARACTERS
     }
@@ -205,12 +208,7 @@ def with_words(
             pieces = dict(enumerate(tokenizer.vocab)) | dict(zip(ids, words, strict=True))
             path.write_bytes(file_content(pieces[index] for index in range(len(pieces))))
             return open_tokenizer(str(path), tokenizer.do_lower_case, tokenizer.strip_accents)
-        content = (
-            tokenizer.files()["tokenizer.json"]
-            if isinstance(tokenizer, HuggingFaceTokenizer)
-            else tokenizer_json(tokenizer, num_segments)
-        )
-        settings = json.loads(content)
+        settings = json.loads(tokenizer_json(tokenizer, num_segments))
         flags = dict(single_word=True, lstrip=True, rstrip=False, normalized=True, special=False)
         settings["added_tokens"] += [
             dict(id=index, content=word) | flags for index, word in zip(ids, words, strict=True)

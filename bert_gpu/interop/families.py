@@ -93,8 +93,7 @@ class Family(typing.NamedTuple):
         """Return the key of ARCHITECTURES for the name of a class of the family; None for any other
         name.
         """
-        architectures = (name for name in ARCHITECTURES if self.class_of(name) == class_name)
-        return next(architectures, None)
+        return next((name for name in ARCHITECTURES if self.class_of(name) == class_name), None)
 
     def names(self, name: str) -> list[str]:
         """Return the family's names of the tensors that make up a bert-gpu weight; [] where the

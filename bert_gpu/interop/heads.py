@@ -9,6 +9,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 
 from bert_gpu.base.environment import LazyModule
+from bert_gpu.model.weights import dense_weights
 
 if typing.TYPE_CHECKING:
     import tensorflow as tf
@@ -72,12 +73,14 @@ HEADS = {
         ),
     ),
     "token_classifier": Head(
-        lambda config, num_classes: heads.token_classifier_weights(config, num_classes),
+        lambda config, num_classes: dense_weights(
+            config, "token_classifier", config.hidden_size, num_classes
+        ),
         {"token_classifier": "classifier"},
         lambda weights, hidden, mask, config: dict(logits=heads.token_logits(weights, hidden)),
     ),
     "span": Head(
-        lambda config, _: heads.span_weights(config),
+        lambda config, _: dense_weights(config, "span", config.hidden_size, 2),
         {"span": "qa_outputs"},
         lambda weights, hidden, mask, config: dict(
             zip(("start_logits", "end_logits"), heads.span_logits(weights, hidden), strict=True)

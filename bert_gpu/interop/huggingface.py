@@ -107,8 +107,9 @@ def read_model(folder: str) -> tuple[ModelConfig, dict[str, np.ndarray], Notes]:
         specs, set(tensors), read_tensor, lambda name: not is_left_out(name, architecture)
     )
     unused = sorted(all_names - {their for name in weights for their in family.names(name)})
-    beyond = (family.layer_prefix(config.num_groups), "encoder/")
-    if any(name.startswith(beyond) for name in unused):
+    if any(
+        name.startswith((family.layer_prefix(config.num_groups), "encoder/")) for name in unused
+    ):
         raise UserError(
             f"has more layers than config.json says (num_hidden_layers={config.num_hidden_layers})",
             "correct it",
@@ -145,57 +146,44 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
             value="huggingface",
         )
     relative = relative_of(config, architecture)
-    length = model.notes.max_seq_length or config.num_positions
-    files = tokenizer_files(model.tokenizer, config, must_open=True, max_seq_length=length)
-    if relative is None:
-        write_own(model, folder, is_whole_model=True)
-        name = family_of(config).class_of(architecture)
-        if config.is_classic:
-            return f"{folder}: {name} of transformers; {_open_call(folder, architecture)}"
-        return (
-            f"{folder}: {name}, which transformers has no class for and {CODE.name} in the folder "
-            f"computes; {_open_call(folder, architecture, ', trust_remote_code=True')}"
-        )
-    other = relative.architecture_for(architecture) or architecture
-    is_sentence = model.notes.embedding.is_known
-    usage = card.own_usage(other) | card.transformers_usage(other, False, is_sentence)
+    other = relative and relative.architecture_for(architecture) or architecture
     copy = model._replace(notes=model.notes._replace(architecture=other))
-    files |= {**written_usage(model), "README.md": card.readme(copy, usage, library="transformers")}
-    _write_folder(copy, folder, files, relative, is_whole_model=True)
-    difference = "" if other == architecture else ", without next sentences"
-    return (
-        f"{folder}: {relative.family.class_of(other)} of transformers, which computes the "
-        f"same{difference}; {_open_call(folder, other)}"
-    )
-
-
-def _open_call(folder: str, architecture: str, more: str = "") -> str:
-    """Return, as text, the Python call that opens a folder in transformers. more: text of further
-    arguments.
-    """
-    return f'{auto_class(architecture)}.from_pretrained("{folder}"{more})'
+    line = write_own(copy, folder, is_whole_model=True, relative=relative, must_open=True)
+    if relative:
+        difference = "" if other == architecture else ", without next sentences"
+        line += f" of transformers, which computes the same{difference}; "
+    elif config.is_classic:
+        line += " of transformers; "
+    else:
+        line += f", which transformers has no class for and {CODE.name} in the folder computes; "
+    more = "" if relative or config.is_classic else ", trust_remote_code=True"
+    return f'{line}{auto_class(other)}.from_pretrained("{folder}"{more})'
 
 
 def write_own(
-    model: Model, folder: str, more: Mapping[str, bytes] | None = None, is_whole_model: bool = False
+    model: Model,
+    folder: str,
+    more: Mapping[str, bytes] | None = None,
+    is_whole_model: bool = False,
+    relative: Relative | None = None,
+    must_open: bool = False,
 ) -> str:
     """Write a model as a bert-gpu folder, with its tokenizer, its card, the files on its use
     and further files `more`, {name: bytes}; return the line for the log. is_whole_model: as in
-    folders.replace_folder.
+    folders.replace_folder; relative: as for `_write_folder`; must_open: as for `tokenizer_files`.
     """
     config = model.config
     notes = model.notes
-    length = notes.max_seq_length or config.num_positions
-    files = tokenizer_files(model.tokenizer, config, max_seq_length=length)
+    files = tokenizer_files(model.tokenizer, config, must_open, notes.max_seq_length)
     files |= {**written_usage(model), **(more or {})}
     usage = card.own_usage(notes.architecture)
-    relative = own_relative(config, notes.architecture)
+    relative = relative or own_relative(config, notes.architecture)
     if config.has_own_encoder:
         remote = not (config.is_classic or relative)
         is_sentence = notes.embedding.is_known
         usage |= card.transformers_usage(notes.architecture, remote, is_sentence)
     files["README.md"] = card.readme(model, usage, library="transformers")
-    _write_folder(model, folder, files, is_whole_model=is_whole_model)
+    _write_folder(model, folder, files, relative, is_whole_model)
     family = relative.family if relative else family_of(config)
     return f"{folder}: {family.class_of(notes.architecture)}"
 
@@ -266,9 +254,10 @@ def _code_for(config: ModelConfig) -> tuple[dict[str, bytes], dict[str, Any]]:
     """
     if config.is_classic or not config.has_own_encoder:
         return {}, {}
-    classes = {"AutoConfig": f"{OWN.class_name}Config"}
-    classes |= {auto_class(name): OWN.class_of(name) for name in ARCHITECTURES}
-    auto_map = {auto: f"{CODE.stem}.{name}" for auto, name in classes.items()}
+    auto_map = {
+        "AutoConfig": f"{CODE.stem}.{OWN.class_name}Config",
+        **{auto_class(name): f"{CODE.stem}.{OWN.class_of(name)}" for name in ARCHITECTURES},
+    }
     return {CODE.name: CODE.read_bytes()}, {"auto_map": auto_map}
 
 
@@ -276,9 +265,8 @@ def score_meaning(architecture: str, problem_type: str | None) -> dict[str, str]
     """Return the entry of config.json for the meaning of a classifier's scores, {"problem_type":
     problem_type}; {} where there is none.
     """
-    if architecture not in LABELLED or problem_type is None:
-        return {}
-    return {"problem_type": problem_type}
+    has_meaning = architecture in LABELLED and problem_type is not None
+    return {"problem_type": str(problem_type)} if has_meaning else {}
 
 
 def _checked_labels(
@@ -325,7 +313,8 @@ def _their_tensors(
         assert array.shape == spec.shape, f"{name}: {array.shape}, expected {spec.shape}"
         tensors |= zip(family.names(name), family.to_theirs(name, array), strict=True)
     if "mlm" in ARCHITECTURES[architecture].heads:
-        zeros = {name: np.zeros(shape(config), np.float32) for name, shape in family.zeros.items()}
-        tensors |= zeros
+        tensors |= {
+            name: np.zeros(shape(config), np.float32) for name, shape in family.zeros.items()
+        }
     prefix = family.prefix if architecture == "BertModel" else ""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}

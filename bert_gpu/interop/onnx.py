@@ -128,9 +128,8 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
     more = score_meaning(architecture, model.notes.problem_type)
     make_config = relative.config_bytes if relative else model_config.config_bytes
     more |= {} if relative else dict(model_type="bert")
-    length = model.notes.max_seq_length or config.num_positions
     contents = {
-        **tokenizer_files(model.tokenizer, config, max_seq_length=length),
+        **tokenizer_files(model.tokenizer, config, max_seq_length=model.notes.max_seq_length),
         **written_usage(model),
         MODEL: proto.SerializeToString(),
         "README.md": card.readme(model, USAGE),

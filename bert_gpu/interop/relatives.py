@@ -65,8 +65,10 @@ class Relative(typing.NamedTuple):
         of `architecture`. The next-sentence head may be left out where the family has no class with
         it.
         """
-        names = (*self.switches, *self.free, "hidden_act")
-        varied = {name: getattr(ModelConfig(), name) for name in names}
+        varied = {
+            name: getattr(ModelConfig(), name)
+            for name in (*self.switches, *self.free, "hidden_act")
+        }
         return (
             all(getattr(config, name) == value for name, value in self.switches.items())
             and config.hidden_act in self.activations
@@ -79,9 +81,8 @@ class Relative(typing.NamedTuple):
         """Return the architecture with the same heads if the family has a class for it, else the
         one without next sentences; None where the family has neither.
         """
-        fewer = {"BertForPreTraining": "BertForMaskedLM"}.get(architecture)
-        names = (name for name in (architecture, fewer) if name in self.family.architectures)
-        return next(names, None)
+        names = (architecture, {"BertForPreTraining": "BertForMaskedLM"}.get(architecture))
+        return next((name for name in names if name in self.family.architectures), None)
 
     def config_bytes(
         self,
@@ -93,15 +94,17 @@ class Relative(typing.NamedTuple):
         """Return the bytes of the family's config.json for a ModelConfig that `fits`. more: further
         entries, {key: value}.
         """
-        keys = self.keys
-        values = {name: getattr(config, name) for name in keys}
-        values["hidden_act"] = self.activations[config.hidden_act]
-        values["max_position_embeddings"] += self.family.unused_positions
-        values["intermediate_size"] = config.inner_size
-        if "num_hidden_groups" in self.free:
-            values["num_hidden_groups"] = config.num_groups
-        values = {keys[name]: value for name, value in values.items()} | self.constants | more
-        values["model_type"] = self.family.model_type
+        changed = dict(
+            hidden_act=self.activations[config.hidden_act],
+            max_position_embeddings=config.max_position_embeddings + self.family.unused_positions,
+            intermediate_size=config.inner_size,
+            num_hidden_groups=config.num_groups,
+        )
+        values = {
+            key: changed[name] if name in changed else getattr(config, name)
+            for name, key in self.keys.items()
+        }
+        values |= self.constants | more | dict(model_type=self.family.model_type)
         return model_config.json_bytes(values, self.family.class_of(architecture), labels)
 
     def read_config(self, path: str, values: dict[str, Any]) -> ModelConfig:
@@ -109,33 +112,33 @@ class Relative(typing.NamedTuple):
         Raise UserError for settings that bert-gpu's encoder does not compute.
         """
         own = {key: (value, "all models here have that") for key, value in self.constants.items()}
-        positions = self.switches.get("position_embedding_type", "absolute")
         if values.get("position_embedding_type") is not None:
+            positions = self.switches.get("position_embedding_type", "absolute")
             own["position_embedding_type"] = (positions, "attention is computed with no other")
         keys = self.keys
         known = {*keys.values(), *IGNORED_KEYS, "model_type", "position_embedding_type"}
         model_config.check_keys(path, values, known, own)
-        lacking = [key for key in keys.values() if key not in values]
-        if lacking:
+        if lacking := [key for key in keys.values() if key not in values]:
             raise UserError(
                 f"has no {lacking[0]}, which {self.family.class_name} needs", where=path
             )
         acts = {theirs: ours for ours, theirs in self.activations.items()}
-        act_key = keys["hidden_act"]
-        if str(values[act_key]) not in acts:
-            problem = f"{act_key}={values[act_key]!r:.40} is not supported"
-            raise UserError(f"{problem}, only {', '.join(acts)}", where=path)
-        act = acts[values[act_key]]
+        act = values[keys["hidden_act"]]
+        if str(act) not in acts:
+            raise UserError(
+                f"{keys['hidden_act']}={act!r:.40} is not supported, only {', '.join(acts)}",
+                where=path,
+            )
         ours = {name: values[key] for name, key in keys.items()} | self.switches
         with model_config.naming(path):
             shape = ModelConfig(**ours | dict(hidden_act="gelu"))  # checks types and ranges
-            size = shape.intermediate_size
-            num_positions = shape.max_position_embeddings
             return dataclasses.replace(
                 shape,
-                hidden_act=act,
-                intermediate_size=2 * size if act in model_config.GATED else size,
-                max_position_embeddings=num_positions - self.family.unused_positions,
+                hidden_act=acts[act],
+                intermediate_size=shape.intermediate_size
+                * (2 if acts[act] in model_config.GATED else 1),
+                max_position_embeddings=shape.max_position_embeddings
+                - self.family.unused_positions,
                 num_hidden_groups=(
                     None if shape.num_groups == shape.num_hidden_layers else shape.num_groups
                 ),
@@ -396,5 +399,5 @@ def read_shape(path: str) -> FolderConfig:
     family = relative.family if relative else family_of(config)
     (table,) = family.names("embeddings/word")
     rows = num_rows(os.path.dirname(path), lambda name: canonical(name, family) == table)
-    config = dataclasses.replace(config, vocab_size=max(rows, config.vocab_size))
-    return FolderConfig(family, config, values)
+    vocab_size = max(rows, config.vocab_size)
+    return FolderConfig(family, dataclasses.replace(config, vocab_size=vocab_size), values)

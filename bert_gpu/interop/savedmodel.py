@@ -10,7 +10,7 @@ positions; in a pair, the longer text is cut first. Rows of ids are not cut.
 Legend: N texts, S sequence, H hidden, M masked positions of all texts, K words for each, C classes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -285,51 +285,41 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
         )
     if "classifier/bias" in model.weights:
         check_scores("--format=savedmodel: the model", model)
-    dtype = tf.as_dtype(options.precision)
     encoder = open_encoder(model.config)
     encoder.check(encoder.fixed_length, options.precision)
-    served = Served(model, dtype)
+    served = Served(model, tf.as_dtype(options.precision))
     signatures = served.signatures()
     contents = saved_files(lambda temporary: tf.saved_model.save(served, temporary, signatures))
-    inputs = [spec.name for spec in served.rows]
-    lines = usage_of_ids(inputs) if served.takes_ids else usage(signatures)
-    contents |= {**written_usage(model), "README.md": card.readme(model, lines)}
+    inputs = [spec.name for spec in served.rows] if served.takes_ids else []
+    contents |= {
+        **written_usage(model),
+        "README.md": card.readme(model, usage(signatures, inputs)),
+    }
     replace_folder(folder.rstrip("/"), contents, is_whole_model=True)
     names = ", ".join(name for name in signatures if name != "serving_default")
-    if served.takes_ids:
-        return (
-            f"{folder}: a SavedModel of token ids ({', '.join(inputs)}), because its "
-            f"tokenizer.json cannot be ops of TensorFlow, {options.precision}, with {names}; "
-            "load it with tensorflow"
-        )
+    takes = f"token ids ({', '.join(inputs)})" if inputs else "raw strings"
     return (
-        f"{folder}: a SavedModel of raw strings, {options.precision}, with {names}; "
-        "load it with tensorflow and tensorflow_text"
+        f"{folder}: a SavedModel of {takes}, "
+        f"{'because its tokenizer.json cannot be ops of TensorFlow, ' if inputs else ''}"
+        f"{options.precision}, with {names}; "
+        f"load it with tensorflow{'' if inputs else ' and tensorflow_text'}"
     )
 
 
-def usage(signatures: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return {title: lines of Python} that open a folder which takes texts, for the model card."""
+def usage(signatures: Iterable[str], inputs: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return {title: lines of Python} that open a folder, for the model card. inputs: names of the
+    arrays of token ids that it takes; () for texts.
+    """
     name = "classify_pairs" if "classify_pairs" in signatures else "serving_default"
     arguments = "text_a=texts, text_b=texts" if name == "classify_pairs" else "text=texts"
+    given = ", ".join(f"{name}={name}" for name in inputs)
     lines = (
         "import tensorflow as tf",
-        "import tensorflow_text  # the tokenizer's ops",
+        *(() if inputs else ("import tensorflow_text  # the tokenizer's ops",)),
         'signatures = tf.saved_model.load("FOLDER").signatures',
-        'texts = tf.constant(["a text"])',
-        f'signatures["{name}"]({arguments})',
-    )
-    return {"In TensorFlow": lines}
-
-
-def usage_of_ids(inputs: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return {title: lines of Python} that open a folder which takes token ids, for the model
-    card.
-    """
-    arguments = ", ".join(f"{name}={name}" for name in inputs)
-    lines = (
-        "import tensorflow as tf",
-        'signatures = tf.saved_model.load("FOLDER").signatures',
-        f'signatures["serving_default"]({arguments})  # int32 (texts, tokens) each',
+        *(() if inputs else ('texts = tf.constant(["a text"])',)),
+        f'signatures["serving_default"]({given})  # int32 (texts, tokens) each'
+        if inputs
+        else f'signatures["{name}"]({arguments})',
     )
     return {"In TensorFlow": lines}

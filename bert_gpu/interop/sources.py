@@ -237,8 +237,9 @@ def own_casing(path: str) -> Casing:
     if not os.path.isfile(vocabulary):
         return Casing(True, "no file states it")
     is_lower = not has_capitals(vocabulary)
-    pieces = "no piece has" if is_lower else "pieces have"
-    return Casing(is_lower, f"no file states it; {pieces} capitals")
+    return Casing(
+        is_lower, f"no file states it; {'no piece has' if is_lower else 'pieces have'} capitals"
+    )
 
 
 def has_capitals(path: str) -> bool:

@@ -59,8 +59,7 @@ def read_config(path: str) -> ModelConfig:
     """Return the ModelConfig of the checkpoint at a path. Raise UserError when it cannot be
     read.
     """
-    prefix = find_checkpoint(path) or path
-    file = os.path.join(os.path.dirname(prefix), CONFIG)
+    file = os.path.join(os.path.dirname(find_checkpoint(path) or path), CONFIG)
     if not os.path.exists(file):
         raise UserError(
             f"a TensorFlow checkpoint without {CONFIG}", "put the model's beside it", where=path

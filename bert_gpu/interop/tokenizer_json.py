@@ -15,7 +15,7 @@ from typing import Any
 from bert_gpu.base.errors import UserError
 from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer
 from bert_gpu.text.tokenizers.rules import FINAL_SIGMA, NFKC, ONE_SPACE, STRIP, as_text
-from bert_gpu.text.tokenizers.sentence_piece import OTHER_NAMES, SPACE, SentencePieceTokenizer
+from bert_gpu.text.tokenizers.sentence_piece import SPACE, SentencePieceTokenizer
 from bert_gpu.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS, Tokenizer
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 
@@ -37,15 +37,20 @@ def special_tokens(tokenizer: Tokenizer) -> dict[str, tuple[str, int]]:
 
 
 def tokenizer_json(tokenizer: Tokenizer, num_segments: int) -> bytes:
-    """Return the bytes of a tokenizer.json for a tokenizer. Raise UserError when `tokenizers`
-    cannot give the same ids.
+    """Return the bytes of a tokenizer.json for a tokenizer: of Hugging Face's `tokenizers`, the
+    file that it was read from, with another rule for pairs if that has another segment for the
+    second text. Raise UserError when `tokenizers` cannot give the same ids.
 
     num_segments: number of segments of the model; with fewer than 2, both texts of a pair are in
     segment 0.
     """
     second = min(1, max(0, num_segments - 1))
     if isinstance(tokenizer, HuggingFaceTokenizer):
-        return library_json(tokenizer, second)
+        (stored,) = tokenizer.files().values()
+        if tokenizer.second_segment == second:
+            return stored
+        rule = template(special_tokens(tokenizer), second, tokenizer.separators)
+        return as_text(json.loads(stored) | dict(post_processor=rule)).encode()
     parts = (
         sentence_piece_parts(tokenizer)
         if isinstance(tokenizer, SentencePieceTokenizer)
@@ -65,17 +70,6 @@ def tokenizer_json(tokenizer: Tokenizer, num_segments: int) -> bytes:
         **parts,
     )
     return (json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n").encode()
-
-
-def library_json(tokenizer: HuggingFaceTokenizer, second: int) -> bytes:
-    """Return the tokenizer.json from which a tokenizer of Hugging Face's `tokenizers` was read. If
-    its rule for pairs puts the second text in another segment than `second`, replace the rule.
-    """
-    (content,) = tokenizer.files().values()
-    if tokenizer.second_segment == second:
-        return content
-    rule = template(special_tokens(tokenizer), second, tokenizer.separators)
-    return as_text(json.loads(content) | dict(post_processor=rule)).encode()
 
 
 def template(
@@ -169,7 +163,7 @@ def obstacle(tokenizer: Tokenizer, model: Any) -> str | None:
     """Return the reason why `tokenizers` cannot give the ids of a SentencePiece model, as the end
     of a sentence; None if it can. model: a ModelProto.
     """
-    specials = {name for name, _ in special_tokens(tokenizer).values()} | {*OTHER_NAMES.values()}
+    specials = {name for name, _ in special_tokens(tokenizer).values()}
     kinds = {piece.type for piece in model.pieces if piece.piece not in specials}
     if model.trainer_spec.model_type != UNIGRAM:
         return "is not a unigram model"

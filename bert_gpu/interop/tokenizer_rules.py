@@ -6,8 +6,7 @@ listed here with the values that mean BERT's rules. Where neither can run a toke
 names the key, or a token that transformers keeps whole and bert-gpu would split.
 """
 
-from collections.abc import Container, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop.sources import (
@@ -50,26 +49,9 @@ SENTENCE_PIECE: dict[str, rules.Rules] = {
 }
 
 
-class AllBut(Container[Any]):
-    """A container of all values except the given ones."""
-
-    def __init__(self, *values: str) -> None:
-        self.values = values
-
-    def __contains__(self, value: object) -> bool:
-        return value not in self.values
-
-
-# all tokenizer classes except those in Python code that no tokenizer.json can replace
-SLOW = AllBut(*(f"{name}Tokenizer" for name in ("BertJapanese", "Bertweet", "Phobert", "Canine")))
+# tokenizers in Python code that no tokenizer.json can replace: classes, and keys for others
+SLOW = [f"{name}Tokenizer" for name in ("BertJapanese", "Bertweet", "Phobert", "Canine")]
 PYTHON_KEYS = "auto_map word_tokenizer_type subword_tokenizer_type do_word_tokenize".split()
-LIBRARY: dict[str, rules.Rules] = {
-    "config.json": dict(tokenizer_class=SLOW),
-    "tokenizer_config.json": {
-        **{key: WORD_PIECE["tokenizer_config.json"][key] for key in PYTHON_KEYS},
-        "tokenizer_class": SLOW,
-    },
-}
 # keys that list tokens which are kept whole; keys that end in _token do too
 WHOLE_TOKEN_KEYS = (
     *("added_tokens", "added_tokens_decoder", "additional_special_tokens"),
@@ -113,9 +95,11 @@ def check_files(path: str, rules_of_files: dict[str, rules.Rules]) -> None:
 def is_for_library(path: str) -> bool:
     """Return whether the folder of a model has a tokenizer.json that no other file contradicts."""
     content = read_beside(path, "tokenizer.json")
-    if not content or any(
-        rules.difference(read_beside(path, name), ours) for name, ours in LIBRARY.items()
-    ):
+    settings = read_beside(path, "tokenizer_config.json")
+    classes = [each.get("tokenizer_class") for each in (settings, read_beside(path, "config.json"))]
+    in_python = {key: WORD_PIECE["tokenizer_config.json"][key] for key in PYTHON_KEYS}
+    is_slow = any(name in SLOW for name in classes) or rules.difference(settings, in_python)
+    if is_slow or not content:
         return False
     whole = {text for name, _, texts in whole_tokens(path) for text in texts}
     actual = rules.letters_of(flat(content)) | library_casing(vocabularies(path)[-1])
@@ -155,8 +139,11 @@ def check_letters(path: str) -> None:
     way that bert-gpu's tokenizers cannot, or when its files contradict each other.
     """
     is_lower = own_casing(path).is_lower
-    strips = is_lower and folder_strips_accents(path)
-    expected = dict(do_lower_case=is_lower, strip_accents=strips, tokenize_chinese_chars=True)
+    expected = dict(
+        do_lower_case=is_lower,
+        strip_accents=is_lower and folder_strips_accents(path),
+        tokenize_chinese_chars=True,
+    )
     differences = [
         f"{f'{LETTERS[field]} of {file}' if file == 'tokenizer.json' else field}={value}".lower()
         for file, rules in letter_rules(path).items()

@@ -19,8 +19,8 @@ from bert_gpu.interop.sources import (
 from bert_gpu.interop.tokenizer_json import special_tokens, tokenizer_json
 from bert_gpu.interop.tokenizer_rules import check_tokenizer, folder_strips_accents
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.text.tokenizers.open import open_tokenizer, opens_library
-from bert_gpu.text.tokenizers.rules import OTHER_NAMES
+from bert_gpu.text.tokenizers.open import open_tokenizer, read_stored
+from bert_gpu.text.tokenizers.rules import OTHER_NAMES, flat, letters_of, needs_library
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary.file import num_pieces, warn_of_blanks
 
@@ -53,8 +53,9 @@ def load_tokenizer(
             raise UserError(
                 f"{folder}/vocab.txt: no such file", "name the model's vocabulary with --vocab_file"
             )
-    if do_lower_case is None and not opens_library(vocab_file):
-        do_lower_case = folder is None or find_casing(folder).is_lower
+    if do_lower_case is None and not needs_library(stored := read_stored(vocab_file)):
+        stated = letters_of(flat(stored)).get("do_lower_case", True)
+        do_lower_case = stated if folder is None else find_casing(folder).is_lower
         if strip_accents is None and folder is not None:
             strip_accents = folder_strips_accents(folder)
     tokenizer = open_tokenizer(vocab_file, do_lower_case, strip_accents)

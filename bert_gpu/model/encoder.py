@@ -457,10 +457,10 @@ class BertEncoder:
     def check(self, length: int | None, precision: str, is_packed: bool = False) -> None:
         config = self.config
         if length is not None and length > config.num_positions:
-            unused = f", {config.first_position} of them unused" if config.first_position else ""
             raise UserError(
                 f"rows of {length} tokens, but "
-                f"--max_position_embeddings={config.max_position_embeddings}{unused}",
+                f"--max_position_embeddings={config.max_position_embeddings}"
+                + (f", {config.first_position} of them unused" if config.first_position else ""),
                 "raise it",
             )
 

@@ -60,20 +60,6 @@ def classifier_weights(config: ModelConfig, num_classes: int) -> dict[str, Weigh
     }
 
 
-def token_classifier_weights(config: ModelConfig, num_classes: int) -> dict[str, WeightSpec]:
-    """Return the specifications of a classifier of tokens, one dense layer to a score for each of
-    the classes.
-    """
-    return dense_weights(config, "token_classifier", config.hidden_size, num_classes)
-
-
-def span_weights(config: ModelConfig) -> dict[str, WeightSpec]:
-    """Return the specifications of the dense layer that scores each token as the first and as the
-    last token of an answer.
-    """
-    return dense_weights(config, "span", config.hidden_size, 2)
-
-
 def mlm_product(
     weights: Mapping[str, tf.Tensor],
     hidden: tf.Tensor,

@@ -1,74 +1,48 @@
-"""Gives a model more positions than it has learnt: repeats the rows of its table of position
-embeddings, or interpolates between them.
+"""Gives a model more positions than it has learnt: interpolates its table of position embeddings.
 
-Random rows would have to be learnt anew. Rows that repeat the learned ones tell neighbours apart as
-before, but not tokens that are n apart (Beltagy et al. 2020, Longformer, 3.2); rows between the
-learned ones keep the order of all positions, and their distances shrink. The default is the method
-with which a small model learns faster (dev/measurements.md). Imports no TensorFlow.
+Rows between the learned ones keep the order of all positions, and their distances shrink. Rows that
+repeat the learned ones (Beltagy et al. 2020, Longformer, 3.2) make tokens that are n apart alike,
+and a small model learns more slowly from them (dev/measurements.md). Imports no TensorFlow.
 
 Legend: P learned rows, E embedding width.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
-from bert_gpu.base.settings import setting
-
-VERBS = dict(repeat="repeated", interpolate="interpolated")  # {value of the flag: word in the log}
+from bert_gpu.model.weights import WeightSpec
 
 
-def position_extension() -> Any:
-    """Return the dataclass field of the flag --position_extension, for the settings of pretraining
-    and of fine-tuning.
-    """
-    return setting(
-        "interpolate",
-        "How a model gets more positions than the n that it has learnt: repeat = position i begins "
-        "with row i mod n; interpolate = the n rows are spread over all positions, with the others "
-        "between them.",
-        choices=tuple(VERBS),
-    )
-
-
-def extended(table: np.ndarray, num_rows: int, how: str) -> np.ndarray:
+def interpolated(table: np.ndarray, num_rows: int) -> np.ndarray:
     """Return a table of position embeddings with more rows, or cut to its first rows: (P, E) ->
-    (num_rows, E).
-
-    Args:
-      table: the learned rows only, without unused rows before them.
-      how: a key of VERBS. Interpolation is linear, and keeps the first and the last row.
+    (num_rows, E). The first and the last row are kept, and the others lie evenly between them.
+    table: the learned rows only, without unused rows before them.
     """
     num_learned = len(table)
-    if num_rows <= num_learned or how == "repeat":
-        return table[np.arange(num_rows) % num_learned]
-    places = np.arange(num_rows) * (num_learned - 1) / (num_rows - 1)
-    below = np.floor(places).astype(int)
-    above = np.minimum(below + 1, num_learned - 1)
-    weight = (places - below)[:, None]
-    return ((1 - weight) * table[below] + weight * table[above]).astype(table.dtype)
+    if num_rows <= num_learned:
+        return table[:num_rows]
+    places = np.linspace(0, num_learned - 1, num_rows)
+    columns = [np.interp(places, np.arange(num_learned), column) for column in table.T]
+    return np.stack(columns, 1).astype(table.dtype)
 
 
 def fit_positions(
-    weights: Mapping[str, np.ndarray],
-    shapes: Mapping[str, tuple[int, ...]],
-    how: str,
-    first_position: int = 0,
-) -> tuple[dict[str, np.ndarray], list[str]]:
+    weights: Mapping[str, np.ndarray], specs: Mapping[str, WeightSpec], first_position: int = 0
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Return a model's weights, with each table of position embeddings changed to its number of
-    rows in `shapes`, and a text for the log on each table that has become larger. shapes: {name of
-    the weight: shape}. how: as for `extended`. first_position: row of the first token; the rows
-    before it are kept.
+    rows in `specs`, and a text for the log on each table that has become larger. specs: {name of
+    the weight: WeightSpec}. first_position: row of the first token; the rows before it are kept.
     """
     fitted = dict(weights)
-    notes = []
-    for name, table in weights.items():
-        shape = shapes.get(name, table.shape)
-        if "position" in name and table.shape != shape and table.shape[1:] == shape[1:]:
-            unused = table[:first_position]
-            learned = extended(table[first_position:], shape[0] - first_position, how)
-            fitted[name] = np.concatenate([unused, learned])
-            if shape[0] > len(table):
-                notes.append(f"{name}: {len(table)} rows {VERBS[how]} to {shape[0]}")
-    return fitted, notes
+    for name in (name for name in weights.keys() & specs.keys() if "position" in name):
+        table = weights[name]
+        num_rows, *width = specs[name].shape
+        if len(table) != num_rows and [*table.shape[1:]] == width:
+            learned = interpolated(table[first_position:], num_rows - first_position)
+            fitted[name] = np.concatenate([table[:first_position], learned])
+    return fitted, tuple(
+        f"{name}: {len(weights[name])} rows interpolated to {len(table)}"
+        for name, table in fitted.items()
+        if len(table) > len(weights[name])
+    )

@@ -151,6 +151,13 @@ class CommonSettings(Settings):
                 value=self.weight_decay_exclude[:150],
             ) from error
 
+    def keeping_rows(self, num_unused: int) -> Any:
+        """Return a copy that leaves the first `num_unused` rows of the table of positions, which no
+        token uses, as they are: with any such rows, the table is not decayed.
+        """
+        names = "|".join(filter(None, (self.weight_decay_exclude, "embeddings/position")))
+        return dataclasses.replace(self, weight_decay_exclude=names) if num_unused else self
+
 
 def make_config(optimizers: Mapping[str, types.ModuleType]) -> Any:
     """Return the settings class for a table of optimizers: the common settings, then those of each

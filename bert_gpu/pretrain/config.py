@@ -18,7 +18,6 @@ from bert_gpu.model.config import (
     read_config,
     read_config_of,
 )
-from bert_gpu.model.positions import position_extension
 from bert_gpu.pretrain.objectives.table import OBJECTIVES, summaries
 from bert_gpu.recipes.rules import differences
 from bert_gpu.train.config import RunSettings
@@ -50,7 +49,6 @@ class PretrainConfig(Settings):
         "BERT folder. Its config.json decides the model's shape, and the data must have its "
         "vocabulary. none = random weights, the default.",
     )
-    position_extension: str = position_extension()
     vocab_file: str | None = setting(
         None,
         "Vocabulary file for records without dataset.json; checked against the "
@@ -216,10 +214,10 @@ def resolve_model(
             where=source,
         )
     if max_seq_length > model.num_positions:
-        unused = f" and {model.first_position} unused rows" if model.first_position else ""
         raise UserError(
             f"max_position_embeddings={model.max_position_embeddings}: fewer than "
-            f"the {max_seq_length} tokens of the data's rows{unused}",
+            f"the {max_seq_length} tokens of the data's rows"
+            + (f" and {model.first_position} unused rows" if model.first_position else ""),
             "raise it, or build the data with a smaller --max_seq_length",
         )
     return model

@@ -77,7 +77,7 @@ def pretrain(
             devices,
             state,
             objective.of_training(),
-            settings.optimizer,
+            settings.optimizer.keeping_rows(model.config.first_position),
             seed=settings.run.seed,
             length_axes=data.length_axes,
         )

@@ -16,6 +16,7 @@ from bert_gpu.data.old_labels import label_warnings
 from bert_gpu.devices.devices import Devices
 from bert_gpu.devices.workers import ALONE, Alone, Workers
 from bert_gpu.interop import models
+from bert_gpu.interop.sources import vocabularies
 from bert_gpu.model import heads
 from bert_gpu.model.config import NOT_IN_WEIGHTS, ModelConfig
 from bert_gpu.model.encoders import Encoder, open_encoder
@@ -239,7 +240,7 @@ def open_vocabulary(settings: PretrainSettings, dataset: Dataset) -> Tokenizer |
             return None
         return models.load_tokenizer(folder, vocab_file)
     if info is None:
-        return open_tokenizer(vocab_file, True) if vocab_file else None
+        return models.load_tokenizer(None, vocab_file) if vocab_file else None
     path = vocab_file or os.path.join(dataset.folder, info.vocab_file)
     if vocab_file is None and not os.path.exists(path):
         raise UserError(
@@ -297,12 +298,7 @@ def initial_weights(run: Run[PretrainSettings], model: Model) -> dict[str, np.nd
             name: value for name, value in source_weights.items() if not name.startswith("pooler/")
         }
     fresh = sorted(set(weights) - set(source_weights))
-    source_weights, extensions = fit_positions(
-        source_weights,
-        {name: spec.shape for name, spec in specs.items()},
-        run.settings.run.position_extension,
-        config.first_position,
-    )
+    source_weights, extensions = fit_positions(source_weights, specs, config.first_position)
     for name in sorted(set(weights) & set(source_weights)):
         ours = weights[name]
         theirs = source_weights[name]
@@ -359,7 +355,13 @@ def check_same_vocabulary(
             raise error
         console.warn(str(error))
     theirs = models.load_tokenizer(folder, None, vocab.do_lower_case, vocab.strip_accents)
-    if theirs.identity != vocab.identity:
+    # earlier revisions read an ALBERT's spiece.model, in spite of its tokenizer.json
+    known = [theirs] + [
+        open_tokenizer(one, vocab.do_lower_case)
+        for one in vocabularies(folder)
+        if one.endswith(".model") and theirs.kind != "SentencePiece"
+    ]
+    if vocab.identity not in [one.identity for one in known]:
         raise UserError(
             f"its {os.path.basename(path)} is not the vocabulary of the data",
             build,

@@ -138,10 +138,10 @@ def test_without_a_length_rows_are_as_long_as_the_model_takes(workplace, tmp_pat
 def test_longer_rows_get_positions_from_the_learned_ones(workplace, trained, tmp_path, capsys):
     """A command that is repeated finds its run. A model that is only evaluated stays as it is."""
     given = [flag for flag in inputs(workplace, tmp_path / "run") if "seq_length" not in flag]
-    longer = ["--max_seq_length=40", "--num_train_steps=1", "--position_extension=repeat"]
+    longer = ["--max_seq_length=40", "--num_train_steps=1"]
     code, out, err = call(capsys, *given, *longer)
     assert code == 0, err
-    assert "positions:       embeddings/position: 32 rows repeated to 40\n" in out
+    assert "positions:       embeddings/position: 32 rows interpolated to 40\n" in out
     code, out, err = call(capsys, *given, *longer)
     assert code == 0 and "this run is finished" in out, err
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
@@ -707,7 +707,6 @@ def test_pairs_need_segments_only_where_there_are_some(workplace, capsys, tmp_pa
         (["--data_dir=nowhere"], ["--data_dir=nowhere", "no such folder"]),
         (["--data_dir=short.txt"], ["--data_dir=short.txt", "is a file, not a folder"]),
         (["--init_checkpoint=nowhere"], ["--init_checkpoint=nowhere", "no such folder"]),
-        (["--position_extension=random"], ["--position_extension=random", "repeat, interpolate"]),
         (["--max_seq_length=4"], ["--max_seq_length=4", "at least 8"]),
         (["--text_a=question1"], ["question1", "--text_a"]),
         (["--text_b=question2"], ["question2", "--text_b"]),

@@ -2,6 +2,7 @@
 and exported as the class that they came from.
 """
 
+import dataclasses
 import json
 
 import numpy as np
@@ -19,6 +20,7 @@ from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
+from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests import pretraining
 from tests.cli import test_answers, test_classify, test_tagging
@@ -88,9 +90,9 @@ def train(data, output, *flags, steps=2):
 
 @pytest.mark.parametrize("name", ["roberta", pytest.param("distilbert", marks=pytest.mark.long)])
 def test_a_continued_family_stays_one(world, tmp_path, capsys, name):
-    """Rows fill all positions; the unused rows and the padding of the table are kept."""
+    """Rows fill all positions; the unused rows are kept, in spite of weight decay."""
     start = world / name
-    flags = [f"--init_checkpoint={start}", "--weight_decay=0", "--learning_rate=1e-3"]
+    flags = [f"--init_checkpoint={start}", "--learning_rate=1e-3"]
     assert train(world / "packed", tmp_path / "run", *flags) == 0
     assert "fresh" not in capsys.readouterr().out
     there = tmp_path / "run" / "model"
@@ -237,3 +239,32 @@ def test_a_family_gives_the_same_as_onnx(world, tmp_path, capsys, name):
     assert command([*export, "--format=google"]) == 2
     error = capsys.readouterr().err
     assert name in error and error.count("\n") == 1
+
+
+@pytest.mark.long
+def test_a_model_that_keeps_accents_keeps_them_in_every_use(tmp_path):
+    """Fine-tuned, embedded, exported for transformers and as a SavedModel of texts."""
+    (tmp_path / "vocab.txt").write_text("\n".join([*VOCAB, "été", "ete"]) + "\n")
+    tokenizer = open_tokenizer(str(tmp_path / "vocab.txt"), True, False)
+    config = dataclasses.replace(test_classify.MODEL, vocab_size=tokenizer.vocab_size)
+    weights = initialize(pretraining.weights(BertEncoder(config), next_sentence=False), 1)
+    model = Model(config, weights, Notes([], [], "BertForMaskedLM", ()), tokenizer)
+    models.write_own(model, str(tmp_path / "start"))
+    for seed, split in enumerate(("train", "dev")):
+        test_classify.write_split(tmp_path, split, 32, seed)
+    files = [f"--data_dir={tmp_path}", f"--init_checkpoint={tmp_path}/start"]
+    run = tmp_path / "run"
+    sizes = ["--num_train_steps=2", "--max_seq_length=16"]
+    assert command(["bert-gpu", "classify", *files, f"--output_dir={run}", *sizes]) == 0
+    path, tuned = models.open_model(str(run), "from")
+    to = tmp_path / "exported"
+    assert command(["bert-gpu", "export", f"--from={run}", f"--to={to}"]) == 0
+    for one in (tuned.tokenizer, models.load_tokenizer(str(to))):
+        assert one.pieces(one.tokenize(["Été ETE"])[0]) == ["été", "ete"]
+        assert one.identity == tokenizer.identity
+    texts = ["Été", "ETE", "the été"]
+    vectors = Embedder(EmbedConfig(model=path, max_seq_length=16))(texts)
+    assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
+    savedmodel.write(tuned, str(tmp_path / "saved"), ExportConfig(format="savedmodel"))
+    served = tf.saved_model.load(str(tmp_path / "saved")).signatures["embed"]
+    np.testing.assert_allclose(served(text=tf.constant(texts))["cls"], vectors, atol=1e-5)

@@ -12,7 +12,7 @@ from bert_gpu.finetune.start import find_trained, read_notes, start_training, wr
 from bert_gpu.interop import huggingface
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
-from bert_gpu.model.positions import VERBS, extended
+from bert_gpu.model.positions import interpolated
 from bert_gpu.model.weights import initialize
 from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings, resolve_model
 from tests import pretraining, task_heads
@@ -185,11 +185,10 @@ def test_the_columns_of_a_tagging_are_those_of_its_model(tmp_path, columns):
     assert set(resolve_task(other, notes).columns.values()) == {("words", "tags")}
 
 
-@pytest.mark.parametrize("how", ["repeat", "interpolate"])
-def test_rows_longer_than_the_model_get_positions_from_the_learned_ones(tmp_path, how):
+def test_rows_longer_than_the_model_get_positions_from_the_learned_ones(tmp_path):
     """Memory is estimated for the longer table. Rows that fit change nothing."""
     saved, estimated = save(tmp_path / "model", is_classifier=True), []
-    config = StartConfig(init_checkpoint=str(tmp_path / "model"), position_extension=how)
+    config = StartConfig(init_checkpoint=str(tmp_path / "model"))
     check = lambda model, specs_of: estimated.append(  # noqa: E731
         (model.max_position_embeddings, specs_of(model)["embeddings/position"].shape)
     )
@@ -198,8 +197,8 @@ def test_rows_longer_than_the_model_get_positions_from_the_learned_ones(tmp_path
         assert estimated.pop() == (num_rows, (num_rows, 16)) and not start.fresh
         assert start.model == ModelConfig(**MODEL | dict(max_position_embeddings=num_rows))
         table = start.weights.pop("embeddings/position")
-        assert table.tobytes() == extended(saved["embeddings/position"], num_rows, how).tobytes()
+        assert table.tobytes() == interpolated(saved["embeddings/position"], num_rows).tobytes()
         assert start.extensions == (
-            (f"embeddings/position: 16 rows {VERBS[how]} to 20",) * (num_rows == 20)
+            ("embeddings/position: 16 rows interpolated to 20",) * (num_rows == 20)
         )
         assert all((value == saved[name]).all() for name, value in start.weights.items())

@@ -1,6 +1,7 @@
 """Any tokenizer of Hugging Face's: the ids of transformers, in every job, and back again."""
 
 import base64
+import functools
 import json
 import os
 import subprocess
@@ -12,6 +13,7 @@ import tokenizers
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
+from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import TokenConfig
 from bert_gpu.finetune.files.squad import Question
@@ -20,12 +22,16 @@ from bert_gpu.finetune.tasks.question_answering import cut_rows
 from bert_gpu.finetune.tasks.token_classification import word_pieces
 from bert_gpu.inference.masked_words import frame_masked
 from bert_gpu.interop.sources import find_casing
+from bert_gpu.interop.tokenizer_json import tokenizer_json
 from bert_gpu.interop.tokenizers import load_tokenizer, tokenizer_files
 from bert_gpu.model.config import ModelConfig
+from bert_gpu.pretrain.start import check_same_vocabulary
 from bert_gpu.text.framing import frame
+from bert_gpu.text.tokenizers import basic
 from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer, learn_bpe
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.sentence_piece import count_words, learn_sentencepiece
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.text.vocabulary.wordpiece_learner import count_words as count_pieces
 from bert_gpu.text.vocabulary.wordpiece_learner import learn_wordpiece
 from tests.cli.test_continued import make_data
@@ -224,10 +230,61 @@ def test_a_form_is_opened_with_its_casing_frame_and_word_starts(folders, name):
     assert counts.sum() >= len(text.split()) and counts.min() >= 1
 
 
+@pytest.mark.parametrize("name", ["roberta", "xlm-roberta"])
+def test_words_begin_where_those_of_bert_do(folders, name):
+    """After punctuation too, so that the first word of a sentence, which has no space before it, is
+    not joined to the full stop of the sentence before.
+    """
+    tokenizer = load_tokenizer(folders[name])
+    sentences = ["Houses (of Kensington) aren't 25,000.", '"Trees," he wrote!', "Iron: zyx-wvu?"]
+    ids = tokenizer.tokenize(sentences)[0]
+    located = locate_pieces(tokenizer, sentences)
+    starts = np.split(tokenizer.word_starts(ids), np.cumsum([len(row[0]) for row in located])[:-1])
+    for number, (sentence, (_, begins, _), found) in enumerate(
+        zip(sentences, located, starts, strict=True)
+    ):
+        (words,) = basic.split_words([sentence], False)
+        places, end = [], 0
+        for word in words:
+            places.append(sentence.index(word, end))
+            end = places[-1] + len(word)
+        # a piece of a space alone begins the word after it
+        is_first = np.diff(begins, prepend=-1) > 0
+        expected = (np.isin(begins, places) & is_first).tolist()
+        assert found[number == 0 :].tolist() == expected[number == 0 :], sentence
+
+
 def test_a_word_alone_has_the_pieces_that_it_has_in_a_text(folders):
     tokenizer = load_tokenizer(folders["roberta"])
     ids, _ = tokenizer.tokenize([" of the house and trees"])
     assert word_pieces(tokenizer, "of the house and trees".split())[0].tolist() == ids.tolist()
+
+
+@pytest.mark.parametrize("lowers", [True, False])
+def test_a_tokenizer_json_alone_states_its_casing(folders, tmp_path, lowers):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(word_piece(["The house"] * 9, lowers, None))
+    tokenizer = load_tokenizer(None, str(path))
+    assert isinstance(tokenizer, WordPieceTokenizer) and tokenizer.do_lower_case == lowers
+    assert load_tokenizer(None, f"{folders['roberta']}/tokenizer.json").kind == "BPE"
+
+
+def test_data_of_the_pieces_beside_a_tokenizer_json_are_not_refused(tmp_path):
+    """As ALBERT's folders have them: the file strips accents, and the pieces alone do not."""
+    content = learn_sentencepiece(count_words([["the house of trees"] * 9]), 60)
+    (tmp_path / "spiece.model").write_bytes(content)
+    (tmp_path / "config.json").write_text(json.dumps(dict(model_type="albert")))
+    earlier = open_tokenizer(str(tmp_path / "spiece.model"), None)
+    stored = json.loads(tokenizer_json(earlier, 2))
+    stored["normalizer"]["normalizers"] += [dict(type="NFKD"), dict(type="StripAccents")]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(stored))
+    assert load_tokenizer(str(tmp_path)).kind == "Unigram"
+    check = functools.partial(check_same_vocabulary, str(tmp_path), start="x", console=Console())
+    assert check(ModelConfig(vocab_size=earlier.vocab_size), earlier).count("pieces") == 1
+    (tmp_path / "other.model").write_bytes(learn_sentencepiece(count_words([["abc abc"]]), 60))
+    other = open_tokenizer(str(tmp_path / "other.model"), None)
+    with pytest.raises(UserError, match="is not the vocabulary of the data"):
+        check(ModelConfig(vocab_size=other.vocab_size), other)
 
 
 def test_the_mask_of_a_tokenizer_and_ours_both_mean_it(folders):
@@ -341,7 +398,7 @@ def test_pairs_need_a_tokenizer_of_one_separator_and_flags_must_agree(folders, t
         assert answer in err and err.count("\n") == 1, err
 
 
-PROBLEMS = ["is no tokenizer.json", r"has neither \[CLS\] nor <s>", "frames texts otherwise"]
+PROBLEMS = ["is no tokenizer.json", r"\[CLS\], \[SEP\] missing", "frames texts otherwise"]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)

@@ -11,12 +11,9 @@ import pytest
 import safetensors.numpy
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.base.console import Console
 from bert_gpu.interop import extension, models
-from bert_gpu.interop.config import ExtendConfig
 from bert_gpu.interop.huggingface import write_own
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.text.config import TextFormat
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 from tests.interop.test_huggingface import needs_oracle, oracle_environment, oracle_python
@@ -225,16 +222,21 @@ def test_words_become_added_tokens_of_a_tokenizer_json(kind, folder, tmp_path):
     found = new.tokenize(["bad abcde fade. abcde"])[0].tolist()
     assert [index for index in found if index >= old.vocab_size] == [ids[0], ids[1], ids[0]]
     assert extension.num_pieces(new, words) == dict.fromkeys(words, 1)
-    # those of a text: no piece a second time, also where it is one inside words only
+    # from a folder to a folder: no piece a second time, also where it is one inside words only
     config = ModelConfig(**SMALL | dict(vocab_size=old.vocab_size))
     model = model_of(config, "BertForMaskedLM")._replace(tokenizer=old)
-    files = dict(input_file=str(folder / "text.txt"), to=str(tmp_path / "new"), num_workers=1)
-    settings = ExtendConfig(source="start", **files)
-    grown = extension.extend(model, settings, TextFormat(), Console(quiet=True), lambda path: False)
+    write_own(model, str(tmp_path / "start"))
+    given = [f"--input_file={folder}/text.txt", "--num_tokens=100", "--quiet"]
+    assert extend(tmp_path, tmp_path / "new", *given) == 0
+    grown = opened(tmp_path / "new")
     added = grown.tokenizer.vocab[old.vocab_size :]
     assert {"abcde", "fade"} <= {*added} and "." not in added
     assert len({*grown.tokenizer.vocab}) == grown.config.vocab_size
-    check_rows(model, grown, added, range(old.vocab_size, grown.config.vocab_size))
+    check_rows(
+        opened(tmp_path / "start"), grown, added, range(old.vocab_size, grown.config.vocab_size)
+    )
+    lines = (folder / "text.txt").read_text().splitlines()
+    assert len(grown.tokenizer.tokenize(lines)[0]) < len(old.tokenize(lines)[0])
 
 
 def test_words_of_a_sentence_piece_model_become_added_tokens(tmp_path):

@@ -19,21 +19,21 @@ from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import parse_json
 from bert_gpu.text.tokenizers.rules import (
     OTHER_NAMES,
-    SPECIAL_PIECES,
     as_text,
     casing_of,
+    special_ids,
     texts_of,
 )
 from bert_gpu.text.tokenizers.sentence_piece import (
+    SPACE,
     begins_word,
     most_frequent_words,
     without_spaces,
 )
-from bert_gpu.text.tokenizers.wordpiece import Tokenizer, as_bytes
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary.file import read_file
 from bert_gpu.text.vocabulary.wordpiece_learner import MIN_PIECE_COUNT
 
-LINES_PER_CALL = 2048
 WORDS_PER_STRING = 1000  # copies of a word in a string for the learner
 # a learnt vocabulary begins with these pieces, as RoBERTa's does; the 256 bytes follow
 ROBERTA_PIECES = tuple(OTHER_NAMES[f"[{name}]"] for name in "CLS PAD SEP UNK MASK".split())
@@ -77,9 +77,9 @@ class HuggingFaceTokenizer(Tokenizer):
         casing = casing_of(self._tokenizer)
         self.do_lower_case = casing["do_lower_case"]
         if do_lower_case is not None and do_lower_case is not self.do_lower_case:
-            does = "lower-cases the text" if self.do_lower_case else "keeps capital letters"
             raise UserError(
-                f"this tokenizer {does}",
+                "this tokenizer "
+                + ("lower-cases the text" if self.do_lower_case else "keeps capital letters"),
                 f"give --{'' if self.do_lower_case else 'no'}do_lower_case, or no such flag",
                 where=path,
             )
@@ -88,17 +88,18 @@ class HuggingFaceTokenizer(Tokenizer):
         pieces = {index: piece for piece, index in ids.items()}
         self.vocab_size = max(pieces, default=-1) + 1
         self.vocab = [pieces.get(index, "") for index in range(self.vocab_size)]
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
-            special_id(ids, piece, path) for piece in SPECIAL_PIECES
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special_ids(
+            ids, path, "use the tokenizer of a model that was trained on masked words"
         )
         stored = json.loads(self._content)
         self.kind = stored["model"].get("type") or "BPE"
         self.separators, self.second_segment = self._find_frame(path)
-        same_ids = stored | dict(post_processor=self.separators)  # segments do not change ids
-        self.identity = hashlib.sha256(json.dumps(same_ids, sort_keys=True).encode()).hexdigest()
-        self._starts_word = np.array(self._word_starts(stored)) & (np.array(self.vocab) != "")
-        whole = [ids[text] for text in texts_of(stored.get("added_tokens"))]
-        self._starts_word[[index for index in whole if index != self.unk_id]] = True
+        self.identity = hashlib.sha256(  # without segments, which do not change ids
+            json.dumps(stored | dict(post_processor=self.separators), sort_keys=True).encode()
+        ).hexdigest()
+        self._starts_word, self._ends_word = self._word_bounds(stored)
+        whole = {ids[text] for text in texts_of(stored.get("added_tokens"))} - {self.unk_id}
+        self._starts_word[[*whole]] = True
 
     def _find_frame(self, path: str) -> tuple[int, int | None]:
         """Return the number of [SEP] between the texts of a pair, and the segment id of the second
@@ -117,33 +118,41 @@ class HuggingFaceTokenizer(Tokenizer):
             )
         return len(rest) - 1, pair.type_ids[-1] if single and pair.ids else None
 
-    def _word_starts(self, stored: Mapping[str, Any]) -> list[bool]:
-        """Return, for each piece, whether it begins a word: in WordPiece a piece without ##; in
-        byte-level BPE and Unigram a piece that begins with a space, punctuation or a CJK character.
-        stored: content of the tokenizer.json.
+    def _word_bounds(self, stored: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Return, for each piece, whether it begins a word, and whether the piece after it does:
+        both bool (V,). In WordPiece a piece without ## begins a word. In byte-level BPE and Unigram
+        a piece begins one if it begins with a space, punctuation or a CJK character, or if the
+        piece before it ends with punctuation or a CJK character. The latter finds the first word of
+        a sentence, which has no space, after a sentence that ends with punctuation. stored: content
+        of the tokenizer.json.
         """
         import tokenizers
 
         if self.kind == "WordPiece":
             prefix = stored["model"].get("continuing_subword_prefix", "##")
-            return [not piece.startswith(prefix) for piece in self.vocab]
-        if "ByteLevel" not in json.dumps(stored.get("pre_tokenizer")):
-            return [bool(piece) and begins_word(piece) for piece in self.vocab]
-        # a piece that begins inside a character decodes to U+FFFD
-        texts = [tokenizers.decoders.ByteLevel().decode([piece]) for piece in self.vocab]
-        return [bool(text) and (text[0].isspace() or begins_word(text)) for text in texts]
+            starts = [bool(piece) and not piece.startswith(prefix) for piece in self.vocab]
+            return np.array(starts), np.zeros(self.vocab_size, bool)
+        is_bytes = "ByteLevel" in json.dumps(stored.get("pre_tokenizer"))
+        # a piece of bytes that begins or ends inside a character has U+FFFD there
+        decode = tokenizers.decoders.ByteLevel().decode if is_bytes else "".join
+        texts = [decode([piece]).replace(SPACE, " ") for piece in self.vocab]
+        starts = [bool(text) and (text[0].isspace() or begins_word(text)) for text in texts]
+        ends = np.array([bool(text) and begins_word(text[-1]) for text in texts])
+        ends[self.unk_id] = False
+        return np.array(starts), ends
 
-    def tokenize(self, sentences: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray]:
-        flat, lengths = [np.zeros(0, np.int32)], [0]
-        for first in range(0, len(sentences), LINES_PER_CALL):
-            lines = as_bytes(sentences[first : first + LINES_PER_CALL])
-            encoded = self._tokenizer.encode_batch_fast(
-                [line.decode("utf-8", "ignore") for line in lines], add_special_tokens=False
-            )
-            rows = [row.ids for row in encoded]
-            lengths += map(len, rows)
-            flat.append(np.fromiter(itertools.chain.from_iterable(rows), np.int32))
-        return np.concatenate(flat), np.cumsum(lengths, dtype=np.int64)
+    def word_starts(self, ids: np.ndarray) -> np.ndarray:
+        starts = super().word_starts(ids)
+        starts[..., 1:] |= self._ends_word[ids[..., :-1]]
+        return starts
+
+    def _tokenize_batch(self, lines: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        encoded = self._tokenizer.encode_batch_fast(
+            [line.decode("utf-8", "ignore") for line in lines], add_special_tokens=False
+        )
+        rows = [row.ids for row in encoded]
+        ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32)
+        return ids, np.fromiter(map(len, rows), np.int64)
 
     def locate(self, text: str) -> tuple[np.ndarray, np.ndarray] | None:
         """Return where in a text its T pieces begin and end, without the spaces before them:
@@ -161,20 +170,6 @@ class HuggingFaceTokenizer(Tokenizer):
         return {"tokenizer.json": self._content.encode()}
 
 
-def special_id(ids: dict[str, int], piece: str, path: str) -> int:
-    """Return the id of a special piece, under BERT's name or the name in OTHER_NAMES. ids: {piece:
-    id}. path: path of the file, for messages. Raises UserError.
-    """
-    found = [ids[name] for name in (piece, OTHER_NAMES[piece]) if name in ids]
-    if not found:
-        raise UserError(
-            f"has neither {piece} nor {OTHER_NAMES[piece]}",
-            "use the tokenizer of a model that was trained on masked words",
-            where=path,
-        )
-    return found[0]
-
-
 def learn_bpe(word_counts: Mapping[str, int], vocab_size: int, do_lower_case: bool) -> bytes:
     """Learn a byte-level BPE in RoBERTa's form (Radford et al. 2019; Liu et al. 2019).
 
@@ -186,7 +181,7 @@ def learn_bpe(word_counts: Mapping[str, int], vocab_size: int, do_lower_case: bo
       The bytes of a tokenizer.json, which depend on the arguments alone.
 
     Raises:
-      UserError: there are no words, or vocab_size leaves no room for the bytes.
+      UserError: vocab_size leaves no room for the bytes.
     """
     from tokenizers import (
         AddedToken,
@@ -199,9 +194,6 @@ def learn_bpe(word_counts: Mapping[str, int], vocab_size: int, do_lower_case: bo
         trainers,
     )
 
-    words = most_frequent_words(word_counts)
-    if not words:
-        raise UserError("the text has no words to learn a vocabulary from", "check the input files")
     if vocab_size < len(ROBERTA_PIECES) + NUM_BYTES:
         raise UserError(
             f"must be at least {len(ROBERTA_PIECES) + NUM_BYTES}, to have a piece for each byte",
@@ -215,7 +207,7 @@ def learn_bpe(word_counts: Mapping[str, int], vocab_size: int, do_lower_case: bo
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train_from_iterator(
-        copies(words),
+        copies(most_frequent_words(word_counts)),
         trainers.BpeTrainer(
             vocab_size=vocab_size,
             min_frequency=MIN_PIECE_COUNT,
@@ -245,6 +237,5 @@ def copies(words: Sequence[tuple[str, int]]) -> Iterator[str]:
     each copy.
     """
     for word, count in words:
-        whole, rest = divmod(count, WORDS_PER_STRING)
-        yield from itertools.repeat(f" {word}" * WORDS_PER_STRING, whole)
-        yield f" {word}" * rest
+        for first in range(0, count, WORDS_PER_STRING):
+            yield f" {word}" * min(WORDS_PER_STRING, count - first)

@@ -33,16 +33,11 @@ def open_tokenizer(
     return WordPieceTokenizer(path, do_lower_case, strip_accents)
 
 
-def opens_library(path: str | None) -> bool:
-    """Return whether a file is a tokenizer.json for which HuggingFaceTokenizer is needed."""
-    return path is not None and needs_library(read_stored(path))
-
-
-def read_stored(path: str) -> dict[str, Any]:
-    """Return the content of a tokenizer.json; {} for any other file, and for a broken
+def read_stored(path: str | None) -> dict[str, Any]:
+    """Return the content of a tokenizer.json; {} for any other file or None, and for a broken
     tokenizer.json, whose error is raised when it is then read as a vocabulary.
     """
-    if not str(path).endswith(".json") or tf.io.gfile.isdir(path):
+    if path is None or not str(path).endswith(".json") or tf.io.gfile.isdir(path):
         return {}
     content = read_file(path, "vocabulary file", "text file", "python -m bert_gpu vocab")
     try:

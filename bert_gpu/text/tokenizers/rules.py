@@ -9,6 +9,8 @@ import unicodedata
 from collections.abc import Container, Mapping
 from typing import Any
 
+from bert_gpu.base.errors import UserError
+
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # {special piece: its name in models that do not use BERT's names}
 OTHER_NAMES = dict(zip(SPECIAL_PIECES, ("<pad>", "<unk>", "<s>", "</s>", "<mask>"), strict=True))
@@ -134,17 +136,23 @@ def needs_library(stored: Mapping[str, Any]) -> bool:
     )
 
 
-def normalized(tokenizer: Any, text: str) -> str:
-    """Return a text as the normalizer of a tokenizer of Hugging Face's library changes it."""
-    return text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+def special_ids(ids: Mapping[str, int], path: str, remedy: str) -> list[int]:
+    """Return the ids of SPECIAL_PIECES, under these names or those of OTHER_NAMES. ids: {piece:
+    id}. path, remedy: as `where` and `remedy` of the UserError that is raised if one is missing.
+    """
+    found = {piece: ids.get(piece, ids.get(OTHER_NAMES[piece])) for piece in SPECIAL_PIECES}
+    if missing := [piece for piece, index in found.items() if index is None]:
+        raise UserError(f"{', '.join(missing)} missing", remedy, where=path)
+    return [index for index in found.values() if index is not None]
 
 
 def casing_of(tokenizer: Any) -> dict[str, bool]:
     """Return {"do_lower_case": whether a tokenizer of Hugging Face's library lower-cases text,
     "strip_accents": whether it removes accents}.
     """
-    accented = unicodedata.normalize("NFC", normalized(tokenizer, "é"))
-    return dict(do_lower_case="a" in normalized(tokenizer, "A"), strip_accents="é" not in accented)
+    normalized = tokenizer.normalizer.normalize_str("Aé") if tokenizer.normalizer else "Aé"
+    letters = unicodedata.normalize("NFC", normalized)
+    return dict(do_lower_case="a" in letters, strip_accents="é" not in letters)
 
 
 def as_text(stored: Mapping[str, Any]) -> str:

@@ -23,15 +23,13 @@ import sentencepiece
 import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.text.tokenizers import basic, rules
-from bert_gpu.text.tokenizers.wordpiece import SPECIAL_PIECES, Tokenizer, as_bytes
+from bert_gpu.text.tokenizers import basic
+from bert_gpu.text.tokenizers.rules import OTHER_NAMES, SPECIAL_PIECES, special_ids
+from bert_gpu.text.tokenizers.wordpiece import Tokenizer, as_bytes
 from bert_gpu.text.vocabulary.file import read_file
 from bert_gpu.text.vocabulary.wordpiece_learner import CHARACTER_COVERAGE, MIN_PIECE_COUNT
 
 SPACE = "▁"  # U+2581, marks a space in a piece
-# {special piece: its other name in ALBERT's models}
-OTHER_NAMES = {piece: rules.OTHER_NAMES[piece] for piece in ("[PAD]", "[UNK]")}
-LINES_PER_CALL = 2048
 LINES_PER_BATCH = 4096
 MAX_WORDS = 1_000_000  # most words that the learner gets: the most frequent ones
 # SentencePiece's own limit. Longer strings are not words; in Chinese and Japanese a "word" is a
@@ -65,20 +63,10 @@ class SentencePieceTokenizer(Tokenizer):
         self._model = sentencepiece.SentencePieceProcessor(model_proto=content)
         self.vocab_size = self._model.get_piece_size()
         self.vocab = [self._model.id_to_piece(index) for index in range(self.vocab_size)]
-        self._ids = {piece: index for index, piece in enumerate(self.vocab)}
-        for piece, name in OTHER_NAMES.items():
-            if piece not in self._ids and name in self._ids:
-                self._ids[piece] = self._ids[name]
-        missing = [piece for piece in SPECIAL_PIECES if piece not in self._ids]
-        if missing:
-            raise UserError(
-                f"{', '.join(missing)} missing",
-                "learn a model with `python -m bert_gpu vocab`, or give spm_train "
-                "--control_symbols",
-                where=model_file,
-            )
-        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
-            self._ids[piece] for piece in SPECIAL_PIECES
+        self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special_ids(
+            {piece: index for index, piece in enumerate(self.vocab)},
+            model_file,
+            "learn a model with `python -m bert_gpu vocab`, or give spm_train --control_symbols",
         )
         if self.pad_id != 0:
             raise UserError(
@@ -95,30 +83,26 @@ class SentencePieceTokenizer(Tokenizer):
             )
         self.do_lower_case = folds if do_lower_case is None else bool(do_lower_case)
         self.lowers_first = self.do_lower_case and not folds
-        casing = b"lowered first" if self.lowers_first else b"as it is"
-        self.identity = hashlib.sha256(content + casing).hexdigest()
+        self.identity = hashlib.sha256(
+            content + (b"lowered first" if self.lowers_first else b"as it is")
+        ).hexdigest()
         self.is_special = np.zeros(self.vocab_size, bool)
         self.is_special[[self.pad_id, self.cls_id, self.sep_id, self.mask_id]] = True
         self._starts_word = np.array([begins_word(piece) for piece in self.vocab]) | self.is_special
 
-    def tokenize(self, sentences: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray]:
-        rows: list[np.ndarray] = []
-        for first in range(0, len(sentences), LINES_PER_CALL):
-            batch = as_bytes(sentences[first : first + LINES_PER_CALL])
-            if self.lowers_first:
-                batch = [
-                    line.lower()
-                    if line.isascii()
-                    else line.decode("utf-8", "ignore").lower().encode()
-                    for line in batch
-                ]
-            # One thread, because the workers are processes. Measured on one core: 15 MB/s, and 12.5
-            # with tensorflow-text's op for the same model.
-            rows += self._model.encode(batch, return_type="numpy", num_threads=1)
-        row_splits = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-        ids = np.concatenate(rows) if rows else np.zeros(0, np.int32)
+    def _tokenize_batch(self, lines: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        if self.lowers_first:
+            lines = [
+                line.lower() if line.isascii() else line.decode("utf-8", "ignore").lower().encode()
+                for line in lines
+            ]
+        # One thread, because the workers are processes. Measured on one core: 15 MB/s, and 12.5
+        # with tensorflow-text's op for the same model.
+        rows = self._model.encode(lines, return_type="numpy", num_threads=1)
+        ids = np.concatenate(rows)
         # Models from other tools may find "[MASK]" in the text, which must not count as a mask.
-        return np.where(self.is_special[ids], np.int32(self.unk_id), ids), row_splits
+        known = np.where(self.is_special[ids], np.int32(self.unk_id), ids)
+        return known, np.fromiter(map(len, rows), np.int64)
 
     def locate(self, text: str) -> tuple[np.ndarray, np.ndarray] | None:
         """Return where in a text its T pieces begin and end: (begins, ends), int32 (T,), in

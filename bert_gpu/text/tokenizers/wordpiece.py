@@ -61,12 +61,25 @@ class Tokenizer(abc.ABC):
     identity: str  # equal if and only if two tokenizers give the same ids for every text
     _starts_word: np.ndarray  # bool (vocab_size,)
 
-    @abc.abstractmethod
     def tokenize(self, sentences: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray]:
         """Return (ids int32 (T,), row_splits int64 (len(sentences) + 1,)) of sentences, which are
         UTF-8 if they are bytes.
 
         Sentence i has the ids[row_splits[i] : row_splits[i + 1]], possibly none.
+        """
+        ids = [np.zeros(0, np.int32)]
+        lengths = [np.zeros(1, np.int64)]
+        for first in range(0, len(sentences), LINES_PER_CALL):
+            lines = as_bytes(sentences[first : first + LINES_PER_CALL])
+            batch_ids, batch_lengths = self._tokenize_batch(lines)
+            ids.append(batch_ids)
+            lengths.append(batch_lengths)
+        return np.concatenate(ids), np.cumsum(np.concatenate(lengths))
+
+    @abc.abstractmethod
+    def _tokenize_batch(self, lines: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        """Return (ids int32 (T,), number of ids of each line int64 (len(lines),)). May overwrite
+        elements of `lines`.
         """
 
     @abc.abstractmethod
@@ -80,7 +93,7 @@ class Tokenizer(abc.ABC):
         """Return {name: content} of the files that the tokenizer can be opened from."""
 
     def word_starts(self, ids: np.ndarray) -> np.ndarray:
-        """Return, for each id, whether its piece begins a word: bool, of the shape of ids."""
+        """Return, for each id of rows (..., S), whether its piece begins a word: bool (..., S)."""
         return self._starts_word[ids]
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -116,8 +129,7 @@ class WordPieceTokenizer(Tokenizer):
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (
             self._ids[piece] for piece in SPECIAL_PIECES
         )
-        casing = "uncased" if self.do_lower_case else "cased"
-        casing += "" if self.strip_accents else " with accents"
+        casing = f"{'un' * self.do_lower_case}cased{' with accents' * (not self.strip_accents)}"
         self.identity = hashlib.sha256("\n".join([*self.vocab, casing]).encode()).hexdigest()
         self._starts_word = np.array([not piece.startswith("##") for piece in self.vocab])
         try:
@@ -127,18 +139,6 @@ class WordPieceTokenizer(Tokenizer):
             raise UserError(
                 f"tensorflow-text cannot use this vocabulary: {problem}", where=vocab_file
             ) from None
-
-    def tokenize(self, sentences: Sequence[str | bytes]) -> tuple[np.ndarray, np.ndarray]:
-        ids = []
-        lengths = [np.zeros(1, np.int64)]
-        for first in range(0, len(sentences), LINES_PER_CALL):
-            batch_ids, batch_lengths = self._tokenize_batch(
-                as_bytes(sentences[first : first + LINES_PER_CALL])
-            )
-            ids.append(batch_ids)
-            lengths.append(batch_lengths)
-        flat = np.concatenate(ids) if ids else np.zeros(0, np.int32)
-        return flat, np.cumsum(np.concatenate(lengths))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of the pieces with these ids: pieces joined to words, and words by
@@ -150,9 +150,6 @@ class WordPieceTokenizer(Tokenizer):
         return {"vocab.txt": "".join(f"{piece}\n" for piece in self.vocab).encode()}
 
     def _tokenize_batch(self, lines: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-        """Return (ids int32 (T,), number of ids of each line int64 (len(lines),)). May overwrite
-        elements of `lines`: those that the op would tokenize otherwise than Google's rules.
-        """
         if not self.strip_accents:
             lines = [lowered(line) for line in lines]
         rows, texts = odd_lines(lines, self._uncases)

@@ -29,8 +29,7 @@ def read_vocab(path: str) -> list[str]:
             "is a folder", f"name the vocabulary file in it, such as {shortened(name)}", where=path
         )
     content = read_file(path, "vocabulary file", "text file", command="python -m bert_gpu vocab")
-    read = pieces_of_json if str(path).endswith(".json") else pieces_of_lines
-    vocab = read(content, path)
+    vocab = (pieces_of_json if str(path).endswith(".json") else pieces_of_lines)(content, path)
     missing = [piece for piece in SPECIAL_PIECES if piece not in vocab]
     if missing:
         raise UserError(

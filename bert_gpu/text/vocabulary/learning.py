@@ -24,6 +24,12 @@ from bert_gpu.text.vocabulary import counting, letters, wordpiece_learner
 
 BLOCK_BYTES = 8 << 20  # text of a block, which a process holds at once; samples are whole blocks
 
+# {kind of vocabulary: (its learner, the function that lists the pieces of what it has learnt)}
+LEARNERS = {
+    "BPE": (hugging_face.learn_bpe, hugging_face.pieces_of),
+    "SentencePiece": (sentence_piece.learn_sentencepiece, sentence_piece.pieces_of),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Learnt:
@@ -71,11 +77,9 @@ def learn(
     if config.tokenization == "WordPiece":
         pieces = wordpiece_learner.learn_wordpiece(counts, config.vocab_size)
         return Learnt(wordpiece_learner.file_content(pieces), pieces, num_bytes)
-    if config.tokenization == "BPE":
-        content = hugging_face.learn_bpe(counts, config.vocab_size, config.do_lower_case)
-        return Learnt(content, hugging_face.pieces_of(content), num_bytes)
-    content = sentence_piece.learn_sentencepiece(counts, config.vocab_size, config.do_lower_case)
-    return Learnt(content, sentence_piece.pieces_of(content), num_bytes)
+    learner, pieces_of = LEARNERS[config.tokenization]
+    content = learner(counts, config.vocab_size, config.do_lower_case)
+    return Learnt(content, pieces_of(content), num_bytes)
 
 
 def no_words(input_file: str) -> UserError:

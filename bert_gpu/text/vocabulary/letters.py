@@ -30,8 +30,7 @@ def lower_case_warnings(documents: list[list[bytes]], config: Any) -> list[str]:
       documents: from `quality.sample`.
       config: VocabConfig or DataConfig.
     """
-    strips = config.do_lower_case and config.strip_accents
-    if not strips or config.tokenization != "WordPiece":
+    if not (config.do_lower_case and config.strip_accents) or config.tokenization != "WordPiece":
         return []
     content = b"\n".join(sentence for document in documents for sentence in document)
     text = unicodedata.normalize("NFC", content.decode("utf-8", "ignore").lower())

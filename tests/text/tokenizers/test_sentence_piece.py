@@ -274,7 +274,7 @@ def test_symbols_that_the_text_may_give_become_unknown(tmp_path):
     [
         (b"", ["is not a SentencePiece model"]),
         (b"[PAD]\n[UNK]\n", ["is not a SentencePiece model"]),
-        (dict(), ["[PAD], [CLS], [SEP], [MASK] missing", "python -m bert_gpu vocab"]),
+        (dict(), ["[PAD], [MASK] missing", "python -m bert_gpu vocab"]),
         (ALBERT | dict(control_symbols=["[CLS]"]), ["[SEP], [MASK] missing"]),
         (ALBERT | dict(pad_id=1, unk_id=0), ["[PAD] has id 1", "--pad_id=0"]),
     ],
