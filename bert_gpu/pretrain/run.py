@@ -68,7 +68,7 @@ def pretrain(
         blocks = column_blocks(model.encoder.weights())
         state = TrainState(devices.strategy, weights, settings.optimizer, frozen, blocks)
         validate = open_validation(
-            settings.run, validation_reader, devices, state, model.objective()
+            settings.run, validation_reader, devices, state, model.objective(), console
         )
         make_step = functools.partial(
             TrainStep,
@@ -217,7 +217,7 @@ def evaluate(
     )
     state.assign(values)
     _, reader = start.open_records(run, dataset, model)
-    validate = open_validation(run.settings.run, reader, devices, state, model.objective())
+    validate = open_validation(run.settings.run, reader, devices, state, model.objective(), console)
     results = validate() | dict(step=progress.step)  # type: ignore[misc]  # there is a reader
     path = os.path.join(folder.path, EVAL_RESULTS)
     run.workers.on_chief(functools.partial(write_json, path, results))

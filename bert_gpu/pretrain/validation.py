@@ -1,16 +1,24 @@
 """The validation of a pretraining."""
 
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 
+from bert_gpu.base.console import Console
 from bert_gpu.data import pipeline
+from bert_gpu.data.inputs import read_manifests
+from bert_gpu.data.records import RecordSet
 from bert_gpu.devices.devices import Devices
 from bert_gpu.pretrain.config import PretrainConfig
 from bert_gpu.pretrain.objectives.joint import JointObjective
 from bert_gpu.train.evaluation import MeanMetrics
 from bert_gpu.train.state import TrainState
+
+# A model's loss must be lower by this much, in nats, than that of word frequencies before it counts
+# as having learnt more: a mean over 10,000 masked words varies by .03.
+MARGIN = 0.1
 
 
 def open_validation(
@@ -19,10 +27,12 @@ def open_validation(
     devices: Devices,
     state: TrainState,
     objective: JointObjective,
+    console: Console,
 ) -> Callable[..., dict[str, float | None]] | None:
     """Return a function that validates and returns {metric: mean over the validation records};
     "loss" is the sum of the losses. Its argument `until_stopped` is a function that passes batches
-    on, and stops the validation after a signal (see loop.Loop).
+    on, and stops the validation after a signal (see loop.Loop). While the loss of masked words is
+    only that of word frequencies, the function says so.
 
     reader: reads the validation records; None = there are none, and None is returned.
     """
@@ -35,7 +45,32 @@ def open_validation(
         batch_size=config.eval_batch_size * devices.num_replicas,
         max_batches=config.max_eval_steps,
     )
-    return functools.partial(mean_losses, means, open_batches)
+    frequencies = unigram_loss(reader.records)
+
+    def validate(*until_stopped: Callable[..., Iterator]) -> dict[str, float | None]:
+        values = mean_losses(means, open_batches, *until_stopped)
+        loss = values.get("mlm_loss")
+        if loss is not None and frequencies is not None and loss > frequencies - MARGIN:
+            console.say(
+                f"masked words: loss {loss:.2f}; word frequencies alone give {frequencies:.2f}"
+            )
+        return values
+
+    return validate
+
+
+def unigram_loss(records: RecordSet) -> float | None:
+    """Return the loss of masked words that word frequencies alone give on validation records: the
+    mean of their data sets' by numbers of records; None where a data set does not have it.
+    """
+    infos = read_manifests(file.path for file in records.files)
+    sums = 0.0
+    for file in records.files:
+        info = infos[os.path.dirname(file.path)]
+        if info is None or info.unigram_loss is None:
+            return None
+        sums += info.unigram_loss * len(file)
+    return sums / len(records)
 
 
 def mean_losses(
