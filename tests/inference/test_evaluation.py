@@ -1,8 +1,12 @@
 """evaluate scores texts and minimal pairs as one masked copy at a time does."""
 
+import collections
 import dataclasses
 import gzip
 import json
+import pathlib
+import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -21,8 +25,11 @@ from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
 from bert_gpu.model.weights import initialize
 from bert_gpu.text.framing import frame
+from bert_gpu.text.tokenizers.hugging_face import learn_bpe
+from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests import pretraining
+from tests.interop.test_huggingface import needs_oracle, oracle_environment, oracle_python
 
 QUIET = Console(quiet=True)
 VOCAB = "[PAD] [UNK] [CLS] [SEP] [MASK] the a cat dog sat ran on un ##able ##s ##ly . ,".split()
@@ -263,3 +270,41 @@ def test_a_model_without_masked_words_is_refused_as_fill_mask_does(model, tmp_pa
     arguments = [f"--model={tmp_path}/body", f"--input={tmp_path}/texts.txt"]
     assert command(["bert-gpu", "evaluate", *arguments]) == 2
     assert "so it cannot guess words; name a pretrained model" in capsys.readouterr().err
+
+
+@needs_oracle
+def test_likelihoods_equal_those_of_transformers(tmp_path, sample_text):
+    """On a WordPiece of letters and on a byte-level BPE; the words are the pre-tokenizer's."""
+    lines = pathlib.Path(sample_text).read_text().splitlines()
+    texts = [line[:60] for line in lines if re.fullmatch(r"[A-Za-z ,]{20,}\.", line)][:8]
+    letters = "abcdefghijklmnopqrstuvwxyz,."
+    pieces = [*VOCAB[:5], *letters, *(f"##{letter}" for letter in letters[:-2]), "the", "of"]
+    (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")
+    (tmp_path / "tokenizer.json").write_bytes(
+        learn_bpe(collections.Counter(" ".join(texts).split() * 2), 300, False)
+    )
+    models = {}
+    for file in ("vocab.txt", "tokenizer.json"):
+        tokenizer = open_tokenizer(str(tmp_path / file), file == "vocab.txt")
+        config = dataclasses.replace(
+            MODEL, vocab_size=tokenizer.vocab_size, max_position_embeddings=80
+        )
+        weights = initialize(pretraining.weights(BertEncoder(config)), 1)
+        weights = {name: value * 5 if value.ndim == 2 else value for name, value in weights.items()}
+        path = str(tmp_path / file.split(".")[0])
+        files = tokenizer_files(tokenizer, config)
+        huggingface.write_model(path, config, weights, "BertForPreTraining", files=files)
+        scorer = Scorer(EvaluateConfig(), path)
+        models[path] = scorer.pseudo_log_likelihoods(scorer.frame(texts)[0]).T
+    (tmp_path / "texts.json").write_text(json.dumps(texts))
+    script = pathlib.Path(__file__).with_name("likelihood_oracle.py")
+    subprocess.run(
+        [oracle_python(), script, tmp_path / "texts.json", tmp_path / "out.json", *models],
+        env=oracle_environment(tmp_path),
+        check=True,
+    )
+    theirs = json.loads((tmp_path / "out.json").read_text())
+    assert len(texts) == 8
+    for path, ours in models.items():
+        np.testing.assert_allclose(ours, theirs[path], atol=1e-4)
+        assert np.abs(ours[:, 0] - ours[:, 1]).max() > 0.01  # within words is another number
