@@ -15,8 +15,8 @@ DATA, PRETRAIN, CLASSIFY = (
     "run_classifier.py",
 )
 COMMANDS = (
-    "data pretrain classify vocab fill-mask import export embed report runs doctor launch".split()
-)
+    "data pretrain classify vocab fill-mask evaluate import export embed report runs doctor launch"
+).split()
 RUN_FILES = ("metrics.jsonl", "run.json", "model/**", "checkpoints/**", "marks/**")
 
 
