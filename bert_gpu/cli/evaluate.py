@@ -34,26 +34,16 @@ def main(argv: list[str], in_program: bool = False) -> list[dict[str, Any]]:
 
 
 def lines_of(result: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the scores of models as tables: a row for each model, and for minimal pairs a second
-    table with a row for each phenomenon and a column for each model.
+    """Return the scores of models as a table with a column for each model, and a row for each score
+    and, for minimal pairs, for the pll_accuracy of each phenomenon.
     """
-    heading = [name for name in max(result, key=len) if name != "phenomena"]
-    rows = [[row.get(name) for name in heading] for row in result]
-    lines = aligned([heading, *rows])
-    phenomena = result[0].get("phenomena", {})
-    parts = [
-        [name, scores["pairs"], *(row["phenomena"][name]["pll_accuracy"] for row in result)]
-        for name, scores in phenomena.items()
-    ]
-    models = [f"{row['model']} (pll_accuracy)" for row in result]
-    return lines + (["", *aligned([["phenomenon", "pairs", *models], *parts])] if parts else [])
-
-
-def aligned(rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Return the lines of a table with aligned columns; the first row is the heading."""
-    texts = [list(map(show, row)) for row in rows]
-    first, *widths = (max(map(len, column)) for column in zip(*texts, strict=True))
-    return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]) for row in texts]
+    names = [name for name in max(result, key=len) if name != "phenomena"]
+    rows = [[name, *(show(row.get(name)) for row in result)] for name in names]
+    for name in result[0].get("phenomena", ()):
+        found = [row["phenomena"][name]["pll_accuracy"] for row in result]
+        rows.append([f"pll_accuracy {name}", *map(show, found)])
+    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]) for row in rows]
 
 
 def show(value: float | str | None) -> str:
