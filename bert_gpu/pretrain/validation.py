@@ -45,18 +45,16 @@ def open_validation(
         batch_size=config.eval_batch_size * devices.num_replicas,
         max_batches=config.max_eval_steps,
     )
-    frequencies = unigram_loss(reader.records)
+    compare = functools.partial(compare_loss, unigram_loss(reader.records), console)
+    return functools.partial(mean_losses, means, open_batches, compare)
 
-    def validate(*until_stopped: Callable[..., Iterator]) -> dict[str, float | None]:
-        values = mean_losses(means, open_batches, *until_stopped)
-        loss = values.get("mlm_loss")
-        if loss is not None and frequencies is not None and loss > frequencies - MARGIN:
-            console.say(
-                f"masked words: loss {loss:.2f}; word frequencies alone give {frequencies:.2f}"
-            )
-        return values
 
-    return validate
+def compare_loss(frequencies: float | None, console: Console, loss: float | None) -> None:
+    """Say so if `loss`, the loss of masked words, is only that of word frequencies; None = not
+    known.
+    """
+    if loss is not None and frequencies is not None and loss > frequencies - MARGIN:
+        console.say(f"masked words: loss {loss:.2f}; word frequencies alone give {frequencies:.2f}")
 
 
 def unigram_loss(records: RecordSet) -> float | None:
@@ -76,13 +74,15 @@ def unigram_loss(records: RecordSet) -> float | None:
 def mean_losses(
     means: MeanMetrics,
     open_batches: Callable[[], Iterable[Mapping[str, np.ndarray]]],
+    compare: Callable[[float | None], object],
     until_stopped: Callable[..., Iterator[Mapping[str, np.ndarray]]] = iter,
 ) -> dict[str, float | None]:
     """Return {metric: mean over the batches}, and "loss", the sum of the mean losses. open_batches:
-    function that returns the batches. until_stopped: function that passes them on, or raises to
-    stop.
+    function that returns the batches. compare: called with the mlm_loss, None without one.
+    until_stopped: function that passes them on, or raises to stop.
     """
     values = means(until_stopped(open_batches()))
+    compare(values.get("mlm_loss"))
     losses = [
         value for name, value in values.items() if name.endswith("_loss") and value is not None
     ]
