@@ -20,6 +20,7 @@ COMMANDS = {
     "classify": "BERT -> downstream task (run_classifier.py)",
     "vocab": "learn a WordPiece or SentencePiece vocabulary",
     "fill-mask": "guess the words for [MASK]",
+    "evaluate": "score models on held-out text or on minimal pairs",
     "import": "a model in any format -> a model folder of bert-gpu",
     "extend": "add words of one's own to a model",
     "export": "a model -> Hugging Face and other formats",

@@ -33,7 +33,7 @@ TRAINING = BELOW["train"] | {"train", "interop", "text", "recipes"}
 BELOW |= {
     "pretrain": TRAINING,
     "finetune": TRAINING,
-    "inference": {"interop", "text", "model", "devices", "base"},
+    "inference": {"interop", "runs", "devices", "data", "text", "model", "base"},
     "watch": {"runs", "monitor", "base"},
     "doctor": TRAINING - {"interop"} | {"pretrain"},
 }

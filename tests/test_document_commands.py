@@ -5,6 +5,7 @@ Those of the README and docs/first-day.md run in tests/test_documents.py, and --
 tests/data/test_ray_job.py. docs/reference.md only names the commands.
 """
 
+import json
 import os
 import pathlib
 import shutil
@@ -69,7 +70,7 @@ def world(tmp_path_factory, sample_text):
     """A folder with all that the documents' commands read."""
     folder = tmp_path_factory.mktemp("world") / "world"
     text = pathlib.Path(sample_text).read_text()
-    for name in ("text", "mytext", "notes", "more", "glue/MNLI", *TABLES):
+    for name in ("text", "mytext", "notes", "more", "glue/MNLI", "blimp/data", *TABLES):
         (folder / name).mkdir(parents=True)
     for name in ("text", "mytext", "notes"):
         (folder / name / "one.txt").write_text(text)
@@ -81,6 +82,9 @@ def world(tmp_path_factory, sample_text):
     (folder / "notes.csv").write_text("\n".join(["body", *quoted]) + "\n")
     write_dumps(folder)
     (folder / "lines.txt").write_text("\n".join(documents[:5]) + "\n")
+    (folder / "held_out.txt").write_text("\n".join(text.splitlines()[:3]) + "\n")
+    pair = dict(sentence_good="The old man sat.", sentence_bad="The old man sats.", UID="verbs")
+    (folder / "blimp" / "data" / "verbs.jsonl").write_text(json.dumps(pair) + "\n")
     (folder / "flags.txt").write_text("--seed=3\n")
     for name, lines in FORMS["MNLI"].items():
         (folder / "glue" / "MNLI" / name).write_text("\n".join(lines) + "\n")

@@ -47,6 +47,7 @@ from bert_gpu.data.shards import (
     count_pairs,
     drop_dense,
     read_stats,
+    unigram_loss,
 )
 from bert_gpu.data.summary import summary
 from bert_gpu.data.workers import write_shards
@@ -625,5 +626,6 @@ def make_manifest(job: Job, tokenizer: Tokenizer, counts: dict[Shard, Counts]) -
         num_documents=total.num_documents,
         num_sentences=total.num_sentences,
         num_tokens=total.num_tokens,
+        unigram_loss=unigram_loss(counts),
         **content,
     )

@@ -16,6 +16,8 @@ FILE_NAME = "dataset.json"
 
 # entries of dataset.json on pairs of segments, which older data sets lack
 SHARES = ("label_1_share", "one_sentence_share", "used_token_share")
+# entries that data sets of earlier revisions lack
+LATER = (*SHARES, "unigram_loss")
 # settings of masking, which are needed to read compact records
 FOR_MASKING = ("masked_lm_prob", "do_whole_word_mask", "max_ngram_size", "ngram_weights")
 
@@ -70,6 +72,9 @@ class Manifest(Settings):
     used_token_share: float | None = setting(
         None, "Share of a document's tokens that its own rows hold in one pass."
     )
+    unigram_loss: float | None = setting(
+        None, "Loss of masked words, in nats, that word frequencies alone give.", low=0.0
+    )
     settings: dict[str, Any] = setting(
         None, "Settings that the data set was made with.", inside=MADE_WITH
     )
@@ -116,7 +121,7 @@ def read_manifest(folder: str) -> Manifest | None:
         return None
     fields = fields_of(Manifest)
     content = read_json(path, "the description of a data set", fields)
-    odd = sorted(set(content).symmetric_difference(fields).difference(SHARES))
+    odd = sorted(set(content).symmetric_difference(fields).difference(LATER))
     if odd:
         raise UserError(
             f"{'unknown' if odd[0] in content else 'missing'} entry {odd[0][:60]!r}",

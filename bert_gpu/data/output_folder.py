@@ -24,7 +24,7 @@ from bert_gpu.base.settings import fields_of
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest, write_manifest
 from bert_gpu.data.records import index_path
-from bert_gpu.data.shards import Counts, Shard, read_scores, read_stats, stats_path
+from bert_gpu.data.shards import Counts, Shard, read_arrays, read_stats, stats_path
 from bert_gpu.text.config import FILE_NAMES
 from bert_gpu.text.tokenizers.open import open_tokenizer, read_stored
 from bert_gpu.text.tokenizers.rules import needs_library
@@ -288,7 +288,7 @@ class OutputFolder:
         """
         if manifest.order_file:
             scores = [
-                read_scores(shard)
+                read_arrays(shard)["scores"]
                 for shard in shards
                 if shard.split == "train" and counts[shard].num_instances
             ]

@@ -12,7 +12,7 @@ import operator
 import os
 import typing
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -147,18 +147,20 @@ class ShardBuilder:
         """
         counts = Counts()
         scores = [np.zeros(0)]
+        pieces = np.zeros(self.tokenizer.vocab_size, np.int64)
         # Another pass over the validation documents would measure a model no better.
         num_passes = self.config.num_passes if shard.split == "train" else 1
         with ShardWriter(shard.path, self.config.gzip_compress) as writer:
             for index, (documents, pool, num_bytes) in enumerate(self._groups(shard)):
                 key = derive_key(self.config.random_seed, shard.split, shard.index, index)
-                own = self._write_group(documents, pool, writer.write, scores, key, num_passes)
+                own = self._write_group(
+                    documents, pool, writer.write, scores, pieces, key, num_passes
+                )
                 counts += own
                 trim_heap()
                 report(num_bytes, own.num_tokens)
-            if self.config.order in SCORED_ORDERS:
-                with atomic_file(scores_path(shard), "wb") as file:
-                    file.write(save({"scores": np.concatenate(scores)}))
+            with atomic_file(arrays_path(shard), "wb") as file:
+                file.write(save({"scores": np.concatenate(scores), "pieces": pieces}))
         counts.num_bytes = writer.num_bytes
         write_json(stats_path(shard), dataclasses.asdict(counts))
 
@@ -184,7 +186,8 @@ class ShardBuilder:
                 if part != DROPPED:
                     documents.append(clean.normalize(document, self.config.normalization))
             key = derive_key(self.config.random_seed, "trial", index)
-            self._write_group(documents, [], write, [], key, self.config.num_passes)
+            pieces = np.zeros(self.tokenizer.vocab_size, np.int64)
+            self._write_group(documents, [], write, [], pieces, key, self.config.num_passes)
         trim_heap()
         content = b"".join(parts)
         if self.config.gzip_compress:
@@ -254,12 +257,14 @@ class ShardBuilder:
         pool: list[list[bytes]],
         write: Callable[[np.ndarray, np.ndarray], None],
         scores: list[np.ndarray],
+        pieces: np.ndarray,
         key: int,
         num_passes: int,
     ) -> Counts:
         """Tokenize documents, make rows in `num_passes` passes, mask and write them; return the
         Counts of documents and rows. If --order sorts rows by a score, append the scores to
-        `scores`.
+        `scores`. Add to `pieces`, (V,), how many tokens of each piece are masked or, if masks are
+        drawn at reading, can be.
         """
         if not texts:
             return Counts()
@@ -278,9 +283,14 @@ class ShardBuilder:
                 scores.append(rarity(tokens, frequencies))
             counts.num_row_tokens += int(tokens.lengths.sum())
             if config.masking == "static":
-                write(*examples.encode_examples(self._static_features(tokens, keys[batch])))
+                features = self._static_features(tokens, keys[batch])
+                candidates = features["masked_lm_ids"][features["masked_lm_weights"] > 0]
+                write(*examples.encode_examples(features))
             else:
+                candidates = tokens.input_ids[tokens.sequence_ids > 0]
                 write(*examples.encode_examples(compact_features(tokens)))
+            pieces += np.bincount(candidates, minlength=tokenizer.vocab_size)
+        pieces[[tokenizer.cls_id, tokenizer.sep_id]] = 0  # never masked
         return counts
 
     def _static_features(self, tokens: instances.Tokens, keys: np.ndarray) -> dict[str, np.ndarray]:
@@ -470,17 +480,39 @@ def rarity(tokens: instances.Tokens, frequencies: np.ndarray) -> np.ndarray:
     return sums / np.maximum(is_counted.sum(1), 1)
 
 
-def read_scores(shard: Shard) -> np.ndarray:
-    """Return the scores (rows,) by which the rows of a shard are sorted. Raise UserError when the
-    file of scores is damaged.
+def read_arrays(shard: Shard) -> dict[str, np.ndarray]:
+    """Return the arrays that were written beside a shard: "scores" (rows,), by which --order sorts
+    its rows, and "pieces" (V,), how many tokens of each piece are masked or can be. Raise UserError
+    when their file is damaged.
     """
     try:
-        return load_file(scores_path(shard))["scores"]
+        return load_file(arrays_path(shard))
     except UserError as error:
         raise UserError(str(error), "write the data again with --overwrite") from error
 
 
-def scores_path(shard: Shard) -> str:
+def unigram_loss(shards: Collection[Shard]) -> float | None:
+    """Return the validation loss of masked words, in nats, that word frequencies alone give: that
+    of a model whose probability of a piece is its share of the masked training tokens, with one
+    token added for each piece. Without validation tokens it is the loss on the training tokens.
+    Return None without any, or if an earlier revision, which did not count pieces, has written a
+    shard.
+    """
+    counts: dict[str, np.ndarray] = {}
+    for shard in shards:
+        arrays = read_arrays(shard) if os.path.exists(arrays_path(shard)) else {}
+        if "pieces" not in arrays:
+            return None
+        counts[shard.split] = counts.get(shard.split, 0) + arrays["pieces"]
+    learnt = counts["train"] + 1
+    measured = counts.get("validation", np.zeros(1))
+    measured = measured if measured.any() else counts["train"]
+    if not measured.any():
+        return None
+    return round(float(np.average(-np.log(learnt / learnt.sum()), weights=measured)), 4)
+
+
+def arrays_path(shard: Shard) -> str:
     return stats_path(shard).removesuffix(".stats") + ".scores"
 
 

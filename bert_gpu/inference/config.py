@@ -1,4 +1,4 @@
-"""The settings of the commands embed, search and fill-mask."""
+"""The settings of the commands embed, search, fill-mask and evaluate."""
 
 import dataclasses
 
@@ -135,3 +135,24 @@ class FillMaskConfig(ModelSource):
     top_k: int = setting(5, "How many words to guess for each [MASK].", low=1)
     overwrite: bool = setting(False, "Replace the output if it exists.")
     quiet: bool = setting(False, "Print warnings, errors and answers only.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluateConfig(ModelSource):
+    """The models, the text or the minimal pairs, and the file of the scores."""
+
+    model: str = setting(
+        DEFAULT_MODEL,
+        "One or several models, separated by commas: each a model/ folder, a run's folder, a "
+        "Hugging Face BERT folder, or a folder RUN/marks, which stands for every model in it.",
+    )
+    input: str | None = setting(
+        None,
+        "Text file, UTF-8, one text a line; or minimal pairs, a file NAME.jsonl as BLiMP has them "
+        "(sentence_good, sentence_bad, UID) or a folder of such files. All may be compressed (.gz, "
+        ".zst).",
+    )
+    output: str | None = setting(None, "Write the scores here as well, as JSON.")
+    seed: int = setting(0, "Random seed of the masks of mlm_loss and mlm_accuracy.", low=0)
+    overwrite: bool = setting(False, "Replace the output if it exists.")
+    quiet: bool = setting(False, "Print warnings, errors and scores only.")

@@ -18,10 +18,10 @@ from bert_gpu.base.console import LOG, Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import sigterm_unwinds
 from bert_gpu.inference.arrays import PartialFile
-from bert_gpu.inference.config import FillMaskConfig
+from bert_gpu.inference.config import FillMaskConfig, ModelSource
 from bert_gpu.inference.embeddings import check_output
 from bert_gpu.inference.lines import empty_input, windows
-from bert_gpu.inference.opened import ROWS, open_model
+from bert_gpu.inference.opened import ROWS, OpenedModel, open_model
 from bert_gpu.model.heads import best_words, mlm_logits, mlm_weights
 from bert_gpu.text.framing import frame, ranges
 from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer
@@ -45,12 +45,7 @@ class MaskFiller:
 
     def __init__(self, config: FillMaskConfig) -> None:
         self.top_k = config.top_k
-        self.opened = open_model(
-            config,
-            "model",
-            needs=mlm_weights,
-            consequence=", so it cannot guess words; name a pretrained model, not a classifier",
-        )
+        self.opened = open_masked(config)
         self.max_seq_length = self.opened.config.num_positions
         hidden = tf.TensorSpec([None, None, self.opened.config.hidden_size], self.opened.dtype)
         self.encode = self.opened.compile(self.opened.hidden, *ROWS)
@@ -92,13 +87,8 @@ class MaskFiller:
         """Yield the Words for each of M positions, indices (M,) into the B * S positions of hidden,
         (B, S, H).
         """
-        for first in range(0, len(positions), MAX_POSITIONS):
-            part = positions[first : first + MAX_POSITIONS]
-            size = 1 << (len(part) - 1).bit_length()
-            scored = self.score(hidden, np.pad(part, (0, size - len(part))).astype(np.int32))
-            for probabilities, pieces in zip(
-                *(values.numpy()[: len(part)] for values in scored), strict=True
-            ):
+        for scored in in_parts(self.score, hidden, positions):
+            for probabilities, pieces in zip(*scored, strict=True):
                 yield [
                     (float(probability), self.opened.tokenizer.vocab[piece])
                     for probability, piece in zip(probabilities, pieces, strict=True)
@@ -113,6 +103,32 @@ class MaskFiller:
         logits = mlm_logits(opened.weights, flat, positions[None], opened.config, opened.dtype)[0]
         are_words = has_piece(opened.tokenizer.vocab, opened.config.vocab_size)
         return best_words(logits, are_words, self.top_k)
+
+
+def open_masked(source: ModelSource) -> OpenedModel:
+    """Open the model that --model names. Raises UserError when there is none, or it has no head of
+    masked words.
+    """
+    return open_model(
+        source,
+        "model",
+        needs=mlm_weights,
+        consequence=", so it cannot guess words; name a pretrained model, not a classifier",
+    )
+
+
+def in_parts(
+    function: Callable[..., Sequence[tf.Tensor]], hidden: tf.Tensor, *columns: np.ndarray
+) -> Iterator[list[np.ndarray]]:
+    """Yield the results, arrays (m, ...), of function(hidden, *parts), for parts of m <=
+    MAX_POSITIONS entries of the columns (M,), which the function gets as int32, padded.
+    """
+    for first in range(0, len(columns[0]), MAX_POSITIONS):
+        parts = [column[first : first + MAX_POSITIONS].astype(np.int32) for column in columns]
+        count = len(parts[0])
+        missing = (1 << (count - 1).bit_length()) - count
+        results = function(hidden, *(np.pad(part, (0, missing)) for part in parts))
+        yield [values.numpy()[:count] for values in results]
 
 
 def check_masks(texts: Sequence[str]) -> None:

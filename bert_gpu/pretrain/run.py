@@ -70,7 +70,7 @@ def pretrain(
         state = TrainState(devices.strategy, weights, settings.optimizer, frozen, blocks)
         parts = dataset.validation_parts
         validate = open_validation(
-            settings.run, validation_reader, devices, state, model.objective(), parts
+            settings.run, validation_reader, devices, state, model.objective(), parts, console
         )
         make_step = functools.partial(
             TrainStep,
@@ -230,7 +230,8 @@ def evaluate(
     state.assign(values)
     _, reader = start.open_records(run, dataset, model)
     parts = dataset.validation_parts
-    validate = open_validation(run.settings.run, reader, devices, state, model.objective(), parts)
+    objective = model.objective()
+    validate = open_validation(run.settings.run, reader, devices, state, objective, parts, console)
     results = validate() | dict(step=progress.step)  # type: ignore[misc]  # there is a reader
     path = os.path.join(folder.path, EVAL_RESULTS)
     run.workers.on_chief(functools.partial(write_json, path, results))

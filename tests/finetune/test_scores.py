@@ -11,6 +11,7 @@ from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.cli import classify, flags
 from bert_gpu.finetune import scores, sweep
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig, SweepConfig
+from bert_gpu.runs import marks
 from bert_gpu.watch.run_data import find_runs
 
 
@@ -125,8 +126,8 @@ def test_marks_of_a_pretraining(tmp_path):
     lines = [dict(step=step, progress=step / 100, seconds=36.0 * step) for step in (5, 50, 100)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     path = str(tmp_path / "marks")
-    assert list(sweep.find_marks(path)) == [0.05, 0.1, 1.0]
-    assert sweep.hours_at(path) == {0.05: 0.05, 0.1: 0.5, 1.0: 1.0}
+    assert list(marks.find_marks(path)) == [0.05, 0.1, 1.0]
+    assert marks.hours_at(path) == {0.05: 0.05, 0.1: 0.5, 1.0: 1.0}
     settings = settings_for(tmp_path / "out")
     assert not sweep.is_sweep(settings, SweepConfig())
     start = StartConfig(init_checkpoint=path)

@@ -15,8 +15,8 @@ DATA, PRETRAIN, CLASSIFY = (
     "run_classifier.py",
 )
 COMMANDS = (
-    *("data", "pretrain", "classify", "vocab", "fill-mask", "import", "export", "embed"),
-    *("search", "report", "runs", "doctor", "launch"),
+    *("data", "pretrain", "classify", "vocab", "fill-mask", "evaluate", "import"),
+    *("export", "embed", "search", "report", "runs", "doctor", "launch"),
 )
 RUN_FILES = ("metrics.jsonl", "run.json", "model/**", "checkpoints/**", "marks/**")
 
