@@ -3,7 +3,7 @@ training, and its results.
 
 Everything is read from run.json, metrics.jsonl, results and the dataset.json that the run was
 trained on (if its hash is still the one in run.json). The text contains no time, host or folder:
-the same run gives the same text.
+the same run gives the same text, but for the energy of its GPUs.
 """
 
 import os
@@ -14,9 +14,10 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
 from bert_gpu.base.run_names import EVAL_RESULTS, MARKS, METRICS, MODEL, RUN
 from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest
+from bert_gpu.devices.nvml import describe_energy
 from bert_gpu.runs import resume_changes
 from bert_gpu.runs.folder import RunFolder, read_run
-from bert_gpu.runs.metrics import read_lines
+from bert_gpu.runs.metrics import ENERGY, read_lines
 from bert_gpu.runs.provenance import file_hash
 
 
@@ -157,6 +158,9 @@ def training_facts(
             num_sequences = round(epochs[-1] * num_records(data))
             num_tokens = num_sequences * (data.get("max_seq_length") or 0)
             facts["tokens"] = f"{num_tokens:,} in {num_sequences:,} sequences, padding included"
+    if step is not None:
+        kwh = lines[-1].get(ENERGY) if lines else None
+        facts["energy"] = describe_energy(kwh, run.get("num_workers", 1))
     facts["highest learning rate"] = f"{run['learning_rate']:g}"
     names = (
         *("optimizer", "curve", "warmup_proportion", "num_warmup_steps", "weight_decay_rate"),

@@ -15,10 +15,12 @@ from bert_gpu.base.console import format_seconds
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.run_names import MARKS
 from bert_gpu.data.pipeline import prefetch
+from bert_gpu.devices.nvml import describe_energy
 from bert_gpu.model.flops import Flops
 from bert_gpu.monitor.advice import SlowdownWarnings
 from bert_gpu.monitor.log_interval import LogInterval, Stopwatch, describe_activities
 from bert_gpu.monitor.metrics_log import Log
+from bert_gpu.runs.metrics import ENERGY
 from bert_gpu.runs.pace import Pace
 from bert_gpu.runs.shared_folder import open_writer
 from bert_gpu.train.batching import BatchPlan, TrainingData, take_batches
@@ -146,6 +148,8 @@ class Loop:
                         except DivergenceFound as problem:
                             self._roll_back(problem)
             self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
+        energy = describe_energy(self.log.energy().get(ENERGY), self.workers.count)
+        self.console.say(f"energy: {energy}")
 
     def _begin(self) -> None:
         """Validate before the run's first step, or repeat the validation during which the last
@@ -406,7 +410,8 @@ class Loop:
         self.log.write(
             step,
             {f"eval_{name}": value for name, value in values.items()}
-            | dict(seconds=self.watch.seconds),
+            | dict(seconds=self.watch.seconds)
+            | self.log.energy(),
         )
         return values
 

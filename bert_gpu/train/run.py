@@ -495,6 +495,7 @@ def describe_run(
         versions=provenance.versions(),
         git_commit=provenance.git_commit(),
         hashes=hashes,
+        **(dict(num_workers=run.workers.count) if run.workers.count > 1 else {}),
     )
 
 

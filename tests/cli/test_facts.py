@@ -68,6 +68,22 @@ def test_a_run_by_the_clock_tells_its_time(run, tmp_path):
     assert (facts["steps"], facts["time budget"]) == ("12", "0.75 hours, by the clock")
 
 
+def test_the_energy_of_the_last_log_line_up_to_the_model(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    unknown = "unknown (NVML counts that of GPUs since Volta)"
+    assert facts_beside(str(run / "model"))["Training"]["energy"] == unknown
+    path = tmp_path / "run" / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text(
+        "".join(json.dumps(line | dict(energy_kwh=line["step"] / 8)) + "\n" for line in lines)
+    )
+    facts = facts_beside(str(tmp_path / "run" / "model"))["Training"]
+    assert facts["energy"].startswith("1.5 kWh of its GPUs, all of their processes counted")
+    facts = facts_while_training(str(tmp_path / "run"), 6, pytest.fail)["Training"]
+    assert facts["energy"].startswith("0.75 kWh")
+    assert "energy" not in facts_beside(str(run / "marks" / "0.5"))["Training"]
+
+
 def test_a_data_set_that_changed_is_not_described(run, data, tmp_path):
     shutil.copytree(run, tmp_path / "run")
     stored = read(tmp_path / "run" / "run.json")
