@@ -20,7 +20,7 @@ from bert_gpu.finetune.config import (
 
 if TYPE_CHECKING:
     from bert_gpu.finetune.run import Result
-    from bert_gpu.finetune.sweep import SweepResult
+    from bert_gpu.runs.trials import SweepResult
 
 SUMMARY = (
     "Fine-tunes a BERT to classify texts or pairs of texts, to score them, to tag words (ner) or "

@@ -30,7 +30,7 @@ from bert_gpu.finetune.config import (
 from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.tasks import table
 from bert_gpu.runs import metrics, trials
-from bert_gpu.runs.trials import Row, folder_name
+from bert_gpu.runs.trials import Row, SweepResult, folder_name
 
 
 class Trial(typing.NamedTuple):
@@ -48,15 +48,6 @@ class Trial(typing.NamedTuple):
     number: int
     folder: str
     settings: FinetuneSettings
-
-
-class SweepResult(typing.NamedTuple):
-    """The result of a sweep. path: path of scores.json. signal: number of the signal that stopped
-    the sweep, or None.
-    """
-
-    path: str
-    signal: int | None
 
 
 def is_sweep(settings: FinetuneSettings, sweep: SweepConfig) -> bool:
@@ -203,12 +194,12 @@ def run_sweep(
     hours = hours_at(settings.start.init_checkpoint)
     has_scores = any("eval" in resolve_phases(trial.settings.run) for trial in plan)
 
-    def run(trial: Trial) -> tuple[Row | None, int | None]:
-        result = finetune(trial.settings, console, reuses_results=True)
-        row = None if result.signal else row_of(trial, hours, metrics=result.metrics)
-        return row, result.signal
+    def run(trial: Trial, rows: Sequence[Row]) -> tuple[Row | None, int | None]:
+        tuned = finetune(trial.settings, console, reuses_results=True)
+        row = None if tuned.signal else row_of(trial, hours, metrics=tuned.metrics)
+        return row, tuned.signal
 
-    outcome = trials.run_trials(
+    result = trials.run_trials(
         output_dir,
         {os.path.relpath(trial.folder, output_dir): trial for trial in plan},
         workers,
@@ -218,9 +209,9 @@ def run_sweep(
         lambda rows: write_scores(output_dir, rows, has_scores),
     )
     if has_scores:
-        console.say(scores.describe(outcome.rows))
-        console.say(f"scores: {outcome.path}")
-    return SweepResult(outcome.path, outcome.signal)
+        console.say(scores.describe(result.rows))
+        console.say(f"scores: {result.path}")
+    return result
 
 
 def write_scores(output_dir: str, rows: Sequence[Row], has_scores: bool) -> str:

@@ -25,14 +25,14 @@ LONGEST_NAME = 200  # bytes of the name of a cell's folder; file systems allow 2
 Row = dict[str, Any]  # a trial, as an entry of scores.json
 
 
-class Outcome(typing.NamedTuple):
-    """The outcome of a sweep. rows: of the trials that have ended, in their order. path: path of
-    scores.json. signal: number of the signal that stopped the sweep, or None.
+class SweepResult(typing.NamedTuple):
+    """The result of a sweep. path: path of scores.json. signal: number of the signal that stopped
+    the sweep, or None. rows: of the trials that have ended, in their order.
     """
 
-    rows: list[Row]
     path: str
     signal: int | None
+    rows: list[Row]
 
 
 def run_trials(
@@ -40,18 +40,18 @@ def run_trials(
     trials: Mapping[str, Any],
     workers: Workers | Alone,
     console: Console,
-    run: Callable[[Any], tuple[Row | None, int | None]],
+    run: Callable[[Any, Sequence[Row]], tuple[Row | None, int | None]],
     lose: Callable[[Any, TrainingStopped], Row],
     write: Callable[[Sequence[Row]], str],
-) -> Outcome:
+) -> SweepResult:
     """Run the trials of a sweep in their order, and write their scores at the end.
 
     Args:
       trials: {name of the trial's folder, relative to output_dir: trial}; a trial has its settings.
-      run: function of a trial that runs it or finds it finished, and returns its row, None when it
-        was stopped, and the signal that stopped it, or None. lose: function of a trial and the
-        error that ended it that returns its row. write: function of the rows that writes the
-        scores, and returns the path of scores.json.
+      run: function of a trial and the rows of those before it that runs it or finds it finished,
+        and returns its row, None when it was stopped, and the signal that came, or None.
+      lose: function of a trial and the error that ended it that returns its row. write: function of
+        the rows that writes the scores, and returns the path of scores.json.
 
     Raises:
       UserError: as for a run, after the scores of the earlier trials are written; or output_dir
@@ -66,7 +66,7 @@ def run_trials(
         for index, (name, trial) in enumerate(trials.items(), 1):
             console.say(f"--- {index} of {len(trials)}: {name}, seed {trial.settings.run.seed}")
             try:
-                row, caught = run(trial)
+                row, caught = run(trial, rows)
             except WorkerLost:
                 raise
             except UserError:  # such as a value of the grid that does not fit the data
@@ -80,7 +80,7 @@ def run_trials(
                 rows.append(row)
             if caught is not None:
                 break
-        return Outcome(rows, workers.from_chief(write, rows), caught)
+        return SweepResult(workers.from_chief(write, rows), caught, rows)
 
 
 def folder_name(cell: str) -> str:
