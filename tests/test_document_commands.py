@@ -46,7 +46,8 @@ def small(command, arguments):
     if command == "pretrain":
         shape = [] if "--init_checkpoint" in given else [*SMALL, "--num_attention_heads=2"]
         sizes = ["--train_batch_size=8", "--global_batch_size=8", "--num_train_steps=1"]
-        return ["--num_gpus=0", *shape, *sizes, "--overwrite", "--quiet"]
+        cells = ["--grid=learning_rate=1e-3,2e-3"] if "--grid" in given else []
+        return ["--num_gpus=0", *shape, *sizes, *cells, "--overwrite", "--quiet"]
     if command == "classify":
         trains = [] if "--do_predict" in given else ["--num_train_epochs=1", "--overwrite"]
         asks = (

@@ -4,12 +4,10 @@ questions, or to make vectors of texts.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from bert_gpu.base.errors import UserError
-from bert_gpu.cli import flags, training
+from bert_gpu.cli import flags, grid, training
 from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.finetune.config import (
     STANDARD_OUTPUT,
@@ -22,7 +20,7 @@ from bert_gpu.finetune.config import (
 
 if TYPE_CHECKING:
     from bert_gpu.finetune.run import Result
-    from bert_gpu.finetune.sweep import SweepResult
+    from bert_gpu.runs.trials import SweepResult
 
 SUMMARY = (
     "Fine-tunes a BERT to classify texts or pairs of texts, to score them, to tag words (ner), to "
@@ -49,13 +47,10 @@ EXAMPLE = (
 
 CLASSES = training.classes_of(FinetuneSettings, SweepConfig)
 DEFAULTS = training.defaults_of(FinetuneSettings)
-NOT_IN_A_GRID = dict(  # {flag that --grid cannot vary: what to do instead}
+NOT_IN_A_GRID = grid.ONCE | dict(  # {flag that --grid cannot vary: what to do instead}
     seed="use --num_trials for several seeds",
     num_trials="give it once, beside --grid",
-    overwrite="give it once, beside --grid",
-    output_dir="each trial has a folder of its own in it",
     task_name="use --task_name=all for all tasks of GLUE, else a call for each task",
-    grid="write all settings into one",
 )
 MAIN = {
     "The task": ("data_dir", "task_name", "text_a", "text_b", "label"),
@@ -81,8 +76,8 @@ def main(argv: list[str], in_program: bool = False) -> Result | SweepResult | st
     parsed = parse(argv, in_program)
     with parsed.naming_origins():
         sweep = parsed.make(SweepConfig)
-        cells = {} if sweep.grid is None else read_grid(sweep.grid)
-        variants = {cell: parse([*argv, *words], in_program) for cell, words in cells.items()}
+        cells = [] if sweep.grid is None else grid.read_grid(sweep.grid, NOT_IN_A_GRID)
+        variants = {cell: parse([*argv, *grid.words_of(cell)], in_program) for cell in cells}
         return run(parsed, sweep, variants or {"": parsed})
 
 
@@ -105,43 +100,6 @@ def parse(argv: list[str], in_program: bool = False) -> flags.Parsed:
         if "train" not in resolve_phases(parsed.make(FinetuneConfig)):
             parsed.defaults = DEFAULTS
     return parsed
-
-
-def read_grid(text: str) -> dict[str, list[str]]:
-    """Return {name of a cell: its flags} for the text of --grid, such as {"learning_rate=2e-5
-    seed=1": ["--learning_rate=2e-5", "--seed=1"]}. A cell is one combination of values.
-    """
-    axes: dict[str, list[str]] = {}
-    for part in text.split():
-        name, is_set, values = part.removeprefix("--").partition("=")
-        if name in NOT_IN_A_GRID:
-            raise UserError(f"--grid cannot vary {name}", NOT_IN_A_GRID[name])
-        if not is_set or not name:
-            raise UserError(
-                f"{part[:40]} is not of the form name=value,value",
-                'write --grid="learning_rate=2e-5,5e-5 num_train_epochs=2,3"',
-                setting="grid",
-                value=text[:100],
-            )
-        if not all(values.split(",")):
-            raise UserError(
-                f"{part[:40]} has an empty value",
-                "write values with single commas between them, and settings with a space",
-                setting="grid",
-                value=text[:100],
-            )
-        if name in axes:
-            raise UserError(
-                f"has {name[:40]} more than once",
-                "write its values into one list, with commas",
-                setting="grid",
-                value=text[:100],
-            )
-        axes[name] = [f"{name}={value}" for value in values.split(",")]
-    if not axes:
-        raise UserError("is empty", 'write --grid="learning_rate=2e-5,5e-5"', setting="grid")
-    cells = [" ".join(cell) for cell in itertools.product(*axes.values())]
-    return {cell: [f"--{part}" for part in cell.split()] for cell in cells}
 
 
 def run(

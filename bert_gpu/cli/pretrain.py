@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from typing import TYPE_CHECKING
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import fields_of
-from bert_gpu.cli import flags, training
+from bert_gpu.cli import flags, grid, training
 from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.data.inputs import (
     check_equal,
@@ -18,11 +20,18 @@ from bert_gpu.data.inputs import (
     split_patterns,
 )
 from bert_gpu.model.config import ShapeConfig
-from bert_gpu.pretrain.config import RUN_FIELDS, PretrainSettings, check_data, resolve_model
+from bert_gpu.pretrain.config import (
+    RUN_FIELDS,
+    GridConfig,
+    PretrainSettings,
+    check_data,
+    resolve_model,
+)
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.train.config import BatchConfig, fit_sizes
 
 if TYPE_CHECKING:
+    from bert_gpu.runs.trials import SweepResult
     from bert_gpu.train.run import TrainingResult
 
 SUMMARY = (
@@ -48,7 +57,14 @@ EXAMPLE = (
 )
 
 
-CLASSES = training.classes_of(PretrainSettings, ShapeConfig)
+CLASSES = training.classes_of(PretrainSettings, ShapeConfig, GridConfig)
+BEST = "best"  # the folder for the run of best.flags, below OUTPUT_DIR
+NOT_IN_A_GRID = grid.ONCE | dict(  # {flag that --grid cannot vary: what to do instead}
+    do_train="each trial trains",
+    do_eval="each trial trains and validates",
+    eval_input_file="all trials are compared on the same records",
+    best_metric="all trials are compared by the same metric",
+)
 MAIN = {
     "Data in, model out": ("input_file", "output_dir", "init_checkpoint", "overwrite"),
     "The model": ("model", "recipe"),
@@ -70,27 +86,16 @@ MAIN = {
 }
 
 
-def main(argv: list[str], in_program: bool = False) -> TrainingResult | str:
+def main(argv: list[str], in_program: bool = False) -> TrainingResult | SweepResult | str:
     """Run the command; return its result or, with --show_config, the settings as text. in_program:
     as in flags.parse.
     """
-    parsed = flags.parse(
-        argv,
-        SUMMARY,
-        EXAMPLE,
-        CLASSES,
-        script="pretrain",
-        main=MAIN,
-        implied=implied_recipe,
-        in_program=in_program,
-    )
+    parsed = parse(argv, in_program)
     with parsed.naming_origins():
         common = parsed.make(flags.CommonConfig)
-        settings = training.read_settings(
-            parsed, PretrainSettings, architecture=parsed.overrides(ShapeConfig)
-        )
-        check_model(settings)
-        check_phase(parsed, settings, common)
+        settings = read(parsed, common)
+        text = parsed.make(GridConfig).grid
+        cells = {} if text is None else read_cells(argv, text, in_program)
         if common.save_config is not None:
             parsed.save_config(
                 common.save_config,
@@ -101,7 +106,71 @@ def main(argv: list[str], in_program: bool = False) -> TrainingResult | str:
             return show_config(parsed, settings)
         with parsed.imports():
             from bert_gpu.pretrain.run import pretrain
+            from bert_gpu.pretrain.sweep import run_sweep
+        if cells:
+            save = functools.partial(save_best, argv, in_program, settings.run.output_dir)
+            return run_sweep(cells, save, parsed.console(common.quiet))
         return pretrain(settings, parsed.console(common.quiet))
+
+
+def parse(argv: list[str], in_program: bool) -> flags.Parsed:
+    return flags.parse(
+        argv,
+        SUMMARY,
+        EXAMPLE,
+        CLASSES,
+        script="pretrain",
+        main=MAIN,
+        implied=implied_recipe,
+        in_program=in_program,
+    )
+
+
+def read(parsed: flags.Parsed, common: flags.CommonConfig) -> PretrainSettings:
+    """Return the settings of a call. Raises UserError for those that are wrong whatever the
+    data.
+    """
+    settings = training.read_settings(
+        parsed, PretrainSettings, architecture=parsed.overrides(ShapeConfig)
+    )
+    check_model(settings)
+    check_phase(parsed, settings, common)
+    return settings
+
+
+def read_cells(argv: list[str], text: str, in_program: bool) -> dict[str, PretrainSettings]:
+    """Return {cell of the grid: settings of its trial}. text: of --grid. Raises UserError for a
+    wrong grid, and as `read` does.
+    """
+    cells: dict[str, PretrainSettings] = {}
+    for cell in grid.read_grid(text, NOT_IN_A_GRID):
+        parsed = parse([*argv, *grid.words_of(cell)], in_program)
+        with parsed.naming_origins():
+            settings = read(parsed, flags.CommonConfig())
+        if not settings.run.trains:
+            raise UserError("compares trainings", "drop --do_eval", setting="grid")
+        if settings in cells.values():
+            raise UserError(
+                f"{cell[:60]} has the settings of another cell",
+                "drop one of them",
+                setting="grid",
+                value=text[:100],
+            )
+        cells[cell] = settings
+    return cells
+
+
+def save_best(argv: list[str], in_program: bool, output_dir: str, cell: str) -> str:
+    """Write best.flags, which repeats a trial of the grid in a folder of its own, to `output_dir`;
+    return its path. argv: the command line with the grid.
+    """
+    path = os.path.join(output_dir, f"{BEST}.flags")
+    own = f"--output_dir={os.path.join(output_dir, BEST)}"
+    parsed = parse([*argv, *grid.words_of(cell), own], in_program)
+    del parsed.sources["grid"]
+    kinds = [kind for kind in CLASSES if kind not in (ShapeConfig, GridConfig)]
+    parsed.save_config(path, [parsed.make(kind) for kind in kinds])
+    return path
 
 
 def check_model(settings: PretrainSettings) -> None:

@@ -6,18 +6,12 @@ The score of a trial is GLUE's: the mean of the metrics that GLUE reports for th
 over both dev files. A GLUE mean over some of the tasks is marked with their number.
 """
 
-import json
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bert_gpu.base.files import write_text
 from bert_gpu.finetune.tasks import table
-
-JSON = "scores.json"
-MARKDOWN = "scores.md"
-Row = dict[str, Any]  # a trial, as an entry of scores.json
+from bert_gpu.runs.trials import Row, markdown, write_scores
 
 
 def score(task: str, metrics: Mapping[str, Mapping[str, float | None]]) -> float | None:
@@ -111,10 +105,7 @@ def glue_row(rows: Sequence[Row]) -> dict[str, float]:
 
 def write(output_dir: str, rows: Sequence[Row]) -> str:
     """Write scores.json and scores.md; return the path of scores.json."""
-    path = os.path.join(output_dir, JSON)
-    write_text(path, json.dumps(content(rows), indent=1) + "\n")
-    write_text(os.path.join(output_dir, MARKDOWN), describe(rows) + "\n")
-    return path
+    return write_scores(output_dir, content(rows), describe(rows))
 
 
 def describe(rows: Sequence[Row]) -> str:
@@ -173,18 +164,3 @@ def marks_table(rows: Sequence[Row]) -> str:
 
 def as_percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.2f}"
-
-
-def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Return lines of cells as a table of Markdown with aligned columns; the first is the
-    heading.
-    """
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    texts = [
-        "| "
-        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
-        + " |"
-        for line in lines
-    ]
-    rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
-    return "\n".join([texts[0], rule, *texts[1:]])

@@ -6,22 +6,17 @@ finished runs are not run again. scores.json has every trial's metrics and their
 the same as tables; a sweep that evaluates nothing leaves both files unchanged.
 """
 
-import contextlib
 import dataclasses
-import hashlib
 import itertools
 import os
-import re
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_gpu.base.console import Console, LogConsole
-from bert_gpu.base.errors import TrainingStopped, UserError
-from bert_gpu.base.files import check_writable, only_writer
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.devices import join_workers
-from bert_gpu.devices.workers import WorkerLost
 from bert_gpu.finetune import scores
 from bert_gpu.finetune.config import (
     DEFAULT_TASK,
@@ -32,9 +27,9 @@ from bert_gpu.finetune.config import (
 )
 from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.tasks import table
+from bert_gpu.runs import trials
 from bert_gpu.runs.marks import find_marks, hours_at
-
-LONGEST_NAME = 200  # bytes of the name of a cell's folder; file systems allow 255
+from bert_gpu.runs.trials import Row, SweepResult, folder_name
 
 
 class Trial(typing.NamedTuple):
@@ -52,15 +47,6 @@ class Trial(typing.NamedTuple):
     number: int
     folder: str
     settings: FinetuneSettings
-
-
-class SweepResult(typing.NamedTuple):
-    """The result of a sweep. path: path of scores.json. signal: number of the signal that stopped
-    the sweep, or None.
-    """
-
-    path: str
-    signal: int | None
 
 
 def is_sweep(settings: FinetuneSettings, sweep: SweepConfig) -> bool:
@@ -107,19 +93,6 @@ def plan_trials(variants: Mapping[str, FinetuneSettings], sweep: SweepConfig) ->
         trial = dataclasses.replace(variant, run=run, start=start)
         trials.append(Trial(task, cell, mark, number + 1, folder, trial))
     return trials
-
-
-def folder_name(cell: str) -> str:
-    """Return the name of a cell's folder: the cell's text or, where that has slashes or is too
-    long, its beginning, with "-" for characters that are unsafe in a name, and a digest of the
-    text.
-    """
-    name = cell.replace(" ", ",")
-    if os.sep not in name and len(os.fsencode(name)) <= LONGEST_NAME:
-        return name
-    digest = hashlib.sha256(os.fsencode(cell)).hexdigest()[:8]
-    plain = re.sub(r"[^\w=,.+-]", "-", name, flags=re.ASCII)
-    return f"{plain[: LONGEST_NAME - len(digest) - 1]}-{digest}"
 
 
 def check_own_files(run: FinetuneConfig) -> None:
@@ -183,49 +156,36 @@ def run_sweep(
     settings = next(iter(variants.values()))
     workers = join_workers(settings.devices)
     console = workers.console(console or LogConsole())
-    trials = plan_trials(variants, sweep)
     output_dir = settings.run.output_dir
-    names = {os.path.relpath(trial.folder, output_dir) for trial in trials}
-    workers.on_chief(lambda: check_folder(output_dir, names))
+    plan = plan_trials(variants, sweep)
     hours = hours_at(settings.start.init_checkpoint)
-    rows: list[scores.Row] = []
-    caught = None
-    has_scores = any("eval" in resolve_phases(trial.settings.run) for trial in trials)
-    with contextlib.ExitStack() as locks, workers.watched():
-        lock = only_writer(output_dir, "scores", "output_dir", output_dir)
-        workers.on_chief(lambda: locks.enter_context(lock))
-        for index, trial in enumerate(trials, 1):
-            name = os.path.relpath(trial.folder, output_dir)
-            console.say(f"--- {index} of {len(trials)}: {name}, seed {trial.settings.run.seed}")
-            try:
-                result = finetune(trial.settings, console, reuses_results=True)
-            except WorkerLost:
-                raise
-            except UserError:  # such as a value of the grid that does not fit the data
-                is_new = not os.path.exists(os.path.join(output_dir, scores.JSON))
-                if rows and is_new and workers.is_chief:
-                    write_scores(output_dir, rows, has_scores)
-                raise
-            except TrainingStopped as error:
-                console.warn(f"{name}: {error}; the other trials continue")
-                rows.append(row_of(trial, hours, error=str(error)))
-                continue
-            if result.signal is not None:
-                caught = result.signal
-                break
-            rows.append(row_of(trial, hours, metrics=result.metrics))
-        path = workers.from_chief(write_scores, output_dir, rows, has_scores)
+    has_scores = any("eval" in resolve_phases(trial.settings.run) for trial in plan)
+
+    def run(trial: Trial, rows: Sequence[Row]) -> tuple[Row | None, int | None]:
+        tuned = finetune(trial.settings, console, reuses_results=True)
+        row = None if tuned.signal else row_of(trial, hours, metrics=tuned.metrics)
+        return row, tuned.signal
+
+    result = trials.run_trials(
+        output_dir,
+        {os.path.relpath(trial.folder, output_dir): trial for trial in plan},
+        workers,
+        console,
+        run,
+        lambda trial, error: row_of(trial, hours, error=str(error)),
+        lambda rows: write_scores(output_dir, rows, has_scores),
+    )
     if has_scores:
-        console.say(scores.describe(rows))
-        console.say(f"scores: {path}")
-    return SweepResult(path, caught)
+        console.say(scores.describe(result.rows))
+        console.say(f"scores: {result.path}")
+    return result
 
 
-def write_scores(output_dir: str, rows: Sequence[scores.Row], has_scores: bool) -> str:
+def write_scores(output_dir: str, rows: Sequence[Row], has_scores: bool) -> str:
     """Write scores.json and scores.md; return the path of scores.json. Without has_scores, that is
     when no trial was evaluated, existing files stay as they are.
     """
-    path = os.path.join(output_dir, scores.JSON)
+    path = os.path.join(output_dir, trials.JSON)
     return path if not has_scores and os.path.exists(path) else scores.write(output_dir, rows)
 
 
@@ -234,11 +194,11 @@ def row_of(
     hours: Mapping[float, float],
     metrics: Mapping[str, Mapping[str, float | None]] | None = None,
     error: str | None = None,
-) -> scores.Row:
+) -> Row:
     """Return a finished trial as an entry of scores.json, with its metrics and score, or with the
     error that ended it.
     """
-    row: scores.Row = dict(
+    row: Row = dict(
         task=trial.task, cell=trial.cell, trial=trial.number, seed=trial.settings.run.seed
     )
     if trial.mark is not None:
@@ -246,20 +206,3 @@ def row_of(
     if error is not None:
         return row | dict(error=error)
     return row | dict(metrics=metrics, score=scores.score(trial.task, metrics or {}))
-
-
-def check_folder(output_dir: str, names: Collection[str]) -> None:
-    """Raise UserError unless `output_dir` is new, empty or the folder of a sweep. names: of the
-    trials' folders in it.
-    """
-    check_writable(output_dir, "output_dir", output_dir)
-    ours = {name.split(os.sep)[0] for name in names} | {scores.JSON, scores.MARKDOWN}
-    present = os.listdir(output_dir) if os.path.isdir(output_dir) else []
-    others = [name for name in sorted(present) if name not in ours and not name.startswith(".")]
-    if others and scores.JSON not in present:
-        raise UserError(
-            f"holds no trials, but {others[0][:60]}",
-            "several runs go into a folder of their own, so name another",
-            setting="output_dir",
-            value=output_dir,
-        )

@@ -3,17 +3,21 @@
 
 A thread samples; `read` reduces each reading over all GPUs and all samples since the last `read` to
 one value, and some readings to one for each GPU as well. A reading that NVML does not report is
-absent; a single warning says so.
+absent; a single warning says so. The energy is added up from a counter with every sample, because a
+counter that begins again between two samples is noticed, but not one that does so twice.
 """
 
 import contextlib
+import functools
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pynvml
 
 from bert_gpu.devices import nvml
+from bert_gpu.runs.metrics import ENERGY
 
 # bits of NVML's mask of the reasons that hold the clocks down
 POWER_CAP = 0x4
@@ -70,10 +74,23 @@ class HardwareSampler:
       gpus: indices or UUIDs from `nvml.visible_gpus`; without any, nothing is sampled and `read`
         returns {}.
       warn: called at most once, with a message that NVML or a reading fails.
+      earlier_kwh: energy of earlier sessions of the run, None = not known. clock: function that
+        returns seconds.
     """
 
-    def __init__(self, gpus: Sequence[int | str], warn: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        gpus: Sequence[int | str],
+        warn: Callable[[str], None],
+        earlier_kwh: float | None = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.warn = warn
+        self.earlier_kwh = earlier_kwh
+        self.clock = clock
+        self.joules = 0.0  # of this session
+        # (time, millijoules of each GPU) of the last reading; without GPUs before the first
+        self.counters: tuple[float, list[int]] = (0.0, [])
         self.has_warned = False
         self.nvml = contextlib.ExitStack()
         # {reading: samples, each a list with a value for every GPU}
@@ -103,7 +120,16 @@ class HardwareSampler:
                     values[name.replace("gpu", f"gpu_{gpu}", 1)] = reduced(name, column)
         return values
 
+    def energy(self) -> dict[str, float]:
+        """Return {ENERGY: kWh of all sessions of the run until now}, {} when it is not known."""
+        with contextlib.suppress(pynvml.NVMLError):  # raised after `close`, too
+            self._count_energy()
+        if not self.counters[1] or self.earlier_kwh is None:
+            return {}
+        return {ENERGY: self.earlier_kwh + self.joules / 3.6e6}
+
     def close(self) -> None:
+        self.energy()
         self.ends.set()
         if self.thread is not None:
             self.thread.join()
@@ -111,6 +137,8 @@ class HardwareSampler:
 
     def sample(self) -> None:
         """Take one sample of every reading and every GPU."""
+        with contextlib.suppress(pynvml.NVMLError):  # the log says that the energy is unknown
+            self._count_energy()
         for name, (reading, _) in READINGS.items():
             try:
                 values = [reading(gpu) for gpu in self.handles]
@@ -119,6 +147,21 @@ class HardwareSampler:
                 continue
             with self.lock:
                 self.samples[name].append(values)
+
+    def _count_energy(self) -> None:
+        """Add the energy since the last call. Raises NVMLError where a GPU has no counter."""
+        with self.lock:
+            counters = [pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) for gpu in self.handles]
+            now = self.clock()
+            seconds = now - self.counters[0]
+            # before the first reading there is nothing to compare with
+            readings = zip(self.handles, self.counters[1], counters, strict=False)
+            watts = READINGS["gpu_power_watts"][0]
+            self.joules += sum(
+                nvml.joules_between(before, after, seconds, functools.partial(watts, gpu))
+                for gpu, before, after in readings
+            )
+            self.counters = now, counters
 
     def _open(self, gpus: Sequence[int | str]) -> list[Any]:
         """Return NVML's handles of the GPUs, [] when NVML or one of the GPUs is missing."""

@@ -18,7 +18,7 @@ from bert_gpu.monitor.sinks.mlflow import MLflow, check_mlflow
 from bert_gpu.monitor.sinks.tensorboard import TensorBoard
 from bert_gpu.monitor.sinks.wandb import WeightsAndBiases, check_wandb
 from bert_gpu.runs.folder import RunFolder
-from bert_gpu.runs.metrics import cut_lines
+from bert_gpu.runs.metrics import ENERGY, cut_lines, read_lines
 from bert_gpu.runs.shared_folder import SharedFolder
 
 SECRETS = re.compile(r"(KEY|TOKEN|PASSWORD|SECRET)$")  # how names of secrets in the environment end
@@ -143,6 +143,9 @@ def open_log(
       gpus: from nvml.visible_gpus, empty on the CPU. warn: called with the text of a problem that
         does not end the run.
     """
+    lines = read_lines(folder.metrics) if step is not None else []
+    # also of lines that the sinks drop: their steps are done again, but their energy is spent
+    earlier = lines[-1][0].get(ENERGY) if lines else 0.0
     options = dict(step=step, console=console, num_steps=num_steps, losses=losses)
     # an error that ends the run, such as one of metrics.jsonl, closes the sinks that are open
     with contextlib.ExitStack() as stack:
@@ -157,7 +160,7 @@ def open_log(
                 continue
             if sink is not None:
                 sinks[name] = stack.enter_context(contextlib.closing(sink))
-        sampler = HardwareSampler(gpus, warn)
+        sampler = HardwareSampler(gpus, warn, earlier)
         stack.pop_all()
     return Log(sinks, sampler, warn)
 
@@ -198,8 +201,14 @@ class Log:
         self._each(lambda sink: sink.advance(step, share, seconds_left), clears_failure=False)
 
     def hardware(self) -> dict[str, float]:
-        """Return {reading: value since the last call} of hardware.READINGS, {} without GPUs."""
-        return self.sampler.read()
+        """Return {reading: value since the last call} of hardware.READINGS, and the energy; {}
+        without GPUs.
+        """
+        return self.sampler.read() | self.energy()
+
+    def energy(self) -> dict[str, float]:
+        """Return {ENERGY: kWh of the run until now}, {} when it is not known."""
+        return self.sampler.energy()
 
     def cut(self, step: int) -> None:
         """Drop the lines after `step` from the sinks that can drop lines, for a rollback."""

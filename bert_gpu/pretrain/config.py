@@ -97,6 +97,18 @@ class PretrainConfig(Settings):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class GridConfig(Settings):
+    """Several short pretrainings in one call, each a run in a folder below --output_dir."""
+
+    grid: str | None = setting(
+        None,
+        "Settings to try in every combination, the best by the last validation's MLM loss, or by "
+        '--best_metric: "learning_rate=1e-3,2e-3,5e-3 optimizer=adamw,muon". Each trial has the '
+        "steps or the --total_training_time of the call.",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainSettings(RunSettings):
     """All settings of a pretraining. architecture: {field of ModelConfig: value}, which take
     precedence over --model and --bert_config_file.

@@ -110,7 +110,7 @@ def pretrain(
                 loop.run()
                 run.finish(loop, export)
         result = run.result()
-    if result.signal is None:
+    if result.signal is None and not (run.run_json or {}).get("dropped"):
         skipped = result.progress.num_skipped_records
         more = f"; {skipped:,} bad records were skipped" if skipped else ""
         console.say(f"model: {result.folder.model}{more}")

@@ -3,7 +3,7 @@ training, and its results.
 
 Everything is read from run.json, metrics.jsonl, results and the dataset.json that the run was
 trained on (if its hash is still the one in run.json). The text contains no time, host or folder:
-the same run gives the same text.
+the same run gives the same text, but for the energy of its GPUs.
 """
 
 import os
@@ -15,9 +15,10 @@ from bert_gpu.base.files import read_json
 from bert_gpu.base.run_names import EVAL_RESULTS, MARKS, METRICS, MODEL, RUN
 from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest
 from bert_gpu.data.mixture import NEVER, MixedSet, Mixture
+from bert_gpu.devices.nvml import describe_energy
 from bert_gpu.runs import resume_changes
 from bert_gpu.runs.folder import RunFolder, read_run
-from bert_gpu.runs.metrics import read_lines
+from bert_gpu.runs.metrics import ENERGY, read_lines
 from bert_gpu.runs.provenance import file_hash
 
 
@@ -162,6 +163,9 @@ def training_facts(
                 sets = [MixedSet(**entry) for entry in data["sets"]]
                 changed = run.get("weights_changed", NEVER)
                 facts |= Mixture(sets, changed=changed).rows(num_sequences)
+    if step is not None:
+        kwh = lines[-1].get(ENERGY) if lines else None
+        facts["energy"] = describe_energy(kwh, run.get("num_workers", 1))
     facts["highest learning rate"] = f"{run['learning_rate']:g}"
     names = (
         *("optimizer", "curve", "warmup_proportion", "num_warmup_steps", "weight_decay_rate"),

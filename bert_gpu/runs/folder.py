@@ -46,7 +46,7 @@ from bert_gpu.base.run_names import (
 )
 from bert_gpu.base.settings import fields_of
 from bert_gpu.base.tensor_files import load_file, save_file
-from bert_gpu.runs.progress import PROGRESS_FIELDS, Progress, RunRecord
+from bert_gpu.runs.progress import PROGRESS_FIELDS, Progress, RunRecord, read_progress
 from bert_gpu.runs.provenance import differences
 
 UNFINISHED_RUN = f".{RUN}.*.partial"  # pattern of temporary files of files.write_text
@@ -171,6 +171,19 @@ class RunFolder:
             elif os.path.exists(path):
                 os.remove(path)
 
+    def drop(self, lost: str | None = None) -> None:
+        """Remove the checkpoints and the model of a trial that its sweep no longer needs; run.json
+        keeps the progress, so that the trial is not run again. lost: the text of the error that
+        ended the trial, None for a finished one.
+        """
+        with self.reserved():
+            content = self.read_run() or {}
+            if "dropped" not in content:
+                progress = self.newest_progress() or Progress()
+                self.create(content | dict(dropped=dataclasses.asdict(progress), lost=lost))
+            for name in (CHECKPOINTS, MODEL):
+                shutil.rmtree(os.path.join(self.path, name), ignore_errors=True)
+
     def steps(self) -> list[int]:
         """Return the steps of the complete checkpoints, in rising order."""
         names = os.listdir(self.checkpoints) if os.path.isdir(self.checkpoints) else []
@@ -277,11 +290,7 @@ class RunFolder:
             PROGRESS_FIELDS,
             ("step", "records", "seconds"),
         )
-        # fields that a file of an older version lacks get their defaults; unknown fields of a newer
-        # version are ignored
-        return Progress(
-            **{name: value for name, value in content.items() if name in PROGRESS_FIELDS}
-        )
+        return read_progress(content)
 
     def write_progress(self, progress: Progress) -> None:
         """Rewrite progress.json of the checkpoint of progress.step, to record a rollback before the

@@ -10,6 +10,8 @@ from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.files import parse_json, readable, write_text
 from bert_gpu.base.settings import Settings, fields_of, setting, stored_complaint
 
+ENERGY = "energy_kwh"  # the metric with the energy of a run until then, over all sessions
+
 
 def cut_lines(path: str, step: int | None) -> None:
     """Drop from the metrics.jsonl at `path`, if there is one, the lines of later steps than `step`

@@ -4,6 +4,7 @@ entries, and the ranges of values that are checked when the files are read back.
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from bert_gpu.base.settings import Settings, fields_of, setting
@@ -19,27 +20,6 @@ class HealthState:
     num_good: int = setting(0, "Good steps so far.", low=0)
     num_bad: int = setting(0, "Bad steps in a row up to now.", low=0)
     bad_since: int | None = setting(None, "The first bad step in that row.", low=0)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunRecord(Settings):
-    """The entries of run.json, besides the settings, that a resume reads."""
-
-    global_batch_size: int = setting(1, "Records of a step.", low=1)
-    unit_size: int = setting(1, "Records of one micro-batch of every replica.", low=1)
-    micro_batch_size: int | None = setting(None, "Records that a replica processes at once.", low=1)
-    num_replicas: int | None = setting(None, "GPUs, or virtual replicas.", low=1)
-    device_kind: str | None = setting(None, "Kind of the devices.", choices=("GPU", "CPU"))
-    learning_rate: float = setting(1e-4, "Peak learning rate, for the global batch.", low=0.0)
-    num_steps: int | None = setting(None, "Steps of the whole run; None = by time.", low=1)
-    exported_step: int | None = setting(None, "The step whose model is in model/.", low=0)
-    git_commit: str | None = setting(None, "Git commit of bert_gpu.")
-    weights_changed: int | None = setting(
-        None, "Number of the first record that --input_weights_from chooses.", low=0
-    )
-    ended: str | None = setting(
-        None, "How the run ended, when not by itself or a signal.", choices=("diverged",)
-    )
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -109,3 +89,37 @@ class Progress:
 
 
 PROGRESS_FIELDS = fields_of(Progress)
+
+
+def read_progress(content: Mapping[str, Any]) -> Progress:
+    """Return the Progress in a JSON object. Fields that an object of an older version lacks get
+    their defaults; unknown fields of a newer version are ignored.
+    """
+    return Progress(**{name: value for name, value in content.items() if name in PROGRESS_FIELDS})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunRecord(Settings):
+    """The entries of run.json, besides the settings, that a resume reads."""
+
+    global_batch_size: int = setting(1, "Records of a step.", low=1)
+    unit_size: int = setting(1, "Records of one micro-batch of every replica.", low=1)
+    micro_batch_size: int | None = setting(None, "Records that a replica processes at once.", low=1)
+    num_replicas: int | None = setting(None, "GPUs, or virtual replicas.", low=1)
+    device_kind: str | None = setting(None, "Kind of the devices.", choices=("GPU", "CPU"))
+    learning_rate: float = setting(1e-4, "Peak learning rate, for the global batch.", low=0.0)
+    num_steps: int | None = setting(None, "Steps of the whole run; None = by time.", low=1)
+    exported_step: int | None = setting(None, "The step whose model is in model/.", low=0)
+    git_commit: str | None = setting(None, "Git commit of bert_gpu.")
+    weights_changed: int | None = setting(
+        None, "Number of the first record that --input_weights_from chooses.", low=0
+    )
+    ended: str | None = setting(
+        None, "How the run ended, when not by itself or a signal.", choices=("diverged",)
+    )
+    dropped: dict[str, Any] | None = setting(
+        None,
+        "The progress of a trial whose checkpoints its sweep has removed.",
+        inside=PROGRESS_FIELDS,
+    )
+    lost: str | None = setting(None, "Why such a trial ended without a result, if it did.")

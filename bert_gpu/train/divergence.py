@@ -35,7 +35,13 @@ class DivergenceFound(Exception):
         self.good_until = good_until
 
 
-class Diverged(TrainingStopped):
+class Lost(TrainingStopped):
+    """The error that ends a run whose losses give no reason to continue it: it has diverged, or
+    --early_stop_time stops it.
+    """
+
+
+class Diverged(Lost):
     """The error that ends a run that has diverged and is not rolled back to a checkpoint."""
 
 
@@ -102,15 +108,15 @@ class DivergenceMonitor:
             good_until = (self.health.bad_since or 0) if self.health.num_bad else step - 1
             raise DivergenceFound(f"the validation loss of step {step} is not finite", good_until)
 
-    def early_stop(self, step: int, seconds: float, loss: float | None) -> TrainingStopped | None:
-        """Return a TrainingStopped, to be raised, when the validation loss is too high after
+    def early_stop(self, step: int, seconds: float, loss: float | None) -> Lost | None:
+        """Return a Lost, to be raised, when the validation loss is too high after
         --early_stop_time; else None. seconds: training time so far.
         """
         minutes = self.ending.early_stop_time
         limit = self.ending.early_stop_eval_loss
         if minutes is None or loss is None or seconds < 60 * minutes or loss <= limit:
             return None
-        return TrainingStopped(
+        return Lost(
             f"early stop at step {step}: the validation loss is "
             f"{loss:.3f} after {minutes:g} minutes, above {limit:g}"
         )

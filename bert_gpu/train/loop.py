@@ -16,10 +16,12 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.run_names import MARKS
 from bert_gpu.data.mixture import NEVER
 from bert_gpu.data.pipeline import prefetch
+from bert_gpu.devices.nvml import describe_energy
 from bert_gpu.model.flops import Flops
 from bert_gpu.monitor.advice import SlowdownWarnings
 from bert_gpu.monitor.log_interval import LogInterval, Stopwatch, describe_activities
 from bert_gpu.monitor.metrics_log import Log
+from bert_gpu.runs.metrics import ENERGY
 from bert_gpu.runs.pace import Pace
 from bert_gpu.runs.shared_folder import open_writer
 from bert_gpu.train.batching import BatchPlan, TrainingData, take_batches
@@ -147,6 +149,8 @@ class Loop:
                         except DivergenceFound as problem:
                             self._roll_back(problem)
             self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
+        energy = describe_energy(self.log.energy().get(ENERGY), self.workers.count)
+        self.console.say(f"energy: {energy}")
 
     def _change_weights(self) -> bool:
         """Change the weights of the data sets where that is due, and return whether it was. The
@@ -420,7 +424,8 @@ class Loop:
         self.log.write(
             step,
             {f"eval_{name}": value for name, value in values.items()}
-            | dict(seconds=self.watch.seconds),
+            | dict(seconds=self.watch.seconds)
+            | self.log.energy(),
         )
         return values
 

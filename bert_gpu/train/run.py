@@ -27,7 +27,7 @@ from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.runs import folder as run_folder
 from bert_gpu.runs import metrics, provenance
 from bert_gpu.runs.folder import RunFolder
-from bert_gpu.runs.progress import Progress
+from bert_gpu.runs.progress import Progress, read_progress
 from bert_gpu.runs.resume_changes import describe_changes
 from bert_gpu.runs.shared_folder import SharedFolder, open_folder
 from bert_gpu.train import memory, shared_update, start_block
@@ -40,7 +40,7 @@ from bert_gpu.train.batching import (
 )
 from bert_gpu.train.cadence import num_steps_of
 from bert_gpu.train.config import RunSettings, fit_sizes
-from bert_gpu.train.divergence import Diverged
+from bert_gpu.train.divergence import Diverged, Lost
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 
@@ -54,12 +54,13 @@ S = typing.TypeVar("S", bound=RunSettings)  # PretrainSettings or FinetuneSettin
 
 class TrainingResult(typing.NamedTuple):
     """The outcome of a run. signal: number of the signal that stopped the run early; None without
-    one.
+    one. late_signal: number of a signal that came when nothing was left to train, or None.
     """
 
     folder: RunFolder | SharedFolder
     progress: Progress
     signal: int | None = None
+    late_signal: int | None = None
 
     def __repr__(self) -> str:
         progress = self.progress
@@ -105,9 +106,18 @@ class Run(typing.Generic[S]):
 
     def is_done(self, plan: BatchPlan) -> bool:
         """Read the progress of the run to resume, and return whether nothing is left to do; if so,
-        print that. Raises UserError when the run has done more steps than `plan` has.
+        print that. Raises UserError when the run has done more steps than `plan` has, or when it is
+        a trial that its sweep has dropped and `plan` has more; Lost for a dropped trial without a
+        result.
         """
-        progress = self.folder.newest_progress() if self.run_json is not None else None
+        record = self.run_json or {}
+        if record.get("lost"):
+            raise Lost(record["lost"])
+        progress = None
+        if dropped := record.get("dropped"):
+            progress = read_progress(dropped)
+        elif self.run_json is not None:
+            progress = self.folder.newest_progress()
         if progress is None:
             return False
         self.progress = progress
@@ -124,15 +134,23 @@ class Run(typing.Generic[S]):
         self.is_complete = plan.length.is_finished(
             progress.step, progress.seconds
         ) or ending.is_stale(progress.num_worse)
-        is_exported = (
-            self.is_complete and (self.run_json or {}).get("exported_step") == progress.step
-        )
-        if not (is_exported and self.workers.from_chief(os.path.isdir, folder.model)):
+        if dropped and not self.is_complete:
+            raise UserError(
+                "cannot be extended: it was not the best trial of its --grid, which keeps only the "
+                "checkpoints of the best",
+                "name another folder, or --overwrite starts over",
+                setting="output_dir",
+                value=folder.path,
+            )
+        is_exported = self.is_complete and record.get("exported_step") == progress.step
+        has_model = dropped or self.workers.from_chief(os.path.isdir, folder.model)
+        if not (is_exported and has_model):
             return False
+        hint = "without its checkpoints" if dropped else hint_to_extend(plan, progress)
         self.console.say(
             f"{folder.path}: this run is finished "
             f"({start_block.counted_steps(progress.step)}); nothing to do "
-            f"({hint_to_extend(plan, progress)}, --overwrite starts over)"
+            f"({hint}, --overwrite starts over)"
         )
         return True
 
@@ -228,7 +246,8 @@ class Run(typing.Generic[S]):
     def result(self) -> TrainingResult:
         """Return the TrainingResult of the run; after a signal, warn that it can be resumed."""
         if not self.caught or self.is_complete:
-            return TrainingResult(self.folder, self.progress)
+            late_signal = next(iter(self.caught), None)
+            return TrainingResult(self.folder, self.progress, late_signal=late_signal)
         self.console.warn(
             f"stopped by {signal.Signals(self.caught[0]).name} after step "
             f"{self.progress.step}; the same command resumes from there"
@@ -497,6 +516,7 @@ def describe_run(
         git_commit=provenance.git_commit(),
         hashes=hashes,
         **({} if changed is None else dict(weights_changed=changed)),
+        **(dict(num_workers=run.workers.count) if run.workers.count > 1 else {}),
     )
 
 

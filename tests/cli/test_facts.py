@@ -1,12 +1,18 @@
 """A model card says what the run's files say, and nothing that they do not."""
 
+import itertools
 import json
+import re
 import shutil
+import types
 
+import pynvml
 import pytest
 
 from bert_gpu.__main__ import main as command
+from bert_gpu.devices import devices, nvml
 from bert_gpu.interop import models
+from bert_gpu.monitor import hardware
 from bert_gpu.runs.card_facts import facts_beside, facts_while_training
 from tests.cli.pretraining import pretrain
 
@@ -66,6 +72,50 @@ def test_a_run_by_the_clock_tells_its_time(run, tmp_path):
     (tmp_path / "run" / "run.json").write_text(json.dumps(stored))
     facts = facts_beside(str(tmp_path / "run" / "model"))["Training"]
     assert (facts["steps"], facts["time budget"]) == ("12", "0.75 hours, by the clock")
+
+
+def test_the_energy_of_the_last_log_line_up_to_the_model(run, tmp_path):
+    shutil.copytree(run, tmp_path / "run")
+    unknown = "unknown (NVML counts that of GPUs since Volta)"
+    assert facts_beside(str(run / "model"))["Training"]["energy"] == unknown
+    path = tmp_path / "run" / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text(
+        "".join(json.dumps(line | dict(energy_kwh=line["step"] / 8)) + "\n" for line in lines)
+    )
+    facts = facts_beside(str(tmp_path / "run" / "model"))["Training"]
+    assert facts["energy"].startswith("1.5 kWh of its GPUs, all of their processes counted")
+    facts = facts_while_training(str(tmp_path / "run"), 6, pytest.fail)["Training"]
+    assert facts["energy"].startswith("0.75 kWh")
+    assert "energy" not in facts_beside(str(run / "marks" / "0.5"))["Training"]
+
+
+@pytest.mark.long
+def test_the_energy_of_a_run_that_was_resumed(data, tmp_path, monkeypatch, capsys):
+    """0.001 kWh pass from one reading of the counter to the next."""
+    readings = itertools.count(step=3_600_000)
+    fake = types.SimpleNamespace(nvmlInit=int, nvmlShutdown=int, NVMLError=pynvml.NVMLError)
+    fake.nvmlDeviceGetHandleByIndex = fake.nvmlDeviceGetPowerUsage = int
+    fake.nvmlDeviceGetTotalEnergyConsumption = lambda gpu: next(readings)
+    power = "gpu_power_watts"
+    monkeypatch.setattr(hardware, "READINGS", {power: hardware.READINGS[power]})
+    monkeypatch.setattr(devices, "visible_gpus", lambda indices: [0])
+    for module in (hardware, nvml):
+        monkeypatch.setattr(module, "pynvml", fake)
+    kwh = {}
+    for steps in (3, 6):
+        assert pretrain(data, tmp_path / "run", "--noquiet", steps=steps) == 0
+        text = (tmp_path / "run" / "metrics.jsonl").read_text()
+        kwh[steps] = [json.loads(line)["energy_kwh"] for line in text.splitlines()]
+        end = re.findall(
+            r"^energy: (.*) kWh of its GPUs, all of their", capsys.readouterr().out, re.M
+        )
+        assert len(end) == 1 and float(end[0]) > kwh[steps][-1]  # closing the log is one more
+        card = (tmp_path / "run" / "model" / "README.md").read_text()
+        assert f"| energy | {kwh[steps][-1]:.3g} kWh of its GPUs" in card
+    assert kwh[3] == sorted(kwh[3]) == kwh[6][: len(kwh[3])] and kwh[6] == sorted(kwh[6])
+    # each session begins with the reading of its thread or of its first line
+    assert kwh[6][len(kwh[3])] - kwh[3][-1] < 0.0025
 
 
 def test_a_data_set_that_changed_is_not_described(run, data, tmp_path):

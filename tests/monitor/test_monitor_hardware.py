@@ -10,10 +10,13 @@ import pynvml
 import pytest
 
 from bert_gpu.devices import nvml as nvml_sessions
-from bert_gpu.devices.nvml import visible_gpus
+from bert_gpu.devices.nvml import describe_energy, visible_gpus
 from bert_gpu.monitor import hardware, metrics_log
 from bert_gpu.monitor.advice import SlowdownWarnings
+from bert_gpu.monitor.config import MonitorConfig
 from bert_gpu.monitor.hardware import HardwareSampler
+from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.metrics import read_lines
 
 HOT = pynvml.nvmlClocksThrottleReasonHwSlowdown | pynvml.nvmlClocksThrottleReasonHwThermalSlowdown
 
@@ -35,6 +38,7 @@ class FakeNvml:
         milliwatts=(200_000, 300_500),
         clocks=(1980, 1485),
         reasons=(0, pynvml.nvmlClocksThrottleReasonSwPowerCap),
+        millijoules=(0, 0),
     ):
         self.utilization, self.used, self.celsius, self.milliwatts = (
             utilization,
@@ -43,6 +47,7 @@ class FakeNvml:
             milliwatts,
         )
         self.clocks, self.reasons = clocks, reasons
+        self.millijoules = millijoules
         self.fails, self.num_open, self.asked = set(), 0, []
 
     def nvmlInit(self):
@@ -91,6 +96,10 @@ class FakeNvml:
         self.check("reasons")
         return self.reasons[gpu]
 
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu):
+        self.check("energy")
+        return self.millijoules[gpu]
+
     def check(self, what):
         if what in self.fails:
             raise NVMLError("GPU is lost")
@@ -121,7 +130,7 @@ def wait_for_sample(sampler):
 
 def test_the_binding_has_what_is_used():
     names = [name for name in vars(FakeNvml) if name.startswith(("nvml", "NVML"))]
-    assert len(names) == 14 and all(hasattr(pynvml, name) for name in names)
+    assert len(names) == 15 and all(hasattr(pynvml, name) for name in names)
 
 
 def test_numbers_over_gpus_and_samples(nvml):
@@ -273,3 +282,88 @@ def test_which_gpus_those_of_tensorflow_are(nvml):
     sampler = sampler_of(uuids)
     assert nvml.asked == ["b"] and sampler.read()["gpu_utilization"] == 100.0
     sampler.close()
+
+
+def clock_of(*seconds):
+    """A clock that shows these moments, one a call."""
+    return iter(seconds).__next__
+
+
+def test_energy_of_a_counter_that_begins_again_twice_between_two_log_lines(nvml):
+    """1.2 kWh are 2**32 millijoules; GPU 1 has a counter that does not begin again."""
+    hour, step = 3600.0, 1_440_000_000  # 400 watts
+    start, moments = 1 << 32, range(7)
+    nvml.millijoules = (start - 1000, start - 1000)
+    sampler = HardwareSampler([], pytest.fail, clock=clock_of(*(hour * i for i in moments), 0, 0))
+    sampler.handles = [0, 1]  # without the thread, which takes samples of its own
+    log = metrics_log.Log({}, sampler, pytest.fail)
+    sampler.sample()
+    for number in moments[1:-1]:
+        total = start - 1000 + step * number
+        nvml.millijoules = (total % (1 << 32), total)
+        sampler.sample()
+    assert (start - 1000 + 5 * step) // (1 << 32) == 2  # wraps that GPU 0 has behind it
+    nvml.millijoules = (nvml.millijoules[0] + 3_600_000, nvml.millijoules[1])
+    assert log.hardware()["energy_kwh"] == pytest.approx(2 * 5 * 0.4 + 0.001, rel=1e-12)
+
+
+@pytest.mark.parametrize("before, after", [(900_000_000, 50_000), (1 << 40, 1 << 39), (70, 69)])
+def test_a_counter_that_was_reset_gives_way_to_the_power(nvml, before, after):
+    """A rise of more than 10 kW is none; 200 watts for 50 seconds are 10,000 joules."""
+    watts = hardware.READINGS["gpu_power_watts"][0]
+    nvml.millijoules = (before, 0)
+    sampler = HardwareSampler([], pytest.fail, clock=clock_of(0.0, 50.0, 60.0, 60.0))
+    sampler.handles = [0]
+    sampler.sample()
+    nvml.millijoules = (after, 0)
+    sampler.sample()
+    assert watts(0) == 200.0 and sampler.joules == 10_000.0
+    nvml.millijoules = (after + 7000, 0)  # counted as before from then on
+    sampler.sample()
+    assert sampler.joules == 10_007.0
+    nvml.fails = {"power"}
+    nvml.millijoules = (after, 0)
+    assert sampler.energy() == dict(energy_kwh=10_007.0 / 3.6e6)
+
+
+def test_energy_adds_up_over_a_resume(nvml, tmp_path):
+    """What came after the last checkpoint counts too, up to the last log line."""
+    folder = RunFolder(str(tmp_path / "run"))
+    folder.create({})
+
+    def session(step, *kwh):
+        """Opens the log, and writes a line a step; returns the lines of the file."""
+        nvml.millijoules = (5_000_000, 5_000_000)
+        config = MonitorConfig(tensorboard=False)
+        log = metrics_log.open_log(folder, config, {}, step=step, gpus=[0, 1], warn=pytest.fail)
+        wait_for_sample(log.sampler)
+        for number, energy in enumerate(kwh, (step or 0) + 1):
+            nvml.millijoules = (5_000_000 + round(3.6e9 * energy), 5_000_000)
+            log.write(number, log.energy())
+        log.close()
+        return [
+            (values["step"], values.get("energy_kwh")) for values, _ in read_lines(folder.metrics)
+        ]
+
+    assert session(None, 0.001, 0.002, 0.003) == [(1, 0.001), (2, 0.002), (3, 0.003)]
+    assert session(2, 0.001) == [(1, 0.001), (2, 0.002), (3, pytest.approx(0.004))]
+    nvml.fails = {"energy"}  # a machine without a counter: from then on it is not known
+    assert session(3, 0.0)[-1] == (4, None)
+    nvml.fails = set()
+    assert session(4, 0.001)[-1] == (5, None)
+    assert session(None, 0.0005) == [(1, 0.0005)]  # a new run
+
+
+def test_energy_is_unknown_without_a_counter(nvml):
+    nvml.fails = {"energy"}
+    old = sampler_of([0])
+    assert old.energy() == {} and old.read()["gpu_power_watts"] == 200.0
+    old.close()
+    none = HardwareSampler([], pytest.fail)
+    assert none.energy() == {}
+    none.close()
+    assert describe_energy(None, 1) == "unknown (NVML counts that of GPUs since Volta)"
+    assert (
+        describe_energy(1.23456, 1) == "1.23 kWh of its GPUs, all of their processes counted (NVML)"
+    )
+    assert describe_energy(0.00001, 4).startswith("1e-05 kWh of the GPUs of worker 0 of 4 workers")

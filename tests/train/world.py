@@ -32,6 +32,9 @@ class Log:
     def hardware(self):
         return {}
 
+    def energy(self):
+        return {}
+
     def cut(self, step):
         self.cuts.append(step)
 

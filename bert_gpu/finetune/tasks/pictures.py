@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bert_gpu.base.figure import new_figure
 from bert_gpu.finetune.tasks.table import TaskSpec
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FOLDER = "pictures"
@@ -64,18 +64,6 @@ def draw(
         paths.append(os.path.join(folder, f"{stem}-{name}{SUFFIX}"))
         figure.savefig(paths[-1], dpi=120)
     return paths
-
-
-def new_figure(title: str, xlabel: str, ylabel: str) -> tuple[Figure, Axes]:
-    """Return a figure and its axes with a title. The figure is not made by pyplot, which would keep
-    every figure in memory.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 4.4), layout="constrained")
-    axes = figure.subplots()
-    axes.set(title=title, xlabel=xlabel, ylabel=ylabel)
-    return figure, axes
 
 
 def confusion(labels: Sequence[str], predictions: np.ndarray, targets: np.ndarray) -> Figure:

@@ -1,0 +1,214 @@
+"""Several short pretrainings as one job, the trials of a grid of settings, to find the best
+combination, such as the learning rate of each optimizer.
+
+Each trial is a run in a folder below OUTPUT_DIR, which resumes as any run does. The last validation
+decides; of the trials that have ended, only the best keeps its checkpoints and its model.
+scores.json and scores.md have every trial, and scores.png the losses by learning rate.
+"""
+
+import contextlib
+import dataclasses
+import os
+import typing
+from collections.abc import Callable, Mapping, Sequence
+
+from bert_gpu.base.console import Console, LogConsole, format_metric
+from bert_gpu.base.errors import TrainingStopped, UserError, shortened
+from bert_gpu.base.figure import new_figure
+from bert_gpu.base.run_names import METRICS
+from bert_gpu.data.dataset import Dataset
+from bert_gpu.devices.devices import join_workers
+from bert_gpu.monitor.sinks.tensorboard import EVAL
+from bert_gpu.pretrain.config import PretrainSettings
+from bert_gpu.pretrain.run import pretrain
+from bert_gpu.runs import trials
+from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.metrics import read_lines
+from bert_gpu.runs.trials import Row, SweepResult
+from bert_gpu.train.divergence import Lost
+
+PICTURE = "scores.png"
+
+
+class Trial(typing.NamedTuple):
+    """One pretraining of a sweep. cell: the settings that the grid gives it, such as
+    "learning_rate=1e-3 optimizer=muon".
+    """
+
+    cell: str
+    settings: PretrainSettings
+
+
+def run_sweep(
+    cells: Mapping[str, PretrainSettings],
+    save_best: Callable[[str], str],
+    console: Console | None = None,
+) -> SweepResult:
+    """Run the trials of a grid that have not ended yet, write the scores of all, and warn where the
+    best lies at the edge of the grid.
+
+    Args:
+      cells: {settings that the grid gives: all settings}. save_best: function of the best cell that
+        writes its flags to a file and returns the file's path. console: by default messages go to
+        Python's logger "bert_gpu".
+
+    Raises:
+      UserError: as for a pretraining; or the data has no validation records. TrainingStopped: no
+        trial has a result, or a trial could not save.
+    """
+    settings = next(iter(cells.values()))
+    output_dir = settings.run.output_dir
+    workers = join_workers(settings.devices)
+    console = workers.console(console or LogConsole())
+    plan = plan_trials(cells)
+    # a trial itself prints the warnings of its data
+    data = [Dataset(inputs, lambda text: None) for inputs in {s.inputs: 0 for s in cells.values()}]
+    if any(dataset.validation is None for dataset in data):
+        raise UserError(
+            "the data has no validation records, by which trials are compared",
+            "build it with --validation_share=0.01, or name some with --eval_input_file",
+            setting="grid",
+        )
+
+    def run(trial: Trial, rows: Sequence[Row]) -> tuple[Row | None, int | None]:
+        result = pretrain(trial.settings, console)
+        if result.signal is not None:
+            return None, result.signal
+        row = workers.from_chief(row_of, trial)
+        workers.on_chief(lambda: drop_all_but_best(output_dir, [*rows, row]))
+        return row, result.late_signal
+
+    def lose(trial: Trial, error: TrainingStopped) -> Row:
+        if not isinstance(error, Lost):  # such as that of a full disk
+            raise error
+        workers.on_chief(lambda: RunFolder(trial.settings.run.output_dir).drop(str(error)))
+        return workers.from_chief(row_of, trial) | dict(score=None, error=str(error))
+
+    def write(rows: Sequence[Row]) -> str:
+        content = dict(trials=rows, best=best_of(rows))
+        return trials.write_scores(output_dir, content, describe(rows))
+
+    result = trials.run_trials(output_dir, plan, workers, console, run, lose, write)
+    console.say(f"{describe(result.rows)}\nscores: {result.path}")
+    if result.signal is None:
+        best = best_of(result.rows)
+        if best is None:
+            raise TrainingStopped("no trial of --grid has a result; lower its learning rates")
+        warn_of_edges(result.rows, best, console)
+        workers.on_chief(lambda: draw(output_dir, result.rows, best["metric"], console))
+        flagfile = workers.from_chief(save_best, best["cell"])
+        console.say(f"best: {best['cell']}; --flagfile={flagfile} repeats it")
+    return result
+
+
+def plan_trials(cells: Mapping[str, PretrainSettings]) -> dict[str, Trial]:
+    """Return {name of its folder: trial} of a grid, in their order. cells: as for `run_sweep`."""
+    plan = {}
+    for cell, settings in cells.items():
+        name = trials.folder_name(cell)
+        folder = os.path.join(settings.run.output_dir, name)
+        run = dataclasses.replace(settings.run, output_dir=folder)
+        plan[name] = Trial(cell, dataclasses.replace(settings, run=run))
+    return plan
+
+
+def drop_all_but_best(output_dir: str, rows: Sequence[Row]) -> None:
+    best = best_of(rows)
+    for row in rows:
+        if row is not best:
+            RunFolder(os.path.join(output_dir, trials.folder_name(row["cell"]))).drop()
+
+
+def row_of(trial: Trial) -> Row:
+    """Return a trial that has ended as an entry of scores.json: step, seconds and metrics of its
+    last validation, and as score the MLM loss, or the value of --best_metric.
+    """
+    lines = read_lines(os.path.join(trial.settings.run.output_dir, METRICS))
+    validations = [line for line, _ in lines if any(name.startswith(EVAL) for name in line)]
+    last = {} if not validations else validations[-1]
+    values = {name.removeprefix(EVAL): last[name] for name in last if name.startswith(EVAL)}
+    metric = trial.settings.ending.best_metric
+    if metric == "loss" and "mlm_loss" in values:
+        metric = "mlm_loss"  # comparable between trials with other objectives beside it
+    row = dict(cell=trial.cell, seed=trial.settings.run.seed, step=last.get("step", 0))
+    seconds = last.get("seconds", 0.0)
+    return row | dict(seconds=seconds, metrics=values, metric=metric, score=values.get(metric))
+
+
+def best_of(rows: Sequence[Row]) -> Row | None:
+    """Return the row with the best score: of a loss the lowest, else the highest; of equal ones the
+    first. None when no row has a score.
+    """
+
+    def cost(row: Row) -> float:
+        return row["score"] if row["metric"].endswith("loss") else -row["score"]
+
+    return min((row for row in rows if row["score"] is not None), key=cost, default=None)
+
+
+def describe(rows: Sequence[Row]) -> str:
+    """Return the text of scores.md: a table of Markdown with a line for each trial."""
+    best = best_of(rows)
+    lines = [["settings", "steps", "minutes", best["metric"] if best else "score", ""]]
+    for row in rows:
+        score = "-" if row["score"] is None else format_metric(row["score"])
+        note = "best" if row is best else shortened(row.get("error", ""))
+        settings = ", ".join(row["cell"].split())
+        lines.append([settings, str(row["step"]), f"{row['seconds'] / 60:.1f}", score, note])
+    return trials.markdown(lines)
+
+
+def values_of(row: Row) -> dict[str, str]:
+    """Return {setting: text of its value} of the cell of a row."""
+    return {name: value for name, _, value in (part.partition("=") for part in row["cell"].split())}
+
+
+def numeric_axes(rows: Sequence[Row]) -> dict[str, list[float]]:
+    """Return {setting: its numbers, rising} of the settings of the grid that have several values,
+    all of them numbers; seed is left out, because its numbers have no order.
+    """
+    axes = {}
+    for name in values_of(rows[0]).keys() - {"seed"}:
+        with contextlib.suppress(ValueError):
+            axes[name] = sorted({float(values_of(row)[name]) for row in rows})
+    return {name: numbers for name, numbers in sorted(axes.items()) if len(numbers) > 1}
+
+
+def warn_of_edges(rows: Sequence[Row], best: Row, console: Console) -> None:
+    """Warn of each number of the best cell that is the lowest or the highest of the grid."""
+    for name, numbers in numeric_axes(rows).items():
+        value = values_of(best)[name]
+        if float(value) in (numbers[0], numbers[-1]):
+            console.warn(
+                f"the best {name}, {value}, is at the edge of --grid ({numbers[0]:g} to "
+                f"{numbers[-1]:g}); add some values beyond it, and repeat the command"
+            )
+
+
+def draw(output_dir: str, rows: Sequence[Row], metric: str, console: Console) -> None:
+    """Draw the scores by learning rate, or by another number of the grid, with a curve for each
+    combination of the other settings; trials without a score are crosses on the upper edge.
+    """
+    axes = numeric_axes(rows)
+    if not axes:
+        return
+    name = "learning_rate" if "learning_rate" in axes else next(iter(axes))
+    try:
+        figure, plot = new_figure("", name, metric)
+    except ImportError:
+        console.warn(f"no {PICTURE} without matplotlib; pip install 'bert-gpu[report]'")
+        return
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        others = values_of(row)
+        x = float(others.pop(name))
+        if row["score"] is None:
+            plot.plot(x, 1, "x", color="0.4", transform=plot.get_xaxis_transform(), clip_on=False)
+        else:
+            curves.setdefault(", ".join(others.values()), []).append((x, row["score"]))
+    for label, points in curves.items():
+        plot.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
+    plot.set_xscale("log" if axes[name][0] > 0 else "linear")
+    if len(curves) > 1:
+        plot.legend(fontsize="small")
+    figure.savefig(os.path.join(output_dir, PICTURE), dpi=120)
