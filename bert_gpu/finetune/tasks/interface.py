@@ -1,5 +1,5 @@
-"""The interface of the types of task (texts, tags of words, answers): how a type reads its files,
-encodes its examples, computes metrics and writes predictions.
+"""The interface of the types of task (texts, words, answers, vectors of texts): how a type reads
+its files, encodes its examples, computes metrics and writes predictions.
 
 A task type is a module of this package with the functions of `TaskType`; run.py trains and
 evaluates all of them alike. Adding one takes its module, its row in table.KINDS, and a task in
