@@ -114,8 +114,8 @@ def begin(options, scratch, start, seed):
     if not folder.exists():
         _, model = models.open_model(options.model, "model")
         encoder = open_encoder(model.config)
-        fresh = initialize(encoder.weights(), seed)
-        models.write_own(model._replace(weights=fresh), str(folder))
+        weights = {**model.weights, **initialize(encoder.weights(), seed)}  # heads are not used
+        models.write_own(model._replace(weights=weights), str(folder))
     return str(folder)
 
 
