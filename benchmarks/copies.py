@@ -8,7 +8,7 @@ text as it is and with planted copies, each with and without both flags.
 
 A tenth of the documents is held out before anything is planted, and all are evaluated on it, with
 equal masks. Planted: half of the other documents stay; a tenth of these stands ten times more, each
-time with one word of fifty replaced, and every document gets the same notice with a number in it.
+time with one word of 150 replaced, and every document gets the same notice with a number in it.
 One vocabulary, of the text as it is. Prints the mean over the seeds, the lowest and the highest
 value. Each run has one core, and its minutes count the work that it does there. A row in the JSON
 file is not measured again.
@@ -41,7 +41,7 @@ CASES = {  # {case: (name of the text, flags of its data job)}
     "half and planted copies": ("planted", {}),
     "half and planted copies dropped": ("planted", DROPPED),
 }
-HELD_OUT, COPIED, TIMES, REPLACED = 10, 10, 10, 50
+HELD_OUT, COPIED, TIMES, REPLACED = 10, 10, 10, 150
 NOTICE = "This page has been viewed {} times since it was moved to our new site."
 SIZES = ("minutes", "steps", "batch_size", "layers", "hidden_size", "max_seq_length", "vocab_size")
 COLUMNS = {"documents": "{:,.0f}", "steps": "{:,.0f}", "epochs": "{:.2f}"}

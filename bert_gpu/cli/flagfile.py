@@ -14,7 +14,7 @@ from bert_gpu.base.files import check_regular, write_text
 
 MARK = "# flags of bert-gpu, written by --save_config"  # how a file of bert-gpu begins
 MAX_BYTES = 1 << 20
-NOT_SAVED = frozenset(("save_config", "show_config", "overwrite", "quiet", "show"))
+NOT_SAVED = frozenset(("save_config", "show_config", "overwrite", "quiet", "show", "dry_run"))
 
 
 def read_lines(path: str) -> list[tuple[int, str]]:
