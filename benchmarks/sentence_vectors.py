@@ -65,6 +65,8 @@ def run_all(options, rows: Rows):
 
     with command.work_folder(options.folder) as scratch:
         vectors.write_texts(options, scratch)
+        for seed in seeds:
+            vectors.begin(options, scratch, "untrained", seed)
 
         def row(item, core):
             part, start, name, seed = item
