@@ -22,11 +22,11 @@ from helpers import command, vectors
 from helpers.report import Rows, digest, opened_rows, pairs_digest, print_table
 
 PHASES = {"none": (), "crops": ("crops",), "pairs": ("pairs",), "both": ("crops", "pairs")}
-STARTS = ("untrained", "pretrained")
+STARTS = ("pretrained", "untrained")
 PARTS = ("ours", "peers", "words")
 WORDS = ("TF-IDF", "BM25")
 MEASURES = ("passages mrr@10", "passages recall@1", "pairs mrr@10", "pairs recall@1")
-SIZES = dict(seeds=3, crop_steps=400, pair_steps=300, batch_size=128, max_passages=2000)
+SIZES = dict(crop_steps=400, pair_steps=300, batch_size=128, max_passages=2000)
 
 
 def make_parser():
@@ -35,7 +35,7 @@ def make_parser():
     parser.add_argument("--pretrained_on", default=command.SHARED_FLAGS["text"]["default"])
     parser.add_argument("--part", type=command.names_among(PARTS), default=list(PARTS))
     parser.add_argument("--only", type=command.names_among(PHASES), default=list(PHASES))
-    for name, value in SIZES.items():
+    for name, value in (SIZES | dict(seeds=3)).items():
         parser.add_argument(f"--{name}", type=command.at_least_one, default=value)
     parser.add_argument("--learning_rate", type=float, default=2e-3)
     packages = "sentence-transformers, scikit-learn and bm25s"
@@ -62,6 +62,8 @@ def run_all(options, rows: Rows):
     if "peers" in options.part:
         names = [name for name in options.only if name != "none"]
         items += [("peers", "pretrained", name, seed) for seed in seeds for name in names]
+
+    items.sort(key=lambda item: STARTS.index(item[1]))  # those of the table's first lines first
 
     with command.work_folder(options.folder) as scratch:
         vectors.write_texts(options, scratch)
