@@ -4,9 +4,11 @@ A search has N queries and N texts; query i has one right answer, text i. Its re
 (N, K), the indices of the K nearest texts of each query, the nearest first.
 """
 
+import collections
 import csv
 import pathlib
 import subprocess
+import threading
 import time
 
 import numpy as np
@@ -17,6 +19,7 @@ from .command import Failed, read_metrics, run_script
 PASSAGE_WORDS = 50  # a passage ends with the sentence that reaches this number
 SEARCHES = ("passages", "pairs")
 NEAREST = 10
+locks = collections.defaultdict(threading.Lock)  # of trainings, which two rows may share
 
 
 # -- texts
@@ -122,21 +125,22 @@ def begin(options, scratch, start, seed):
 def train(options, scratch, model, phase, seed, core):
     """Train a model on crops or pairs; return its path and the seconds of its steps."""
     run = scratch / f"run-{pathlib.Path(model).parent.name}-{phase}-{seed}"
-    run_script(
-        "run_classifier.py",
-        "--nodo_eval",
-        task_name="similarity",
-        train_file=scratch / ("crops.txt" if phase == "crops" else "pairs.tsv"),
-        init_checkpoint=model,
-        output_dir=run,
-        num_train_steps=getattr(options, f"{phase.removesuffix('s')}_steps"),
-        train_batch_size=options.batch_size,
-        learning_rate=options.learning_rate,
-        lr_scaling="none",
-        num_gpus=0,
-        seed=seed,
-        core=core,
-    )
+    with locks[run]:
+        run_script(
+            "run_classifier.py",
+            "--nodo_eval",
+            task_name="similarity",
+            train_file=scratch / ("crops.txt" if phase == "crops" else "pairs.tsv"),
+            init_checkpoint=model,
+            output_dir=run,
+            num_train_steps=getattr(options, f"{phase.removesuffix('s')}_steps"),
+            train_batch_size=options.batch_size,
+            learning_rate=options.learning_rate,
+            lr_scaling="none",
+            num_gpus=0,
+            seed=seed,
+            core=core,
+        )
     lines, _ = read_metrics(run)
     return str(run / "model"), lines[-1]["seconds"]
 
