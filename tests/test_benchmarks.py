@@ -12,6 +12,7 @@ import os
 import random
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -282,9 +283,8 @@ def test_recipes_and_replicas_are_compared(small, tmp_path):
     assert tables(run("recipes", f"--table --json={tmp_path}/rows.json")) == [[row]]
 
 
-@pytest.mark.long
-def test_words_and_positions_are_compared(small, tmp_path):
-    """Losses at each step, and the same table from the file."""
+def write_start(small, tmp_path):
+    """Write a model that knows nothing to tmp_path/start."""
     from helpers.models import learn_vocabulary
 
     from bert_gpu.interop.huggingface import write_own
@@ -298,6 +298,29 @@ def test_words_and_positions_are_compared(small, tmp_path):
     sizes = dict(vocab_size=tokenizer.vocab_size, max_position_embeddings=32)
     model = model_of(ModelConfig(**SMALL | sizes), "BertForMaskedLM")
     write_own(model._replace(tokenizer=tokenizer), str(tmp_path / "start"))
+
+
+@pytest.mark.long
+def test_searches_with_sentence_vectors_are_compared(small, oracle, tmp_path):
+    """What each row finds, and the same table from the file."""
+    write_start(small, tmp_path)
+    shutil.copy(small / "pairs" / "train.tsv", small / "pairs" / "test.tsv")
+    files = f"--model={tmp_path}/start --text={small}/small.txt --pairs={small}/pairs"
+    files += f" --pretrained_on={small}/pairs/dev.tsv --json={tmp_path}/rows.json"
+    flags = f"--only=pairs --seeds=1 --pair_steps=2 --batch_size=4 --oracle_python={oracle}"
+    [rows] = tables(run("sentence_vectors", files, flags))
+    names = ("pretrained, pairs", "untrained, pairs", "sentence-transformers, pretrained, pairs")
+    assert [row[0] for row in rows] == [*names, "TF-IDF", "BM25"]
+    assert all(0 <= number(cell) <= 1 for row in rows for cell in row[1:5])
+    assert all(number(row[3]) > 0.1 for row in rows)  # a tenth of the pairs is found by chance
+    table = f"--table --pairs={small}/pairs --json={tmp_path}/rows.json"
+    assert tables(run("sentence_vectors", table)) == [rows]
+
+
+@pytest.mark.long
+def test_words_and_positions_are_compared(small, tmp_path):
+    """Losses at each step, and the same table from the file."""
+    write_start(small, tmp_path)
     files = f"--model={tmp_path}/start --text={small}/small.txt --json={tmp_path}/rows.json"
     flags = "--only='mean rows,random' --seeds=1 --steps=0,2 --num_tokens=20 --max_eval_steps=1"
     words, positions = tables(run("extend", files, flags))

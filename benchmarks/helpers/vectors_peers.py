@@ -5,6 +5,7 @@ vectors_peers.py sentence-transformers MODEL FOLDER FILES STEPS BATCH RATE SEED 
 """
 
 import csv
+import json
 import os
 import pathlib
 import random
@@ -117,7 +118,9 @@ def sentence_transformers(source, folder, files, steps, batch, rate, seed, *tabl
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     kinds = ("model_kwargs", "processor_kwargs", "config_kwargs")
     trusted = {kind: dict(trust_remote_code=True) for kind in kinds}
-    encoder = Transformer(source, max_seq_length=128, **trusted)
+    config = json.loads((pathlib.Path(source) / "config.json").read_text())
+    length = min(128, config["max_position_embeddings"])
+    encoder = Transformer(source, max_seq_length=length, **trusted)
     pooling = Pooling(encoder.get_embedding_dimension(), "mean")
     model = SentenceTransformer(modules=[encoder, pooling], device="cpu")
     folder = pathlib.Path(folder)
