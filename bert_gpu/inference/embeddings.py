@@ -15,6 +15,7 @@ import tensorflow as tf
 from bert_gpu.base.console import LOG, Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local
+from bert_gpu.base.nearest import units
 from bert_gpu.base.signals import sigterm_unwinds
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.cluster import Cluster, find_cluster
@@ -126,7 +127,7 @@ class Embedder:
             batch = self.opened.pad(rows.ids, rows.splits, indices, length, num_rows)
             values = self.compute(*batch).numpy()
             if self.is_normalized:
-                values /= np.maximum(np.linalg.norm(values, axis=-1, keepdims=True), 1e-12)
+                values = units(values)
             for row, value in zip(indices, values, strict=False):  # the batch may have padding rows
                 if self.pooling == "none":
                     yield rows.splits[row], value[: lengths[row]]

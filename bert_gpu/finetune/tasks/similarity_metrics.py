@@ -8,7 +8,7 @@ vector, D distinct documents, Q distinct queries, P pairs.
 import numpy as np
 
 from bert_gpu.base.environment import LazyModule
-from bert_gpu.base.nearest import nearest
+from bert_gpu.base.nearest import nearest, units
 from bert_gpu.finetune.tasks.metrics import compute_metrics
 
 scores = LazyModule("sklearn.metrics")
@@ -25,12 +25,6 @@ METRICS = {
     LABELLED: ("accuracy", "f1", "average_precision", "threshold"),
     SCORED: ("spearman", "pearson", "loss"),
 }
-
-
-def units(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors (..., H) scaled to length 1, float32; a vector of zeros stays one."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)
 
 
 def cosines(vectors: np.ndarray) -> np.ndarray:
