@@ -24,6 +24,7 @@ from bert_gpu.inference.config import DEFAULT_LENGTH, OFFSETS, EmbedConfig
 from bert_gpu.inference.lines import count_lines, empty_input, windows
 from bert_gpu.inference.opened import ROWS, open_model
 from bert_gpu.interop.tokenizers import describe_tokenizer
+from bert_gpu.model.heads import mean_of_tokens
 from bert_gpu.text.framing import Framed, frame
 
 
@@ -145,8 +146,7 @@ class Embedder:
         if self.pooling == "none":
             return hidden
         is_token = tf.range(tf.shape(hidden)[1]) < num_tokens[:, None]
-        share = tf.cast(is_token, tf.float32) / tf.cast(num_tokens, tf.float32)[:, None]
-        return tf.reduce_sum(hidden * share[:, :, None], 1)
+        return mean_of_tokens(hidden, is_token)
 
 
 def embed_file(config: EmbedConfig, console: Console = LOG) -> Embedded:

@@ -9,6 +9,7 @@ Legend: N lines of the text that are not blank, H hidden.
 
 import contextlib
 import hashlib
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -67,17 +68,18 @@ def read_queries(config: SearchConfig) -> Iterable[list[str]]:
     """Return the queries that are not blank, in lists; those of standard input come one by one, as
     they arrive. Raises UserError for a file that cannot be read or a blank --query.
     """
-    if config.query is not None:
-        if not config.query.strip():
-            raise UserError("is empty", "write what to find", setting="query", value=config.query)
-        return [[config.query]]
-    if config.query_file is None:
-        return []
+    if config.query is not None and not config.query.strip():
+        raise UserError("is empty", "write what to find", setting="query", value=config.query)
+    asked = [] if config.query is None else [[config.query]]
+    others: Iterable[list[str]] = ()
     if config.query_file == STANDARD_INPUT:
         arriving = iter(sys.stdin.buffer.readline, b"")
-        return ([line.decode(errors="replace").rstrip("\r\n")] for line in arriving if line.strip())
-    windows = lines.windows(config.query_file, Console(quiet=True))
-    return [[line.decode() for line in window if line.strip()] for window in windows]
+        texts = (line.decode(errors="replace").rstrip("\r\n") for line in arriving)
+        others = ([text] for text in texts if text.strip())
+    elif config.query_file is not None:
+        windows = lines.windows(config.query_file, Console(quiet=True))
+        others = [[line.decode() for line in window if line.strip()] for window in windows]
+    return itertools.chain(asked, others)
 
 
 def open_index(

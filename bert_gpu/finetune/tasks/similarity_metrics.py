@@ -9,7 +9,6 @@ import numpy as np
 
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.nearest import nearest, units
-from bert_gpu.finetune.tasks.metrics import compute_metrics
 
 scores = LazyModule("sklearn.metrics")
 
@@ -31,17 +30,6 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
     """Return the cosine of the first two texts of each example: (N, R, H) -> float32 (N,)."""
     first, second = units(vectors[:, 0]), units(vectors[:, 1])
     return np.einsum("nh,nh->n", first, second)
-
-
-def pair_metrics(
-    kind: str, similarities: np.ndarray, targets: np.ndarray
-) -> dict[str, float | None]:
-    """Return the metrics of cosines, float32 (N,), of pairs with labels, 0 or 1, or scores, which
-    are cosines to reach: targets (N,).
-    """
-    if kind == LABELLED:
-        return decision_metrics(similarities, targets > 0)
-    return compute_metrics(similarities[:, None], targets, METRICS[SCORED])
 
 
 def decision_metrics(similarities: np.ndarray, is_positive: np.ndarray) -> dict[str, float | None]:
