@@ -12,7 +12,7 @@ import hashlib
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,13 +33,9 @@ ANEW = "give --overwrite to make the index anew"
 Match = tuple[float, int, str]  # (cosine, number of a line from 1, its text)
 
 
-def search(
-    config: SearchConfig,
-    console: Console = LOG,
-    say: Callable[[str, list[Match]], object] = print,
-) -> None:
-    """Make or extend the index of a text, and pass each query with its nearest lines, the nearest
-    first, to `say`. Raises UserError for a wrong setting, and an index of another model or text.
+def search(config: SearchConfig, console: Console = LOG) -> Iterator[tuple[str, list[Match]]]:
+    """Make or extend the index of a text, and yield each query with its nearest lines, the nearest
+    first. Raises UserError for a wrong setting, and an index of another model or text.
     """
     if config.index is None or config.input in (None, STANDARD_INPUT):
         raise UserError("needs two names, such as --input=texts.txt --index=texts.index")
@@ -61,7 +57,7 @@ def search(
                 (float(score), int(places[index]) + 1, texts[places[index]].decode())
                 for score, index in zip(*row, strict=True)
             ]
-            say(query, matches)
+            yield query, matches
 
 
 def read_queries(config: SearchConfig) -> Iterable[list[str]]:

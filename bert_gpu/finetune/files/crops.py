@@ -124,6 +124,8 @@ def encode_crops(
         padding=padding,
         seed=seed,
         tokenizer=tokenizer,
-        prefixes=[tokenizer.tokenize([text])[0][: max_seq_length // 2] for text in prefixes],
+        prefixes=[
+            tokenizer.tokenize([text.rstrip()])[0][: max_seq_length // 2] for text in prefixes
+        ],
     )
     return whole, is_long
