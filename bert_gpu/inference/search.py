@@ -26,6 +26,7 @@ from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.inference import lines
 from bert_gpu.inference.config import EmbedConfig, SearchConfig
 from bert_gpu.inference.embeddings import Embedder
+from bert_gpu.runs.provenance import weights_hash
 
 INDEX = "index.json"
 VECTORS = "vectors.f32"
@@ -124,12 +125,11 @@ def origin_of(embedder: Embedder) -> dict[str, Any]:
     hash of the model's shape, weights, tokenizer and rules.
     """
     opened = embedder.opened
+    weights = weights_hash({name: weight.numpy() for name, weight in opened.weights.items()})
     rules = [embedder.prefixes["passage"], embedder.own.lowers, opened.tokenizer.identity]
-    digest = hashlib.sha256(repr([opened.config, *rules]).encode())
-    for name in sorted(opened.weights):
-        digest.update(name.encode() + opened.weights[name].numpy().tobytes())
     return dict(
-        model=digest.hexdigest(),
+        precision=opened.dtype.name,  # first, as the weights, too, have this type
+        model=digest_of([repr([opened.config, *rules, weights]).encode()]),
         pooling=embedder.pooling,
         max_seq_length=embedder.max_seq_length,
     )

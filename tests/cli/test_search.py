@@ -3,6 +3,7 @@ grows, and is used for no other text or model.
 """
 
 import copy
+import dataclasses
 import functools
 import gzip
 import json
@@ -11,6 +12,7 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import bert_gpu
 from bert_gpu.base.files import only_writer
@@ -176,11 +178,20 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+def half(embedder):
+    """A change to an Embedder: the weights of its matrices, and its products, in bfloat16."""
+    weights = {
+        name: tf.cast(weight, tf.bfloat16) if weight.shape.rank > 1 else weight
+        for name, weight in embedder.opened.weights.items()
+    }
+    return dict(opened=dataclasses.replace(embedder.opened, dtype=tf.bfloat16, weights=weights))
+
+
+@pytest.mark.parametrize("name", [*OTHERS, "precision"])
 def test_vectors_of_another_origin_are_an_error(name, model, embedder, text, capsys, monkeypatch):
     ask(model, text)
     other = copy.copy(embedder)
-    vars(other).update(OTHERS[name])
+    vars(other).update(OTHERS.get(name) or half(embedder))
     monkeypatch.setattr(search, "Embedder", lambda config: other)
     message = f"was made with another --{name}; name that, or another folder, or give --overwrite"
     assert message in fails(capsys, model, text)
