@@ -173,7 +173,7 @@ def append(
     how many texts were cut. A stop at any time leaves the old index, or none if num_bytes is 0.
     """
     num_cut = 0
-    if not num_bytes:  # a search that is under way goes on with the files of an older index
+    if not num_bytes:  # a search that is under way keeps the files of an older index
         for name in (INDEX, VECTORS):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(os.path.join(folder, name))
