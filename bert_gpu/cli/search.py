@@ -37,5 +37,5 @@ def main(argv: list[str], in_program: bool = False) -> list[list[tuple[float, in
             console.answer(json.dumps(dict(query=query, lines=lines), ensure_ascii=False))
         else:
             rows = [f"  {score:.4f}  {number:,}  {text}" for score, number, text in matches]
-            console.answer("\n".join([query] * (config.query is None) + rows))
+            console.answer("\n".join([query] * (config.query_file is not None) + rows))
     return answers

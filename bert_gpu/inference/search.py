@@ -177,8 +177,8 @@ def append(
         for name in (INDEX, VECTORS):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(os.path.join(folder, name))
-    with open(os.path.join(folder, VECTORS), "ab") as file:
-        file.truncate(num_bytes)
+    with open(os.path.join(folder, VECTORS), "r+b" if num_bytes else "wb") as file:
+        file.seek(num_bytes)
         windows = lines.cut_windows((text + b"\n" for text in texts), folder)
         for window in lines.report_lines(windows, console, "texts"):
             rows = embedder.frame(window, "passage")
