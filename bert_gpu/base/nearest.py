@@ -9,6 +9,12 @@ QUERY_ROWS = 1024
 DOCUMENT_ROWS = 8192  # a block of scores has QUERY_ROWS x DOCUMENT_ROWS float32, 32 MiB
 
 
+def units(vectors: np.ndarray) -> np.ndarray:
+    """Return vectors (..., H) scaled to length 1, float32; a vector of zeros stays one."""
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)
+
+
 def nearest(
     queries: np.ndarray,
     documents: np.ndarray,

@@ -27,10 +27,9 @@ def main(argv: list[str], in_program: bool = False) -> list[list[tuple[float, in
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, in_program=in_program)
     config = parsed.make(SearchConfig)
     with parsed.imports():
-        from bert_gpu.inference.search import Match, search
+        from bert_gpu.inference.search import search
     answers = []
-
-    def say(query: str, matches: list[Match]) -> None:
+    for query, matches in search(config, parsed.console(config.quiet)):
         if parsed.in_program:
             answers.append(matches)
         elif config.json:
@@ -38,7 +37,5 @@ def main(argv: list[str], in_program: bool = False) -> list[list[tuple[float, in
             console.answer(json.dumps(dict(query=query, lines=lines), ensure_ascii=False))
         else:
             rows = [f"  {score:.4f}  {number:,}  {text}" for score, number, text in matches]
-            console.answer("\n".join([query] * (config.query is None) + rows))
-
-    search(config, parsed.console(config.quiet), say)
+            console.answer("\n".join([query] * (config.query_file is not None) + rows))
     return answers

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
-from bert_gpu.finetune.tasks.problem_types import ProblemType
+from bert_gpu.finetune.tasks.heads import Head
 from bert_gpu.model.encoders import Encoder
 from bert_gpu.model.heads import cross_entropy
 from bert_gpu.train.step import Objective
@@ -28,17 +28,16 @@ BLOCK_ROWS = 1024  # rows of scores in memory at a time
 SQUARED_EPSILON = 1e-24  # a vector shorter than 1e-12 does not get length 1, as in PyTorch
 
 
-def contrastive_objective(encoder: Encoder, problem_type: ProblemType) -> Objective:
+def contrastive_objective(encoder: Encoder, head: Head, temperature: float) -> Objective:
     """Return the objective that trains an encoder with the contrastive loss, whose sum is divided
-    by the number of pairs. `logits` of the problem type's head returns the vectors, (B, V, H).
+    by the number of pairs. `logits` of the head returns the vectors, (B, V, H).
     """
 
     def counts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return {LOSS: tf.reduce_sum(batch["labels"] * batch["row_weights"])}
 
-    assert problem_type.contrastive is not None
-    losses = functools.partial(losses_of_pairs, temperature=problem_type.contrastive.temperature)
-    vectors = functools.partial(problem_type.head.logits, encoder=encoder)
+    losses = functools.partial(losses_of_pairs, temperature=temperature)
+    vectors = functools.partial(head.logits, encoder=encoder)
     functions = VectorLosses(FEATURES, vectors, losses)
     return Objective(counts=counts, losses=functions.product, vector_losses=functions)
 

@@ -14,8 +14,8 @@ def task_objective(encoder: Encoder, problem_type: ProblemType) -> Objective:
     """Return the objective that trains an encoder and a problem type's head: sums of losses, and
     the counts to divide them by, both weighted by row_weights and by the problem type.
     """
-    if problem_type.contrastive is not None:
-        return contrastive_objective(encoder, problem_type)
+    if problem_type.temperature is not None:
+        return contrastive_objective(encoder, problem_type.head, problem_type.temperature)
 
     def losses(
         weights: Mapping[str, tf.Tensor],

@@ -22,12 +22,11 @@ from bert_gpu.base.files import atomic_file
 
 class PartialFile:
     """A file that gets its name when the `with` block ends, and is removed after an error. Its
-    folder is created. setting: the flag that names the file or its folder, for messages.
+    folder is created.
     """
 
-    def __init__(self, path: str, setting: str = "output") -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self.setting = setting
         folder, name = os.path.split(path)
         with self._naming_output():
             os.makedirs(folder or ".", exist_ok=True)
@@ -41,14 +40,14 @@ class PartialFile:
 
     @contextlib.contextmanager
     def _naming_output(self) -> Iterator[None]:
-        """Turn an OSError into a UserError that names the file."""
+        """Turn an OSError into a UserError that names --output."""
         try:
             yield
         except OSError as error:
             raise UserError(
                 f"cannot be written ({error.strerror})",
                 "make room, change permissions, or name another file",
-                setting=self.setting,
+                setting="output",
                 value=self.path,
             ) from None
 
@@ -77,13 +76,9 @@ class NpyWriter(PartialFile):
     """An .npy file to which rows of one shape and type are written."""
 
     def __init__(
-        self,
-        path: str,
-        row_shape: Sequence[int] = (),
-        dtype: npt.DTypeLike = np.float32,
-        setting: str = "output",
+        self, path: str, row_shape: Sequence[int] = (), dtype: npt.DTypeLike = np.float32
     ) -> None:
-        super().__init__(path, setting)
+        super().__init__(path)
         self.row_shape = tuple(row_shape)
         self.dtype = np.dtype(dtype)
         self.num_rows = 0

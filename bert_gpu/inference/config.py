@@ -86,8 +86,8 @@ class SearchConfig(ModelSource):
 
     input: str | None = setting(
         None,
-        "Text file, UTF-8, one text a line, in which to search; not compressed, because the lines "
-        "that are found are read from it. Blank lines are left out.",
+        "Text file, UTF-8, one text a line, also compressed (.gz, .zst), in which to search. Blank "
+        "lines are left out.",
     )
     index: str | None = setting(
         None,

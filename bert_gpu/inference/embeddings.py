@@ -15,6 +15,7 @@ import tensorflow as tf
 from bert_gpu.base.console import LOG, Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local
+from bert_gpu.base.nearest import units
 from bert_gpu.base.signals import sigterm_unwinds
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.cluster import Cluster, find_cluster
@@ -23,6 +24,7 @@ from bert_gpu.inference.config import DEFAULT_LENGTH, OFFSETS, EmbedConfig
 from bert_gpu.inference.lines import count_lines, empty_input, windows
 from bert_gpu.inference.opened import ROWS, open_model
 from bert_gpu.interop.tokenizers import describe_tokenizer
+from bert_gpu.model.heads import mean_of_tokens
 from bert_gpu.text.framing import Framed, frame
 
 
@@ -126,7 +128,7 @@ class Embedder:
             batch = self.opened.pad(rows.ids, rows.splits, indices, length, num_rows)
             values = self.compute(*batch).numpy()
             if self.is_normalized:
-                values /= np.maximum(np.linalg.norm(values, axis=-1, keepdims=True), 1e-12)
+                values = units(values)
             for row, value in zip(indices, values, strict=False):  # the batch may have padding rows
                 if self.pooling == "none":
                     yield rows.splits[row], value[: lengths[row]]
@@ -144,8 +146,7 @@ class Embedder:
         if self.pooling == "none":
             return hidden
         is_token = tf.range(tf.shape(hidden)[1]) < num_tokens[:, None]
-        share = tf.cast(is_token, tf.float32) / tf.cast(num_tokens, tf.float32)[:, None]
-        return tf.reduce_sum(hidden * share[:, :, None], 1)
+        return mean_of_tokens(hidden, is_token)
 
 
 def embed_file(config: EmbedConfig, console: Console = LOG) -> Embedded:

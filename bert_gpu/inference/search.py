@@ -1,165 +1,123 @@
 """Lines of a text -> a folder with their vectors, the index; queries -> the nearest lines.
 
-The index has vectors.npy, float32 (N, H) of length 1, and index.json, written last, which says to
-which model and which first bytes of the text they belong; further rows do not count. Lines behind
-these bytes are added to the index. Each call reads the text once, to check that it begins as it did
-and to find where its lines begin; a line that a query finds is read from the file again.
+The index has vectors.f32, the float32 rows (N, H) of length 1, and index.json, written last, which
+says to which model and which first lines of the text they belong; rows beyond these do not count.
+Vectors of lines that were added to the text are appended. The text is held in memory.
 
 Legend: N lines of the text that are not blank, H hidden.
 """
 
 import contextlib
 import hashlib
+import itertools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from bert_gpu.base.console import LOG, Console
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.files import check_local, check_regular, only_writer, read_json, write_json
-from bert_gpu.base.nearest import nearest
+from bert_gpu.base.files import check_local, only_writer, read_json, write_json
+from bert_gpu.base.nearest import nearest, units
 from bert_gpu.base.settings import fields_of
-from bert_gpu.base.signals import sigterm_unwinds
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.inference import lines
-from bert_gpu.inference.arrays import NpyWriter
 from bert_gpu.inference.config import EmbedConfig, SearchConfig
 from bert_gpu.inference.embeddings import Embedder
-from bert_gpu.text import corpus
-from bert_gpu.text.formats import encodings
-from bert_gpu.text.framing import Framed
+from bert_gpu.runs.provenance import weights_hash
 
 INDEX = "index.json"
-VECTORS = "vectors.npy"
+VECTORS = "vectors.f32"
 ANEW = "give --overwrite to make the index anew"
 Match = tuple[float, int, str]  # (cosine, number of a line from 1, its text)
 
 
-class TextLines:
-    """The lines of a text file, read in order. A last line without an end is read as if it had one.
-
-    num_bytes, num_lines, digest: what was read; the bytes' hash. places: parts of an array int64
-    (N, 2), the number of each line that is not blank, from 1, and its first byte.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        check_regular(path)
-        with corpus.readable(path):
-            self.file = open(path, "rb")
-        mark = corpus.BYTE_ORDER_MARK
-        has_mark = self.file.peek(len(mark)).startswith(mark)
-        self.num_bytes = self.file.seek(len(mark) * has_mark)
-        self.num_lines = 0
-        self.digest = hashlib.sha256()
-        self.places: list[np.ndarray] = []
-
-    def windows(self, end: int = sys.maxsize) -> Iterator[list[bytes]]:
-        """Yield the lines before the byte `end` that are not blank, in lists of at most
-        lines.WINDOW_BYTES and one line. Raises UserError for text that is not plain UTF-8.
-        """
-        while piece := self.file.read(min(max(0, end - self.num_bytes), lines.WINDOW_BYTES)):
-            if not piece.endswith(b"\n"):
-                piece = (piece + self.file.readline(lines.LINE_BYTES)).removesuffix(b"\n") + b"\n"
-            texts = piece.split(b"\n")[:-1]
-            lines.check_length(len(texts[-1]), self.path, self.num_lines + len(texts))
-            if not self.num_lines:
-                encodings.check_plain(self.path, piece)
-            corpus.check_utf8(self.path, piece, self.num_lines)
-            begins = self.num_bytes + np.cumsum([0, *(len(text) + 1 for text in texts)])[:-1]
-            places = np.stack([np.arange(len(texts)) + self.num_lines + 1, begins], 1)
-            self.places.append(places[[bool(text.strip()) for text in texts]])
-            self.num_bytes += len(piece)
-            self.num_lines += len(texts)
-            self.digest.update(piece)
-            yield [text.removesuffix(b"\r") for text in texts if text.strip()]
-
-    def line(self, place: np.ndarray) -> tuple[int, str]:
-        """Return the number and the text of the line at a row of `places`."""
-        self.file.seek(place[1])
-        return int(place[0]), self.file.readline().decode(errors="replace").rstrip("\r\n")
-
-
-def search(
-    config: SearchConfig,
-    console: Console = LOG,
-    say: Callable[[str, list[Match]], object] = print,
-) -> int:
-    """Make or extend the index of a text, pass each query with its nearest lines, the nearest
-    first, to `say`, and return the number of queries. Raises UserError for a wrong setting, an
-    index of another model or text, and queries that are all blank.
+def search(config: SearchConfig, console: Console = LOG) -> Iterator[tuple[str, list[Match]]]:
+    """Make or extend the index of a text, and yield each query with its nearest lines, the nearest
+    first. Raises UserError for a wrong setting, and an index of another model or text.
     """
     if config.index is None or config.input in (None, STANDARD_INPUT):
         raise UserError("needs two names, such as --input=texts.txt --index=texts.index")
     check_local(config.index, "index")
+    queries = read_queries(config)
     names = fields_of(EmbedConfig).keys() & fields_of(SearchConfig).keys()
-    text = TextLines(str(config.input))
-    num_queries = 0
-    with text.file:
-        embedder = Embedder(EmbedConfig(**{name: getattr(config, name) for name in names}))
-        console.say(f"{embedder.opened.path}: {embedder.describe()}")
-        vectors = open_index(config, text, embedder, console)
-        places = np.concatenate(text.places)
-        for window in query_windows(config):
-            queries = [query for query in window if query.strip()]
-            values = unit_vectors(embedder, embedder.frame(queries, "query"))
-            for query, *found in zip(queries, *nearest(values, vectors, config.top_k), strict=True):
-                rows = zip(*found, strict=True)
-                say(query, [(float(score), *text.line(places[row])) for score, row in rows])
-            num_queries += len(queries)
-    flag = "query" if config.query_file is None else "query_file"
-    if (value := getattr(config, flag)) is not None and not num_queries:
-        raise UserError("is empty", "write what to find", setting=flag, value=value)
-    return num_queries
+    embedder = Embedder(EmbedConfig(**{name: getattr(config, name) for name in names}))
+    console.say(f"{embedder.opened.path}: {embedder.describe()}")
+    windows = lines.windows(str(config.input), console)
+    texts = [text for window in windows for text in window]
+    places = np.flatnonzero([bool(text.strip()) for text in texts])
+    if not len(places):
+        raise lines.empty_input(str(config.input))
+    vectors = open_index(config, embedder, texts, places, console)
+    for window in queries:
+        values = units(embedder.collect(embedder.frame(window, "query"), len(window)))
+        for query, *row in zip(window, *nearest(values, vectors, config.top_k), strict=True):
+            matches = [
+                (float(score), int(places[index]) + 1, texts[places[index]].decode())
+                for score, index in zip(*row, strict=True)
+            ]
+            yield query, matches
 
 
-def query_windows(config: SearchConfig) -> Iterator[list[str]]:
-    """Yield the queries in lists; those of standard input one by one, as they arrive."""
-    windows: Iterator[list[bytes]] = iter(())
+def read_queries(config: SearchConfig) -> Iterable[list[str]]:
+    """Return the queries that are not blank, in lists; those of standard input come one by one, as
+    they arrive. Raises UserError for a file that cannot be read or a blank --query.
+    """
+    if config.query is not None and not config.query.strip():
+        raise UserError("is empty", "write what to find", setting="query", value=config.query)
+    asked = [] if config.query is None else [[config.query]]
+    others: Iterable[list[str]] = ()
     if config.query_file == STANDARD_INPUT:
-        windows = ([line.rstrip(b"\r\n")] for line in iter(sys.stdin.buffer.readline, b""))
+        arriving = iter(sys.stdin.buffer.readline, b"")
+        texts = (line.decode(errors="replace").rstrip("\r\n") for line in arriving)
+        others = ([text] for text in texts if text.strip())
     elif config.query_file is not None:
         windows = lines.windows(config.query_file, Console(quiet=True))
-    if config.query is not None:
-        yield [config.query]
-    for window in windows:
-        yield [query.decode(errors="replace") for query in window]
-
-
-def unit_vectors(embedder: Embedder, rows: Framed) -> np.ndarray:
-    """Return the vectors of rows of `embedder.frame`, float32 (rows, H), of length 1."""
-    vectors = embedder.collect(rows, len(rows.lengths))
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
+        others = [[line.decode() for line in window if line.strip()] for window in windows]
+    return itertools.chain(asked, others)
 
 
 def open_index(
-    config: SearchConfig, text: TextLines, embedder: Embedder, console: Console
+    config: SearchConfig,
+    embedder: Embedder,
+    texts: Sequence[bytes],
+    places: np.ndarray,
+    console: Console,
 ) -> np.ndarray:
-    """Return the vectors of a text, float32 (N, H), as a memory map, and read the text. Lines that
-    the index lacks are added to it. Raises UserError when it belongs to another model or text.
+    """Return the vectors of a text, float32 (N, H), as a memory map; first append those that the
+    index lacks. texts: all lines; places: indices of those that are not blank, (N,).
+
+    Raises UserError when the index is damaged or belongs to another model or text.
     """
     folder = str(config.index)
+    path = os.path.join(folder, VECTORS)
     origin = origin_of(embedder)
     notes = read_notes(folder, origin, config.overwrite)
-    for _ in text.windows(notes.get("num_bytes", 0)):
-        pass
-    if notes and text.digest.hexdigest() != notes["text"]:
+    num_lines = notes["num_lines"]
+    if digest_of(texts[:num_lines]) != notes["text"]:
         raise UserError(
-            f"no longer begins with the {notes['num_vectors']:,} lines of the index",
+            f"no longer begins with the {num_lines:,} lines of the index",
             ANEW,
             setting="input",
-            value=text.path,
+            value=config.input,
         )
-    if text.file.peek(1):
-        old = read_vectors(folder, notes, embedder.width) if notes else np.zeros((0, 1))
+    num_old = int(np.searchsorted(places, num_lines))
+    num_bytes = num_old * embedder.width * np.dtype(np.float32).itemsize
+    if num_bytes and (not os.path.exists(path) or os.path.getsize(path) < num_bytes):
+        raise UserError(f"has no {VECTORS} that fits", ANEW, setting="index", value=folder)
+    if num_old < len(places):
+        new = (texts[place] for place in places[num_old:])
         with only_writer(folder, "index", "index", folder):
-            notes = extend(folder, text, embedder, old, origin, console)
-    if not notes:
-        raise lines.empty_input(text.path)
-    return read_vectors(folder, notes, embedder.width)
+            num_cut = append(folder, embedder, new, num_bytes, console)
+            counts = dict(num_lines=len(texts), text=digest_of(texts))
+            write_json(os.path.join(folder, INDEX), origin | counts)
+        console.say(
+            f"{folder}: {len(places) - num_old:,} of {len(places):,} lines are new; cut to "
+            f"--max_seq_length: {num_cut:,}"
+        )
+    return np.memmap(path, np.float32, "r", shape=(len(places), embedder.width))
 
 
 def origin_of(embedder: Embedder) -> dict[str, Any]:
@@ -167,31 +125,36 @@ def origin_of(embedder: Embedder) -> dict[str, Any]:
     hash of the model's shape, weights, tokenizer and rules.
     """
     opened = embedder.opened
+    weights = weights_hash({name: weight.numpy() for name, weight in opened.weights.items()})
     rules = [embedder.prefixes["passage"], embedder.own.lowers, opened.tokenizer.identity]
-    digest = hashlib.sha256(repr([opened.config, *rules]).encode())
-    for name in sorted(opened.weights):
-        digest.update(name.encode() + opened.weights[name].numpy().tobytes())
     return dict(
-        model=digest.hexdigest(),
+        precision=opened.dtype.name,  # first, as the weights, too, have this type
+        model=digest_of([repr([opened.config, *rules, weights]).encode()]),
         pooling=embedder.pooling,
         max_seq_length=embedder.max_seq_length,
     )
 
 
+def digest_of(texts: Iterable[bytes]) -> str:
+    """Return a hash of lines."""
+    digest = hashlib.sha256()
+    for text in texts:
+        digest.update(text + b"\n")
+    return digest.hexdigest()
+
+
 def read_notes(folder: str, origin: dict[str, Any], is_anew: bool) -> dict[str, Any]:
-    """Return the content of index.json in a folder; {} where there is none, or to make it anew.
-    Raises UserError for a folder of other files, a damaged index, and one of another origin.
+    """Return the content of index.json in a folder: `origin`, num_lines, the number of lines that
+    the index has, and text, their hash. Without the file, or to make it anew, it has none. Raises
+    UserError for a damaged index, or one of another origin.
     """
     path = os.path.join(folder, INDEX)
-    has_index = os.path.exists(path)
-    names = os.listdir(folder) if os.path.isdir(folder) and not has_index else ()
-    if any(name != VECTORS and not name.startswith(".") for name in names):
-        raise UserError(
-            "holds other files and no index", "name another folder", setting="index", value=folder
-        )
-    if is_anew or not has_index:
-        return {}
-    notes = read_json(path, "the index of a search", keys=(*origin, "num_vectors"))
+    empty = origin | dict(num_lines=0, text=digest_of(()))
+    if not os.path.exists(path):
+        return empty
+    notes = read_json(path, "the index of a search", keys=empty)
+    if is_anew:
+        return empty
     other = next((name for name, value in origin.items() if notes[name] != value), None)
     if other:
         raise UserError(
@@ -203,52 +166,24 @@ def read_notes(folder: str, origin: dict[str, Any], is_anew: bool) -> dict[str, 
     return notes
 
 
-def read_vectors(folder: str, notes: dict[str, Any], width: int) -> np.ndarray:
-    """Return the vectors of an index, float32 (N, H), as a memory map. Raises UserError when they
-    are not there.
-    """
-    shape = (notes["num_vectors"], width)
-    with contextlib.suppress(OSError, ValueError, EOFError):
-        vectors = np.load(os.path.join(folder, VECTORS), mmap_mode="r")[: shape[0]]
-        if vectors.shape == shape:
-            return vectors
-    raise UserError(f"has no {VECTORS} that fits", ANEW, setting="index", value=folder)
-
-
-def extend(
-    folder: str,
-    text: TextLines,
-    embedder: Embedder,
-    old: np.ndarray,
-    origin: dict[str, Any],
-    console: Console,
-) -> dict[str, Any]:
-    """Write the index of a text, with the old vectors (N, H), if any, and those of the lines that
-    are not read yet; return the content of index.json. After any failure, the index is the old one,
-    or there is none.
+def append(
+    folder: str, embedder: Embedder, texts: Iterable[bytes], num_bytes: int, console: Console
+) -> int:
+    """Write the vectors of texts behind the first `num_bytes` of the file of vectors, and return
+    how many texts were cut. A stop at any time leaves the old index, or none if num_bytes is 0.
     """
     num_cut = 0
-    step = lines.WINDOW_LINES
-    file = NpyWriter(os.path.join(folder, VECTORS), (embedder.width,), setting="index")
-    with sigterm_unwinds(), file:
-        for first in range(0, len(old), step):
-            file.write(old[first : first + step])
-        for window in lines.report_lines(text.windows(), console, "texts"):
-            for first in range(0, len(window), step):
-                rows = embedder.frame(window[first : first + step], "passage")
-                num_cut += rows.num_truncated
-                file.write(unit_vectors(embedder, rows))
-        if not file.num_rows:
-            raise lines.empty_input(text.path)
-        file.finish()
-        if not len(old):  # the vectors of another index are replaced when the context ends
+    if not num_bytes:  # a search that is under way keeps the files of an older index
+        for name in (INDEX, VECTORS):
             with contextlib.suppress(FileNotFoundError):
-                os.remove(os.path.join(folder, INDEX))
-    counts = dict(num_vectors=file.num_rows, num_bytes=text.num_bytes)
-    notes = origin | counts | dict(text=text.digest.hexdigest())
-    write_json(os.path.join(folder, INDEX), notes)
-    console.say(
-        f"{folder}: {file.num_rows - len(old):,} of {file.num_rows:,} lines are new; cut to "
-        f"--max_seq_length: {num_cut:,}"
-    )
-    return notes
+                os.remove(os.path.join(folder, name))
+    with open(os.path.join(folder, VECTORS), "r+b" if num_bytes else "wb") as file:
+        file.seek(num_bytes)
+        windows = lines.cut_windows((text + b"\n" for text in texts), folder)
+        for window in lines.report_lines(windows, console, "texts"):
+            rows = embedder.frame(window, "passage")
+            num_cut += rows.num_truncated
+            file.write(units(embedder.collect(rows, len(window))).tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+    return num_cut

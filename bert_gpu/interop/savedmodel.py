@@ -123,9 +123,8 @@ class Served(tf.Module):
     def vectors(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         rules = self.embedding
         hidden = tf.cast(self.hidden(batch), tf.float32)
-        share = tf.cast(batch["input_mask"], tf.float32)
-        share /= tf.reduce_sum(share, -1, keepdims=True)
-        vectors = dict(cls=hidden[:, 0], mean=tf.reduce_sum(hidden * share[:, :, None], 1))
+        mean = heads.mean_of_tokens(hidden, batch["input_mask"])
+        vectors = dict(cls=hidden[:, 0], mean=mean)
         if rules.is_known:
             pooled = vectors[str(rules.pooling)]
             scaled = tf.nn.l2_normalize(pooled, -1, 1e-24)

@@ -17,7 +17,7 @@ from bert_gpu.finetune.contrastive import NO_TEXT, losses_of_pairs
 from bert_gpu.finetune.files.encoded import LENGTH_AXES
 from bert_gpu.finetune.objective import task_objective
 from bert_gpu.finetune.tasks.heads import CLASSIFIER
-from bert_gpu.finetune.tasks.problem_types import Contrastive, ProblemType
+from bert_gpu.finetune.tasks.problem_types import ProblemType
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import column_blocks, initialize
 from bert_gpu.optim.config import OptimizerConfig
@@ -40,7 +40,7 @@ def mean_vectors(weights, batch, encoder, dtype, seed=None, rate=0.0):
 
 
 class Pairs(ProblemType):
-    contrastive = Contrastive()
+    temperature = 0.05
 
     def __init__(self, logits):
         self.logits = logits

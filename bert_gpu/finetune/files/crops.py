@@ -18,7 +18,6 @@ from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.finetune.files.disk_array import DiskArray
 from bert_gpu.finetune.files.encoded import EncodedExamples, splits_of
 from bert_gpu.finetune.files.pairs import PairExamples
-from bert_gpu.text.framing import ranges
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 MIN_TOKENS = 4  # of a crop; a text needs twice as many
@@ -62,18 +61,19 @@ class CroppedTexts(EncodedExamples):
         low = np.minimum(high, np.maximum(MIN_TOKENS, np.ceil(lengths * MIN_SHARE)))
         sizes = (low + shares[:, :2] * (high - low + 1)).astype(np.int64)
         begins = firsts + (shares[:, 2:] * (lengths - sizes + 1)).astype(np.int64)
-        splits = splits_of([(sizes + before + 2).ravel()])
-        starts = splits[:-1].reshape(-1, 2)
-        ids = np.full(splits[-1], self.tokenizer.sep_id, np.int32)  # others are overwritten
-        ids[starts] = self.tokenizer.cls_id
-        for side, prefix in enumerate(self.prefixes):
-            ids[starts[:, side, None] + 1 + np.arange(len(prefix))] = prefix
-        places = ranges((starts + 1 + before).ravel(), sizes.ravel())
-        ids[places] = self.ids[ranges(begins.ravel(), sizes.ravel())]
+        tokenizer = self.tokenizer
+        crops = [
+            np.concatenate(
+                [[tokenizer.cls_id], prefix, self.ids[begin : begin + size], [tokenizer.sep_id]]
+            )
+            for own in zip(begins.tolist(), sizes.tolist(), strict=True)
+            for prefix, begin, size in zip(self.prefixes, *own, strict=True)
+        ]
+        row_lengths = np.array(list(map(len, crops)))
         rows = EncodedExamples(
-            ids=ids,
-            splits=splits,
-            first_lengths=np.diff(splits),
+            ids=np.concatenate(crops).astype(np.int32),
+            splits=splits_of([row_lengths]),
+            first_lengths=row_lengths,
             labels=np.ones(len(indices), np.float32),
             max_seq_length=self.max_seq_length,
             padding=self.padding,
@@ -124,6 +124,8 @@ def encode_crops(
         padding=padding,
         seed=seed,
         tokenizer=tokenizer,
-        prefixes=[tokenizer.tokenize([text])[0][: max_seq_length // 2] for text in prefixes],
+        prefixes=[
+            tokenizer.tokenize([text.rstrip()])[0][: max_seq_length // 2] for text in prefixes
+        ],
     )
     return whole, is_long

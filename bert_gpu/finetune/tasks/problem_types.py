@@ -12,7 +12,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,20 +36,15 @@ NEGATIVE = "no|not|none|false|negative|without"  # names that negate any other
 SEPARATOR = ","  # default separator of the labels in a cell
 
 
-class Contrastive(NamedTuple):
-    """The settings of the contrastive loss. temperature: divides the cosines."""
-
-    temperature: float = 0.05
-
-
 class ProblemType:
     """The interface of a problem type, with the defaults of problems on whole texts.
 
     config_name: its name in Hugging Face's config.json, None where that has no name for it. target:
     key of the targets in a batch. note_fields: names of its fields that start.TaskNotes has, too.
-    class_weights, positive_label: as for Classification. contrastive: the settings of the loss of
-    pairs of texts among all texts of the global batch (contrastive.py), None for problems whose
-    examples have losses of their own. embedding: rules by which a trained model makes vectors.
+    class_weights, positive_label: as for Classification. temperature: divides the cosines in the
+    loss of pairs of texts among all texts of the global batch (contrastive.py), None for problems
+    whose examples have losses of their own. embedding: rules by which a trained model makes
+    vectors.
     """
 
     config_name: str | None = None
@@ -57,7 +52,7 @@ class ProblemType:
     note_fields: tuple[str, ...] = ()
     class_weights: tuple[float, ...] | None = None
     positive_label: str | None = None
-    contrastive: Contrastive | None = None
+    temperature: float | None = None
     embedding: Embedding = Embedding()
 
     @property

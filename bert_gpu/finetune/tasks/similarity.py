@@ -26,6 +26,7 @@ from bert_gpu.finetune.start import Start
 from bert_gpu.finetune.tasks import problem_types, similarity_metrics
 from bert_gpu.finetune.tasks.heads import SENTENCE, Head
 from bert_gpu.finetune.tasks.interface import Evaluated, check_texts_only
+from bert_gpu.finetune.tasks.metrics import compute_metrics
 from bert_gpu.finetune.tasks.similarity_metrics import LABELLED, METRICS, PAIRS, SCORED, TEXTS
 from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.finetune.tasks.text_classification import labelled
@@ -43,7 +44,7 @@ PREDICTED = results.PREDICTIONS
 @dataclasses.dataclass(frozen=True)
 class Similarity(problem_types.ProblemType):
     """Problem type of examples that are R texts, whose vectors are the outputs, (N, R, H). Without
-    `contrastive` the loss is the squared difference of the cosine of the first two texts and a
+    a temperature the loss is the squared difference of the cosine of the first two texts and a
     target, as in CosineSimilarityLoss of sentence-transformers.
 
     max_score: the score that stands for a cosine of 1, None for 1.
@@ -52,7 +53,7 @@ class Similarity(problem_types.ProblemType):
     embedding: Embedding
     max_score: float | None = None
     positive_label: str | None = None
-    contrastive: problem_types.Contrastive | None = None
+    temperature: float | None = None
 
     @property
     def head(self) -> Head:
@@ -63,7 +64,7 @@ class Similarity(problem_types.ProblemType):
     def notes(self) -> dict[str, Any]:
         rules = {name: getattr(self.embedding, name) for name in NOTED} | dict(
             max_score=self.max_score,
-            temperature=self.contrastive and self.contrastive.temperature,
+            temperature=self.temperature,
             positive_label=self.positive_label,
         )
         return {name: value for name, value in rules.items() if value}
@@ -105,7 +106,7 @@ def find_labels(task: TaskSpec, examples: PairExamples) -> tuple[str, ...]:
 
 
 def defaults(examples: PairExamples) -> dict[str, Any]:
-    return dict.fromkeys((*NOTED, "max_score", "temperature")) | dict(pooling="mean")
+    return dict.fromkeys((*NOTED, "max_score")) | dict(pooling="mean", temperature=0.05)
 
 
 def make_problem_type(
@@ -120,10 +121,8 @@ def make_problem_type(
     query, passage = tokens.query_prefix or "", tokens.passage_prefix or ""
     embedding = Embedding(pooling, True, passage, query, passage)
     is_contrastive = examples is not None and examples.kind != SCORED
-    loss = problem_types.Contrastive(*filter(None, [tokens.temperature]))
-    return Similarity(
-        embedding, tokens.max_score, run.positive_label, loss if is_contrastive else None
-    )
+    temperature = tokens.temperature if is_contrastive else None
+    return Similarity(embedding, tokens.max_score, run.positive_label, temperature)
 
 
 def encode(
@@ -156,14 +155,8 @@ def encode(
         own = np.array(text_ids, np.int32)[is_long]
         return dataclasses.replace(rows, text_ids=np.stack([own, own], 1))
     num_rows = examples.rows_per_example
-    before = (prefixes[0], *prefixes[1:] * (num_rows - 1))
-    pairs = (
-        (
-            [prefix + text for prefix, text in zip(itertools.cycle(before), texts, strict=False)],
-            None,
-        )
-        for texts in chunks()
-    )
+    before = itertools.cycle([prefixes[0], *[prefixes[1]] * (num_rows - 1)])
+    pairs = (([next(before) + text for text in texts], None) for texts in chunks())
     whole = encoded.encode_examples(
         tokenizer, pairs, targets, max_seq_length, padding, folder, num_rows
     )
@@ -198,7 +191,12 @@ def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]
         values = similarity_metrics.retrieval_metrics(evaluated.outputs, text_ids)
     else:
         vectors, targets = labelled(evaluated)
-        values = similarity_metrics.pair_metrics(kind, similarity_metrics.cosines(vectors), targets)
+        similarities = similarity_metrics.cosines(vectors)
+        values = (
+            similarity_metrics.decision_metrics(similarities, targets > 0)
+            if kind == LABELLED
+            else compute_metrics(similarities[:, None], targets, METRICS[SCORED])
+        )
     return {name: values[name] for name in names}
 
 

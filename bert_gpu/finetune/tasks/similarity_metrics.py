@@ -8,8 +8,7 @@ vector, D distinct documents, Q distinct queries, P pairs.
 import numpy as np
 
 from bert_gpu.base.environment import LazyModule
-from bert_gpu.base.nearest import nearest
-from bert_gpu.finetune.tasks.metrics import compute_metrics
+from bert_gpu.base.nearest import nearest, units
 
 scores = LazyModule("sklearn.metrics")
 
@@ -27,27 +26,10 @@ METRICS = {
 }
 
 
-def units(vectors: np.ndarray) -> np.ndarray:
-    """Return vectors (..., H) scaled to length 1, float32; a vector of zeros stays one."""
-    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
-    return np.asarray(vectors / np.maximum(lengths, 1e-12), np.float32)
-
-
 def cosines(vectors: np.ndarray) -> np.ndarray:
     """Return the cosine of the first two texts of each example: (N, R, H) -> float32 (N,)."""
     first, second = units(vectors[:, 0]), units(vectors[:, 1])
     return np.einsum("nh,nh->n", first, second)
-
-
-def pair_metrics(
-    kind: str, similarities: np.ndarray, targets: np.ndarray
-) -> dict[str, float | None]:
-    """Return the metrics of cosines, float32 (N,), of pairs with labels, 0 or 1, or scores, which
-    are cosines to reach: targets (N,).
-    """
-    if kind == LABELLED:
-        return decision_metrics(similarities, targets > 0)
-    return compute_metrics(similarities[:, None], targets, METRICS[SCORED])
 
 
 def decision_metrics(similarities: np.ndarray, is_positive: np.ndarray) -> dict[str, float | None]:

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu.finetune.tasks.metrics import compute_metrics
 from bert_gpu.finetune.tasks.similarity import Similarity
 from bert_gpu.finetune.tasks.similarity_metrics import (
-    LABELLED,
+    METRICS,
     SCORED,
     cosines,
-    pair_metrics,
+    decision_metrics,
     retrieval_metrics,
 )
 from bert_gpu.interop.formats import Embedding
@@ -23,7 +24,7 @@ from tests.interop.test_huggingface import HERE, needs_oracle, oracle_environmen
 
 def test_the_best_threshold_decides_equal_cosines_alike():
     similarities = np.float32([0.9, 0.8, 0.8, 0.5, 0.2])
-    values = pair_metrics(LABELLED, similarities, np.float32([1, 1, 0, 1, 0]))
+    values = decision_metrics(similarities, np.bool_([1, 1, 0, 1, 0]))
     # of the thresholds above .9, .8, .5, .2 and of none: 2, 3, 3, 4 and 3 of 5 are right
     assert values["accuracy"] == 4 / 5 and values["threshold"] == pytest.approx(0.35)
     assert values["f1"] == pytest.approx(2 * 3 / (4 + 3))
@@ -32,10 +33,10 @@ def test_the_best_threshold_decides_equal_cosines_alike():
 
 
 def test_no_pair_may_be_positive():
-    values = pair_metrics(LABELLED, np.float32([0.5, 0.25]), np.float32([0, 0]))
+    values = decision_metrics(np.float32([0.5, 0.25]), np.bool_([0, 0]))
     assert values["accuracy"] == 1 and values["threshold"] == np.nextafter(np.float32(0.5), 1)
     assert values["f1"] is None and values["average_precision"] is None
-    values = pair_metrics(LABELLED, np.float32([0.5, 0.5]), np.float32([1, 1]))
+    values = decision_metrics(np.float32([0.5, 0.5]), np.bool_([1, 1]))
     assert values["accuracy"] == values["f1"] == 1 and values["threshold"] == 0.5
 
 
@@ -89,8 +90,8 @@ def test_metrics_and_the_loss_are_those_of_sentence_transformers(tmp_path):
     expected = json.loads((tmp_path / "out.json").read_text())
     targets = (scores / 5).astype(np.float32)
     found = retrieval_metrics(vectors, text_ids)
-    found |= pair_metrics(LABELLED, cosines(vectors), labels.astype(np.float32))
-    found |= pair_metrics(SCORED, cosines(vectors), targets)
+    found |= decision_metrics(cosines(vectors), labels > 0)
+    found |= compute_metrics(cosines(vectors)[:, None], targets, METRICS[SCORED])
     assert found == pytest.approx(expected, rel=1e-5)
     tensor = tf.constant(vectors)
     with tf.GradientTape() as tape:
