@@ -82,7 +82,6 @@ class Dataset:
         validation = held_out
         if config.eval_input_file is not None:
             validation = expand_globs(config.eval_input_file, "eval_input_file")
-            validation.sort(key=os.path.dirname if config.input_weights else None)
             for folder_info in read_manifests(validation).items():
                 training = (self.folder, self.info)
                 check_pair(folder_info, training, "eval_input_file", "name others")
@@ -122,15 +121,13 @@ class Dataset:
         sizes = {file.path: len(file) for file in self.train.files}
         mixed = []
         end = 0
-        for number, paths in enumerate(sets):
+        for paths, *own in zip(sets, *weights, strict=True):
             rows = range(end, end + sum(sizes.get(path, 0) for path in paths))
             end = rows.stop
             if not rows:
-                part = split_patterns(self.config.input_file)[number]
-                raise UserError("holds no training record", setting="input_file", value=part)
+                raise UserError("holds no training record", where=paths[0])
             folder = os.path.dirname(paths[0])
             tokens = self._mean_tokens(rows)
-            own = [phase[number] for phase in weights]
             factor = self.dupe_factor(folder)
             mixed.append(MixedSet(folder_name(folder), len(rows), factor, tokens, own))
         return Mixture(mixed, *shares[1:])
@@ -145,8 +142,7 @@ class Dataset:
         )
         indices = np.unique(np.linspace(rows.start, rows.stop - 1, MEAN_RECORDS).astype(np.int64))
         parts = np.array_split(indices, -(-len(indices) // 64))
-        counts = [int(reader.read(part, 0 * part)["input_mask"].sum()) for part in parts]
-        return sum(counts) / len(indices)
+        return sum(int(reader.read(one, one)["input_mask"].sum()) for one in parts) / len(indices)
 
     @property
     def validation_parts(self) -> dict[str, range]:
@@ -182,10 +178,9 @@ class Dataset:
         settings = (
             None if self.info is None else dict(tokenizer=self.info.tokenizer, **self.info.settings)
         )
-        sets = [one._asdict() for one in self.mixture.sets] if self.mixture else None
         return dict(
             files=files_identity(self.train), made=settings, max_seq_length=self.max_seq_length
-        ) | (dict(sets=sets) if sets else {})
+        ) | (dict(sets=[one._asdict() for one in self.mixture.sets]) if self.mixture else {})
 
     def describe(self) -> dict[str, str]:
         """Return {"the training data" or "the validation data": text with its number of records and

@@ -171,12 +171,7 @@ def describe(
     """
     num_frozen = sum(weights[name].size for name in frozen)
     num_validation = 0 if dataset.validation is None else len(dataset.validation)
-    mixed: list[tuple[str, str]] = []
-    if dataset.mixture is not None:
-        last = plan.global_batch_size * (1 - min(1, dataset.mixture.change_share))
-        num_steps = plan.num_steps or 0
-        read = num_steps * plan.records_of_step
-        mixed = dataset.mixture.rows(read, max(0, read - num_steps * last))
+    num_read = (plan.num_steps or 0) * plan.records_of_step
     name = f"{named}: " if (named := model_name(settings.run, kind)) else ""
     return (
         (
@@ -190,7 +185,7 @@ def describe(
             f"{len(dataset.train):,} training and {num_validation:,} validation records "
             f"of {dataset.max_seq_length} tokens",
         ),
-        *mixed,
+        *(dataset.mixture.rows(num_read) if dataset.mixture else ()),
     )
 
 
