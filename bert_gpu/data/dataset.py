@@ -150,8 +150,8 @@ class Dataset:
         by weight; else {}.
         """
         parts: dict[str, range] = {}
-        both = self.mixture and self.validation
-        files = [file for file in both.files if len(file)] if both else []
+        records = self.validation if self.mixture else None
+        files = [file for file in records.files if len(file)] if records else []
         end = 0
         for folder, own in itertools.groupby(files, lambda file: os.path.dirname(file.path)):
             rows = range(end, end + sum(map(len, own)))

@@ -68,9 +68,14 @@ def pretrain(
         data, validation_reader = start.open_records(run, dataset, model)
         blocks = column_blocks(model.encoder.weights())
         state = TrainState(devices.strategy, weights, settings.optimizer, frozen, blocks)
-        parts = dataset.validation_parts
         validate = open_validation(
-            settings.run, validation_reader, devices, state, model.objective(), parts, console
+            settings.run,
+            validation_reader,
+            devices,
+            state,
+            model.objective(),
+            dataset.validation_parts,
+            console,
         )
         make_step = functools.partial(
             TrainStep,
@@ -224,9 +229,15 @@ def evaluate(
     )
     state.assign(values)
     _, reader = start.open_records(run, dataset, model)
-    parts = dataset.validation_parts
-    objective = model.objective()
-    validate = open_validation(run.settings.run, reader, devices, state, objective, parts, console)
+    validate = open_validation(
+        run.settings.run,
+        reader,
+        devices,
+        state,
+        model.objective(),
+        dataset.validation_parts,
+        console,
+    )
     results = validate() | dict(step=progress.step)  # type: ignore[misc]  # there is a reader
     path = os.path.join(folder.path, EVAL_RESULTS)
     run.workers.on_chief(functools.partial(write_json, path, results))

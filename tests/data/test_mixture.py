@@ -189,7 +189,7 @@ def test_a_mixture_is_part_of_the_identity(folders):
 @pytest.mark.parametrize(
     "changes",
     [dict(input_weights=text) for text in ("1,1", "1,0,1", "1,-1,1", "1,nan,1", "1,inf,1", "1,,1")]
-    + [dict(input_weights=text) for text in ("1,x,1", "1e308,1e308,1", ".5:1,1,1")]
+    + [dict(input_weights=text) for text in ("1,x,1", ".5:1,1,1")]
     + [
         dict(input_weights="1,1,1", input_weights_from=text)
         for text in ("0:1,1,1", "1:1,1,1", "nan:1,1,1", "-.1:1,1,1", "1,1,1", ".5:1,1", ".5:1,0,1")
