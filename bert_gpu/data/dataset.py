@@ -127,9 +127,15 @@ class Dataset:
             if not rows:
                 raise UserError("holds no training record", where=paths[0])
             folder = os.path.dirname(paths[0])
-            tokens = self._mean_tokens(rows)
-            factor = self.dupe_factor(folder)
-            mixed.append(MixedSet(folder_name(folder), len(rows), factor, tokens, own))
+            mixed.append(
+                MixedSet(
+                    name=self._name(folder),
+                    num_records=len(rows),
+                    dupe_factor=self.dupe_factor(folder),
+                    tokens_per_record=self._mean_tokens(rows),
+                    weights=own,
+                )
+            )
         return Mixture(mixed, *shares[1:])
 
     def _mean_tokens(self, rows: range) -> float:
@@ -156,9 +162,16 @@ class Dataset:
         for folder, own in itertools.groupby(files, lambda file: os.path.dirname(file.path)):
             rows = range(end, end + sum(map(len, own)))
             end = rows.stop
-            name = f"data_{folder_name(folder)}_loss"
-            parts[f"data_{len(parts) + 1}_loss" if name in parts else name] = rows
+            parts[f"data_{self._name(folder)}_loss"] = rows
         return parts
+
+    def _name(self, folder: str) -> str:
+        """Return the name of the data set in a folder, for a metric: the folder's path below the
+        one that holds all data sets, such as web, or web_128 beside books_128.
+        """
+        parents = [os.path.dirname(os.path.abspath(one)) for one in self.infos]
+        path = os.path.relpath(os.path.abspath(folder), os.path.commonpath(parents))
+        return re.sub(r"\W+", "_", path).strip("_")
 
     def dupe_factor(self, folder: str) -> int:
         """Return the number of passes over the text that the records of a folder hold; 1 for
@@ -244,11 +257,6 @@ class Dataset:
                 where=path,
             )
         return order
-
-
-def folder_name(path: str) -> str:
-    """Return the name of a folder in a form that suits the name of a metric."""
-    return re.sub(r"\W+", "_", os.path.basename(os.path.abspath(path)))
 
 
 def files_identity(records: RecordSet) -> list[list[Any]]:

@@ -3,6 +3,7 @@ depends on the seed and the record number alone.
 """
 
 import itertools
+import shutil
 
 import numpy as np
 import pytest
@@ -202,6 +203,18 @@ def test_bad_weights_are_one_line(changes):
     text = str(raised.value)
     assert text.startswith(f"--{name}={changes[name]}: must be ") and "names 3" in text
     assert len(text) < 300
+
+
+def test_folders_of_one_name_have_names_of_their_own(folders, tmp_path):
+    for name in ("web", "books"):
+        shutil.copytree(folders / name, tmp_path / name / "128")
+    parts = ",".join(f"{tmp_path}/{name}/128/x0.tfrecord" for name in ("web", "books"))
+    evals = ",".join(f"{tmp_path}/{name}/128/x1.tfrecord" for name in ("books", "web"))
+    data = Dataset(InputConfig(input_file=parts, input_weights="1,1", eval_input_file=evals))
+    assert [one.name for one in data.mixture.sets] == ["web_128", "books_128"]
+    assert data.validation_parts == dict(
+        data_books_128_loss=range(5), data_web_128_loss=range(5, 23)
+    )
 
 
 def test_a_set_without_records_is_named(folders, tmp_path):
