@@ -171,6 +171,15 @@ def as_tuple(field: dataclasses.Field, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) and value_type(field)[0] is tuple else value
 
 
+def number_in(text: str) -> float | None:
+    """Return the finite number that a text spells; None where it spells none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
 def parse_time(text: str, unit: str) -> float:
     """Return a time in `unit` ("hours", "minutes" or "seconds") from a text: 24h, 90m, 1.5d or
     1h30m, larger units first; a bare number is in `unit`.

@@ -7,7 +7,7 @@ from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local
-from bert_gpu.base.settings import Settings, like, setting
+from bert_gpu.base.settings import Settings, like, number_in, setting
 from bert_gpu.text.config import (
     FILE_NAMES,
     NORMALIZATIONS,
@@ -341,29 +341,23 @@ class InputConfig(Settings):
     @property
     def phases(self) -> list[tuple[float, list[float]]]:
         """(share of the run at which they begin to hold, weights of the data sets, whose sum is 1)
-        of --input_weights and --input_weights_from; [] without the first.
+        of --input_weights and --input_weights_from, as far as they are given.
         """
         num_sets = sum(bool(part.strip()) for part in self.input_file.split(","))
-        texts = dict(
-            input_weights=self.input_weights,
-            input_weights_from=self.input_weights and self.input_weights_from,
-        )
+        texts = dict(input_weights=self.input_weights, input_weights_from=self.input_weights_from)
         return [parse_weights(name, text, num_sets) for name, text in texts.items() if text]
 
 
 def parse_weights(name: str, text: str, num_sets: int) -> tuple[float, list[float]]:
-    """Return (share of the run, weights, whose sum is 1) of a text SHARE:WEIGHT,WEIGHT, or (0,
-    weights) of WEIGHT,WEIGHT. Raise UserError when the text has not the form that the setting
-    `name` needs.
+    """Return (share of the run, weights, whose sum is 1) of a text SHARE:WEIGHT,WEIGHT of
+    input_weights_from, or (0, weights) of WEIGHT,WEIGHT of input_weights. Raise UserError when the
+    text has not the form that the setting `name` needs.
     """
-    begin, _, rest = text.rpartition(":")
-    try:
-        share, *weights = map(float, (begin or "0", *rest.split(",")))
-    except ValueError:
-        share, weights = 0.0, []
     is_later = name == "input_weights_from"
-    is_valid = len(weights) == num_sets and min(weights) > 0 and sum(weights) < math.inf
-    if not is_valid or not (0 < share < 1 if is_later else text == rest):
+    begin, _, rest = text.rpartition(":") if is_later else ("", "", text)
+    share = number_in(begin) or 0.0
+    weights = [number_in(part) or 0.0 for part in rest.split(",")]
+    if len(weights) != num_sets or min(weights) <= 0 or is_later != (0 < share < 1):
         before = "SHARE:WEIGHTS with a share of the run above 0 and below 1, and " * is_later
         raise UserError(
             f"must be {before}finite numbers above 0, one for each data set of --input_file, which "

@@ -82,7 +82,6 @@ class Dataset:
         validation = held_out
         if config.eval_input_file is not None:
             validation = expand_globs(config.eval_input_file, "eval_input_file")
-            validation.sort(key=os.path.dirname if config.input_weights else None)
             for folder_info in read_manifests(validation).items():
                 training = (self.folder, self.info)
                 check_pair(folder_info, training, "eval_input_file", "name others")
@@ -122,17 +121,21 @@ class Dataset:
         sizes = {file.path: len(file) for file in self.train.files}
         mixed = []
         end = 0
-        for number, paths in enumerate(sets):
+        for paths, *own in zip(sets, *weights, strict=True):
             rows = range(end, end + sum(sizes.get(path, 0) for path in paths))
             end = rows.stop
             if not rows:
-                part = split_patterns(self.config.input_file)[number]
-                raise UserError("holds no training record", setting="input_file", value=part)
+                raise UserError("holds no training record", where=paths[0])
             folder = os.path.dirname(paths[0])
-            tokens = self._mean_tokens(rows)
-            own = [phase[number] for phase in weights]
-            factor = self.dupe_factor(folder)
-            mixed.append(MixedSet(folder_name(folder), len(rows), factor, tokens, own))
+            mixed.append(
+                MixedSet(
+                    name=self._name(folder),
+                    num_records=len(rows),
+                    dupe_factor=self.dupe_factor(folder),
+                    tokens_per_record=self._mean_tokens(rows),
+                    weights=own,
+                )
+            )
         return Mixture(mixed, *shares[1:])
 
     def _mean_tokens(self, rows: range) -> float:
@@ -145,8 +148,7 @@ class Dataset:
         )
         indices = np.unique(np.linspace(rows.start, rows.stop - 1, MEAN_RECORDS).astype(np.int64))
         parts = np.array_split(indices, -(-len(indices) // 64))
-        counts = [int(reader.read(part, 0 * part)["input_mask"].sum()) for part in parts]
-        return sum(counts) / len(indices)
+        return sum(int(reader.read(one, one)["input_mask"].sum()) for one in parts) / len(indices)
 
     @property
     def validation_parts(self) -> dict[str, range]:
@@ -154,15 +156,22 @@ class Dataset:
         by weight; else {}.
         """
         parts: dict[str, range] = {}
-        both = self.mixture and self.validation
-        files = [file for file in both.files if len(file)] if both else []
+        records = self.validation if self.mixture else None
+        files = [file for file in records.files if len(file)] if records else []
         end = 0
         for folder, own in itertools.groupby(files, lambda file: os.path.dirname(file.path)):
             rows = range(end, end + sum(map(len, own)))
             end = rows.stop
-            name = f"data_{folder_name(folder)}_loss"
-            parts[f"data_{len(parts) + 1}_loss" if name in parts else name] = rows
+            parts[f"data_{self._name(folder)}_loss"] = rows
         return parts
+
+    def _name(self, folder: str) -> str:
+        """Return the name of the data set in a folder, for a metric: the folder's path below the
+        one that holds all data sets, such as web, or web_128 beside books_128.
+        """
+        parents = [os.path.dirname(os.path.abspath(one)) for one in self.infos]
+        path = os.path.relpath(os.path.abspath(folder), os.path.commonpath(parents))
+        return re.sub(r"\W+", "_", path).strip("_")
 
     def dupe_factor(self, folder: str) -> int:
         """Return the number of passes over the text that the records of a folder hold; 1 for
@@ -182,10 +191,9 @@ class Dataset:
         settings = (
             None if self.info is None else dict(tokenizer=self.info.tokenizer, **self.info.settings)
         )
-        sets = [one._asdict() for one in self.mixture.sets] if self.mixture else None
         return dict(
             files=files_identity(self.train), made=settings, max_seq_length=self.max_seq_length
-        ) | (dict(sets=sets) if sets else {})
+        ) | (dict(sets=[one._asdict() for one in self.mixture.sets]) if self.mixture else {})
 
     def describe(self) -> dict[str, str]:
         """Return {"the training data" or "the validation data": text with its number of records and
@@ -249,11 +257,6 @@ class Dataset:
                 where=path,
             )
         return order
-
-
-def folder_name(path: str) -> str:
-    """Return the name of a folder in a form that suits the name of a metric."""
-    return re.sub(r"\W+", "_", os.path.basename(os.path.abspath(path)))
 
 
 def files_identity(records: RecordSet) -> list[list[Any]]:

@@ -11,7 +11,6 @@ Legend: K data sets, W records of a window.
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -20,7 +19,6 @@ import numpy as np
 from bert_gpu.base.compiled import compiled
 from bert_gpu.data.random_bits import derive_key, permutation
 
-UNIT = 1 << 40  # shares of the records are multiples of 1 / UNIT, so that sums of them are exact
 NEVER = 1 << 62  # a record number that no run reaches
 
 
@@ -43,24 +41,24 @@ class MixedSet(NamedTuple):
 class Mixture:
     """The data sets of a run, in the order of their records, and the change of their weights.
 
-    change_share: the share of the run at which the weights change; inf = never. changed: the number
+    change_share: the share of the run at which the weights change; 1 = never. changed: the number
     of the first record that the later weights choose; NEVER = not decided yet.
     """
 
     sets: Sequence[MixedSet]
-    change_share: float = math.inf
+    change_share: float = 1.0
     changed: int = NEVER
 
-    def rows(self, num_read: float, first: float = NEVER) -> list[tuple[str, str]]:
+    def rows(self, num_read: float) -> list[tuple[str, str]]:
         """Return a row (label, text) for each set. num_read: records of all sets that the run
-        reads; 0 = not known. first: those before the weights change, if that is not decided yet.
+        reads; 0 = not known.
         """
-        shares = self.quotas() / UNIT
-        first = min(num_read, first if self.changed == NEVER else self.changed)
+        first = num_read * self.change_share if self.changed == NEVER else self.changed
+        last = max(0, num_read - first)
         rows = []
-        for number, (one, *share) in enumerate(zip(self.sets, *shares, strict=True), 1):
+        for number, (one, *share) in enumerate(zip(self.sets, *self.shares(), strict=True), 1):
             weights = ", then ".join(f"{weight:.3g}" for weight in one.weights)
-            epochs = (first * share[0] + (num_read - first) * share[-1]) / one.num_records
+            epochs = ((num_read - last) * share[0] + last * share[-1]) / one.num_records
             read = f"; {epochs:,.2f} epochs = {epochs * one.dupe_factor:,.2f} passes over its text"
             text = (
                 f"{one.name}: {weights} of the tokens; {one.num_records:,} records of "
@@ -69,13 +67,10 @@ class Mixture:
             rows.append((f"data set {number}", text))
         return rows
 
-    def quotas(self) -> np.ndarray:
-        """Return the shares of the records x UNIT (1 or 2, K), at first and later."""
+    def shares(self) -> np.ndarray:
+        """Return the shares of the records (1 or 2, K), at first and later."""
         rates = [np.array(one.weights) / one.tokens_per_record for one in self.sets]
-        shares = np.transpose(rates) / np.sum(rates, 0)[:, None]
-        quotas = np.maximum(1, np.rint(shares * UNIT)).astype(np.int64, order="C")
-        quotas[range(len(quotas)), np.argmax(quotas, 1)] += UNIT - quotas.sum(1)
-        return quotas
+        return np.ascontiguousarray(np.transpose(rates / np.sum(rates, 0)))
 
     def orders(self, first: int, size: int, seed: int | None, unit: int) -> Iterator[np.ndarray]:
         """Yield the records of window number `first`, and of each later one, in their order: epoch
@@ -91,14 +86,19 @@ class Mixture:
             return permutation(derive_key(seed, "data set", number, epoch), sizes[number])
 
         sizes = np.array([one.num_records for one in self.sets])
+        # one order of each set, so that the epochs of a small set do not evict that of a large one
         cached = [functools.lru_cache(1)(functools.partial(order_of, n)) for n in range(len(sizes))]
         offsets = np.cumsum(sizes) - sizes
-        state = np.zeros((3, len(sizes)), np.int64)
+        shares = self.shares()
+        # records of each set so far, before and after the weights have changed
+        counts = np.zeros((2, len(sizes)), np.int64)
         changed = -(-self.changed // unit) * unit
-        quotas = self.quotas()
+
         for window in itertools.count():
             sets, places = np.empty((2, size), np.int64)
-            choose(quotas, state, window * size, changed, sets, places)
+            change = min(max(0, changed - window * size), size)
+            choose(shares[0], counts[0], counts[1], sets[:change], places[:change])
+            choose(shares[-1], counts[1], counts[0], sets[change:], places[change:])
             if window < first:
                 continue
             epochs, places = np.divmod(places, sizes[sets])
@@ -110,10 +110,9 @@ class Mixture:
 
 @compiled
 def choose(
-    quotas: np.ndarray,
-    state: np.ndarray,
-    position: int,
-    changed: int,
+    shares: np.ndarray,
+    counts: np.ndarray,
+    others: np.ndarray,
     sets: np.ndarray,
     places: np.ndarray,
 ) -> None:
@@ -126,27 +125,19 @@ def choose(
     al. 1996, "Proportionate progress"). To choose the set that is behind most is not enough: among
     30 sets, one came to be behind by two records.
 
-    quotas (1 or 2, K): shares of the records x UNIT, at first and later. state (3, K), updated: how
-    many records each set is behind, x UNIT; the record number before which its next record must
-    come; its records so far. position: records of the run so far. changed: number of the first
-    record for the later shares.
+    shares (K,): of the records. counts (K,), updated: records of each set that these shares have
+    chosen. others (K,): records of each set that other shares have chosen.
     """
-    behind = state[0]
-    deadlines = state[1]
+    number = counts.sum()
     for index in range(len(sets)):
-        number = position + index
-        phase = int(number >= changed)
-        if number == 0 or number == changed:
-            behind[:] = 0
-            deadlines[:] = number + (UNIT + quotas[phase] - 1) // quotas[phase]
+        number += 1
         chosen = -1
-        for one in range(len(behind)):
-            behind[one] += quotas[phase, one]
-            if behind[one] > 0 and (chosen < 0 or deadlines[one] < deadlines[chosen]):
+        earliest = np.inf
+        for one in range(len(shares)):
+            due = (counts[one] + 1) / shares[one]
+            if counts[one] < number * shares[one] and due < earliest:
                 chosen = one
-        behind[chosen] -= UNIT
-        quota = quotas[phase, chosen]
-        deadlines[chosen] = number + 1 + (UNIT - behind[chosen] + quota - 1) // quota
+                earliest = due
         sets[index] = chosen
-        places[index] = state[2, chosen]
-        state[2, chosen] += 1
+        places[index] = others[chosen] + counts[chosen]
+        counts[chosen] += 1

@@ -300,17 +300,17 @@ def mixed_batches(
     their shares hold where a window ends, and change only there.
     """
     size = WINDOW_BATCHES * batch_size
-    lengths = reader.records.sizes() if reader.padding == "uniform" else None
-    unit = 1 if lengths is None else size
-    orders = mixture.orders(position // size, size, reader.seed if shuffle else None, unit)
-
-    def order_of(window: int) -> np.ndarray:
-        order = next(orders)
-        if lengths is None:
-            return order
-        return bucketed(order, lengths, reader.seed, window, batch_size)
-
-    for order, _ in consume(size, batch_size, position, order_of):
+    first = position // size
+    is_uniform = reader.padding == "uniform"
+    unit = size if is_uniform else 1
+    orders = mixture.orders(first, size, reader.seed if shuffle else None, unit)
+    if is_uniform:
+        lengths = reader.records.sizes()
+        orders = (
+            bucketed(order, lengths, reader.seed, window, batch_size)
+            for window, order in enumerate(orders, first)
+        )
+    for order, _ in consume(size, batch_size, position, lambda _: next(orders)):
         epochs, indices = np.divmod(order, len(reader))
         yield reader.read(indices, epochs)
 

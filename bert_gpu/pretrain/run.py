@@ -68,9 +68,14 @@ def pretrain(
         data, validation_reader = start.open_records(run, dataset, model)
         blocks = column_blocks(model.encoder.weights())
         state = TrainState(devices.strategy, weights, settings.optimizer, frozen, blocks)
-        parts = dataset.validation_parts
         validate = open_validation(
-            settings.run, validation_reader, devices, state, model.objective(), parts, console
+            settings.run,
+            validation_reader,
+            devices,
+            state,
+            model.objective(),
+            dataset.validation_parts,
+            console,
         )
         make_step = functools.partial(
             TrainStep,
@@ -171,12 +176,7 @@ def describe(
     """
     num_frozen = sum(weights[name].size for name in frozen)
     num_validation = 0 if dataset.validation is None else len(dataset.validation)
-    mixed: list[tuple[str, str]] = []
-    if dataset.mixture is not None:
-        last = plan.global_batch_size * (1 - min(1, dataset.mixture.change_share))
-        num_steps = plan.num_steps or 0
-        read = num_steps * plan.records_of_step
-        mixed = dataset.mixture.rows(read, max(0, read - num_steps * last))
+    num_read = (plan.num_steps or 0) * plan.records_of_step
     name = f"{named}: " if (named := model_name(settings.run, kind)) else ""
     return (
         (
@@ -190,7 +190,7 @@ def describe(
             f"{len(dataset.train):,} training and {num_validation:,} validation records "
             f"of {dataset.max_seq_length} tokens",
         ),
-        *mixed,
+        *(dataset.mixture.rows(num_read) if dataset.mixture else ()),
     )
 
 
@@ -229,9 +229,15 @@ def evaluate(
     )
     state.assign(values)
     _, reader = start.open_records(run, dataset, model)
-    parts = dataset.validation_parts
-    objective = model.objective()
-    validate = open_validation(run.settings.run, reader, devices, state, objective, parts, console)
+    validate = open_validation(
+        run.settings.run,
+        reader,
+        devices,
+        state,
+        model.objective(),
+        dataset.validation_parts,
+        console,
+    )
     results = validate() | dict(step=progress.step)  # type: ignore[misc]  # there is a reader
     path = os.path.join(folder.path, EVAL_RESULTS)
     run.workers.on_chief(functools.partial(write_json, path, results))

@@ -112,9 +112,10 @@ def data_facts(run: Mapping[str, Any]) -> dict[str, str]:
     manifest = manifest_of(run.get("free", {}), run.get("hashes", {}))
     if manifest is None:
         return facts | {"text": f"its {FILE_NAME} is not where the run found it"}
+    owner = " of the first data set" * (manifest.num_train_instances < num_records(data))
     return facts | {
-        "validation records": f"{manifest.num_validation_instances:,}",
-        "text": f"{len(manifest.inputs or [])} file(s): "
+        f"validation records{owner}": f"{manifest.num_validation_instances:,}",
+        f"text{owner}": f"{len(manifest.inputs or [])} file(s): "
         f"{manifest.num_documents:,} documents, {manifest.num_sentences:,} sentences, "
         f"{manifest.num_tokens:,} tokens",
     }
@@ -128,8 +129,8 @@ def manifest_of(free: Mapping[str, Any], hashes: Mapping[str, Any]) -> Manifest 
     """Return the Manifest of the data set that a run read; None when its dataset.json has been
     moved or changed. free, hashes: these entries of run.json.
     """
-    for pattern in str(free.get("input_file") or "").split(","):
-        folder = os.path.dirname(pattern)
+    for pattern in map(str.strip, str(free.get("input_file") or "").split(",")):
+        folder = pattern if os.path.isdir(pattern) else os.path.dirname(pattern)
         path = os.path.join(folder, FILE_NAME)
         if os.path.isfile(path) and file_hash(path) == hashes.get("dataset"):
             return read_manifest(folder)
@@ -161,8 +162,8 @@ def training_facts(
             facts["tokens"] = f"{num_tokens:,} in {num_sequences:,} sequences, padding included"
             if "sets" in data:
                 sets = [MixedSet(**entry) for entry in data["sets"]]
-                changed = run.get("weights_changed", NEVER)
-                facts |= Mixture(sets, changed=changed).rows(num_sequences)
+                mixture = Mixture(sets, changed=run.get("weights_changed", NEVER))
+                facts |= mixture.rows(num_sequences)
     if step is not None:
         kwh = lines[-1].get(ENERGY) if lines else None
         facts["energy"] = describe_energy(kwh, run.get("num_workers", 1))

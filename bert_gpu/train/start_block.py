@@ -94,7 +94,8 @@ def describe_length(plan: BatchPlan, data: TrainingData) -> str:
     epochs = plan.num_steps * plan.records_of_step / data.num_records
     factor = data.dupe_factor or 1
     passes = f" = {thousands(epochs * factor)} passes over the text (--dupe_factor={factor})"
-    return f"{counted_steps(plan.num_steps)} = {thousands(epochs)} epochs" + passes * (factor > 1)
+    has_passes = factor > 1 and data.mixture is None  # a mixture has passes of each data set
+    return f"{counted_steps(plan.num_steps)} = {thousands(epochs)} epochs" + passes * has_passes
 
 
 def counted_steps(number: int) -> str:

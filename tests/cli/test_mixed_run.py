@@ -33,7 +33,7 @@ def books(data, tmp_path_factory):
 
 
 def pretrain(data, books, output, *flags, steps=12):
-    both = f"--input_file={data}/*.tfrecord,{books}"
+    both = f"--input_file={data},{books}"
     return pretrain_on(data, output, both, *flags, steps=steps)
 
 
@@ -83,12 +83,15 @@ def test_run_json_and_the_card_give_epochs_of_each_set(data, books, mixed):
         passes = epochs * one["dupe_factor"]
         assert f"; {epochs:.2f} epochs = {passes:.2f} passes over its text" in row
         assert f" {one['name']}: 0." in row
+    num_documents = json.loads((data / "dataset.json").read_text())["num_documents"]
+    assert f"| text of the first data set | 1 file(s): {num_documents:,} documents" in card
 
 
 def test_the_log_gives_the_sets_and_the_change(books, mixed):
     log = (mixed.parent / "log.txt").read_text()
     assert f"data set 2:     {books.name}: 0.25, then 0.75 of the tokens; " in log
     assert "the weights of the data sets change at record 48\n" in log
+    assert "--dupe_factor" not in log  # of the first set only
 
 
 def test_other_weights_do_not_resume_a_run(data, books, mixed, capsys):
@@ -111,7 +114,7 @@ def test_wrong_sets_are_one_line(data, books, tmp_path, capsys):
 def test_killed_and_resumed_is_never_killed(data, books, mixed, tmp_path):
     """Killed after the change with a checkpoint before it, and with one after it."""
     output = tmp_path / "run"
-    flags = [*MIXED, f"--input_file={data}/*.tfrecord,{books}"]
+    flags = [*MIXED, f"--input_file={data},{books}"]
     for before_step, saved_step in ((7, 4), (9, 8)):
         with start_and_hold(data, output, *flags, before_step=before_step) as process:
             last = output / "checkpoints" / f"step-{saved_step:08}"

@@ -3,6 +3,7 @@ depends on the seed and the record number alone.
 """
 
 import itertools
+import shutil
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.data import examples, pipeline, records
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
-from bert_gpu.data.mixture import UNIT, MixedSet, Mixture
+from bert_gpu.data.mixture import MixedSet, Mixture
 from bert_gpu.train.step import divide_batch
 
 SIZES = dict(web=37, books=11, code=150)  # records
@@ -87,7 +88,7 @@ def test_after_any_number_of_records_each_set_has_its_share_within_one(num_sets)
             rates = [one.weights[phase] / one.tokens_per_record for one in mixture.sets]
             shares = np.array(rates) / sum(rates)
             due = np.arange(1, len(part) + 1)[:, None] * shares
-            assert np.abs(counts - due).max() < 1 + len(part) * num_sets / UNIT
+            assert np.abs(counts - due).max() < 1 + 1e-9
 
 
 @pytest.mark.parametrize("padding", ["fixed", "uniform"])
@@ -189,7 +190,7 @@ def test_a_mixture_is_part_of_the_identity(folders):
 @pytest.mark.parametrize(
     "changes",
     [dict(input_weights=text) for text in ("1,1", "1,0,1", "1,-1,1", "1,nan,1", "1,inf,1", "1,,1")]
-    + [dict(input_weights=text) for text in ("1,x,1", "1e308,1e308,1", ".5:1,1,1")]
+    + [dict(input_weights=text) for text in ("1,x,1", ".5:1,1,1")]
     + [
         dict(input_weights="1,1,1", input_weights_from=text)
         for text in ("0:1,1,1", "1:1,1,1", "nan:1,1,1", "-.1:1,1,1", "1,1,1", ".5:1,1", ".5:1,0,1")
@@ -204,21 +205,33 @@ def test_bad_weights_are_one_line(changes):
     assert len(text) < 300
 
 
+def test_folders_of_one_name_have_names_of_their_own(folders, tmp_path):
+    for name in ("web", "books"):
+        shutil.copytree(folders / name, tmp_path / name / "128")
+    parts = ",".join(f"{tmp_path}/{name}/128/x0.tfrecord" for name in ("web", "books"))
+    evals = ",".join(f"{tmp_path}/{name}/128/x1.tfrecord" for name in ("books", "web"))
+    data = Dataset(InputConfig(input_file=parts, input_weights="1,1", eval_input_file=evals))
+    assert [one.name for one in data.mixture.sets] == ["web_128", "books_128"]
+    assert data.validation_parts == dict(
+        data_books_128_loss=range(5), data_web_128_loss=range(5, 23)
+    )
+
+
 def test_a_set_without_records_is_named(folders, tmp_path):
     (tmp_path / "none").mkdir()
     with records.ShardWriter(str(tmp_path / "none" / "x.tfrecord")):
         pass
     parts = f"{folders}/web/*,{tmp_path}/none/*"
-    with pytest.raises(UserError, match="none/.: holds no training record"):
+    with pytest.raises(UserError, match=r"none/x\.tfrecord: holds no training record"):
         Dataset(InputConfig(input_file=parts, input_weights="1,1"))
 
 
 def test_epochs_and_passes_of_each_set():
     a = MixedSet("a", 100, 5, 10.0, [0.5, 0.25])
     b = MixedSet("b", 50, 1, 30.0, [0.5, 0.75])
-    mixture = Mixture([a, b])
+    mixture = Mixture([a, b], 0.5)
     # of 800 records, the first 400 have 3/4 from a, the others 1/2
-    rows = dict(mixture.rows(800, 400))
+    rows = dict(mixture.rows(800))
     assert rows["data set 1"] == (
         "a: 0.5, then 0.25 of the tokens; 100 records of 10 tokens; "
         "5.00 epochs = 25.00 passes over its text"

@@ -9,7 +9,6 @@ Legend: N examples, B batch, C scores for an example (classes, labels, or 1).
 from __future__ import annotations
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ import numpy as np
 
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError, shortened
+from bert_gpu.base.settings import number_in
 from bert_gpu.finetune.config import FinetuneConfig
 from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.interop.formats import Embedding
@@ -326,15 +326,6 @@ def plain_label(text: str) -> str:
 
 def are_numbers(labels: Iterable[str]) -> bool:
     return all(number_in(label) is not None for label in labels)
-
-
-def number_in(text: str) -> float | None:
-    """Return the finite number that a text spells; None where it spells none."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None
 
 
 def are_measures(labels: Collection[str]) -> bool:
