@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.model.positions import extended
+from bert_gpu.model.positions import interpolated
 from bert_gpu.monitor.hardware import PER_GPU, READINGS
 from bert_gpu.runs.folder import RunFolder
 from tests.cli.pretraining import (
@@ -318,7 +318,7 @@ def test_second_phase_with_longer_rows(data, finished, tmp_path, sample_text, ca
     assert pretrain(longer, tmp_path / "run", *start, *still, steps=1) == 0
     name = "bert.embeddings.position_embeddings.weight"
     before, after = weights(finished)[name], weights(tmp_path / "run")[name]
-    assert after.tobytes() == extended(before, 600, "interpolate").tobytes()
+    assert after.tobytes() == interpolated(before, 600).tobytes()
     out = capsys.readouterr().out
     assert "; embeddings/position: 512 rows interpolated to 600" in out and "fresh:" not in out
     assert pretrain(longer, tmp_path / "other", *start, "--num_hidden_layers=2") == 2
