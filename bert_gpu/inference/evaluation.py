@@ -11,6 +11,7 @@ hidden.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -160,16 +161,15 @@ def evaluate(config: EvaluateConfig, console: Console = LOG) -> list[Scores]:
     rows = list(find_models(config.model))
     for row in rows:  # a wrong name is found before the models ahead of it are scored
         find_model(row["model"], "model")
-    result = []
+    score = (
+        functools.partial(score_pairs, paths=files)
+        if files
+        else functools.partial(score_texts, path=path)
+    )
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_unwinds())
         file = stack.enter_context(PartialFile(config.output)) if config.output else None
-        for row in rows:
-            scorer = Scorer(config, row["model"])
-            scores = (
-                score_pairs(scorer, files, console) if files else score_texts(scorer, path, console)
-            )
-            result.append(row | scores)
+        result = [row | score(Scorer(config, row["model"]), console=console) for row in rows]
         if file is not None:
             content = dict(input=path, seed=config.seed, models=result)
             file.append(json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
