@@ -113,15 +113,20 @@ def row_of(trial: Trial) -> Row:
     last validation, and as score the MLM loss, or the value of --best_metric.
     """
     lines = read_lines(os.path.join(trial.settings.run.output_dir, METRICS))
-    validations = [line for line, _ in lines if any(name.startswith(EVAL) for name in line)]
-    last = {} if not validations else validations[-1]
+    last: Row = next((line for line, _ in reversed(lines) if f"{EVAL}loss" in line), {})
     values = {name.removeprefix(EVAL): last[name] for name in last if name.startswith(EVAL)}
     metric = trial.settings.ending.best_metric
     if metric == "loss" and "mlm_loss" in values:
         metric = "mlm_loss"  # comparable between trials with other objectives beside it
-    row = dict(cell=trial.cell, seed=trial.settings.run.seed, step=last.get("step", 0))
-    seconds = last.get("seconds", 0.0)
-    return row | dict(seconds=seconds, metrics=values, metric=metric, score=values.get(metric))
+    return dict(
+        cell=trial.cell,
+        seed=trial.settings.run.seed,
+        step=last.get("step", 0),
+        seconds=last.get("seconds", 0.0),
+        metrics=values,
+        metric=metric,
+        score=values.get(metric),
+    )
 
 
 def best_of(rows: Sequence[Row]) -> Row | None:
