@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.model.positions import extended
+from bert_gpu.model.positions import interpolated
 from bert_gpu.monitor.hardware import PER_GPU, READINGS
 from bert_gpu.runs.folder import RunFolder
 from tests.cli.pretraining import (
@@ -275,7 +275,8 @@ def test_the_fields_of_metrics_are_those_of_the_document(finished):
     assert {*READINGS, *(name.replace("gpu", "gpu_0", 1) for name in PER_GPU)} <= documented
     # absent without GPUs, without bad records and without --input_weights
     rest = {name for name in documented - written if not name.startswith("gpu_")}
-    assert rest == {"mfu", "mfu_real_tokens", "hfu", "skipped_records", "eval_data_NAME_loss"}
+    shares = {"mfu", "mfu_real_tokens", "hfu"}
+    assert rest == shares | {"energy_kwh", "skipped_records", "eval_data_NAME_loss"}
     training = next(json.loads(line) for line in found if '"loss"' in line)
     shares = [value for name, value in training.items() if name.startswith("time_")]
     assert len(shares) == 5 and abs(sum(shares) - 1) < 1e-9
@@ -318,7 +319,7 @@ def test_second_phase_with_longer_rows(data, finished, tmp_path, sample_text, ca
     assert pretrain(longer, tmp_path / "run", *start, *still, steps=1) == 0
     name = "bert.embeddings.position_embeddings.weight"
     before, after = weights(finished)[name], weights(tmp_path / "run")[name]
-    assert after.tobytes() == extended(before, 600, "interpolate").tobytes()
+    assert after.tobytes() == interpolated(before, 600).tobytes()
     out = capsys.readouterr().out
     assert "; embeddings/position: 512 rows interpolated to 600" in out and "fresh:" not in out
     assert pretrain(longer, tmp_path / "other", *start, "--num_hidden_layers=2") == 2
