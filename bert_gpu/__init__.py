@@ -13,6 +13,7 @@ _NAMES = {
     "api": (
         "create_pretraining_data",
         "embed",
+        "evaluate",
         "export",
         "extend",
         "fill_mask",

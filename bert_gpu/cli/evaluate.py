@@ -27,23 +27,23 @@ def main(argv: list[str], in_program: bool = False) -> list[dict[str, Any]]:
     config = parsed.make(EvaluateConfig)
     with parsed.imports():
         from bert_gpu.inference.evaluation import evaluate
+        from bert_gpu.runs.trials import markdown
     result = evaluate(config, parsed.console(config.quiet))
     if not parsed.in_program:
-        console.answer("\n".join(lines_of(result)))
+        console.answer(markdown(lines_of(result)))
     return result
 
 
-def lines_of(result: Sequence[dict[str, Any]]) -> list[str]:
-    """Return the scores of models as a table with a column for each model, and a row for each score
-    and, for minimal pairs, for the pll_accuracy of each phenomenon.
+def lines_of(result: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """Return the cells of a table with a column for each model, and a line for each score and, for
+    minimal pairs, for the pll_accuracy of each phenomenon.
     """
     names = [name for name in max(result, key=len) if name != "phenomena"]
     rows = [[name, *(show(row.get(name)) for row in result)] for name in names]
     for name in result[0].get("phenomena", ()):
         found = [row["phenomena"][name]["pll_accuracy"] for row in result]
         rows.append([f"pll_accuracy {name}", *map(show, found)])
-    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
-    return ["  ".join([row[0].ljust(first), *map(str.rjust, row[1:], widths)]) for row in rows]
+    return rows
 
 
 def show(value: float | str | None) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
+from bert_gpu.base.run_names import folder_name
 from bert_gpu.base.settings import fields_of
 from bert_gpu.cli import flags, grid, training
 from bert_gpu.cli.quick import implied_recipe
@@ -95,7 +97,8 @@ def main(argv: list[str], in_program: bool = False) -> TrainingResult | SweepRes
         common = parsed.make(flags.CommonConfig)
         settings = read(parsed, common)
         text = parsed.make(GridConfig).grid
-        cells = {} if text is None else read_cells(argv, text, in_program)
+        parse_cell = functools.partial(parse_trial, argv, in_program, settings.run.output_dir)
+        trials = {} if text is None else read_grid(text, parse_cell)
         if common.save_config is not None:
             parsed.save_config(
                 common.save_config,
@@ -107,9 +110,9 @@ def main(argv: list[str], in_program: bool = False) -> TrainingResult | SweepRes
         with parsed.imports():
             from bert_gpu.pretrain.run import pretrain
             from bert_gpu.pretrain.sweep import run_sweep
-        if cells:
-            save = functools.partial(save_best, argv, in_program, settings.run.output_dir)
-            return run_sweep(cells, save, parsed.console(common.quiet))
+        if trials:
+            save = functools.partial(save_best, settings.run.output_dir, parse_cell)
+            return run_sweep(settings, trials, save, parsed.console(common.quiet))
         return pretrain(settings, parsed.console(common.quiet))
 
 
@@ -138,35 +141,38 @@ def read(parsed: flags.Parsed, common: flags.CommonConfig) -> PretrainSettings:
     return settings
 
 
-def read_cells(argv: list[str], text: str, in_program: bool) -> dict[str, PretrainSettings]:
-    """Return {cell of the grid: settings of its trial}. text: of --grid. Raises UserError for a
-    wrong grid, and as `read` does.
+def parse_trial(
+    argv: list[str], in_program: bool, output_dir: str, cell: str, name: str
+) -> flags.Parsed:
+    """Parse the command line of one cell of the grid, whose run is in the folder `name` below
+    output_dir. argv: the command line with the grid.
     """
-    cells: dict[str, PretrainSettings] = {}
+    folder = os.path.join(output_dir, name)
+    return parse([*argv, *grid.words_of(cell), f"--output_dir={folder}"], in_program)
+
+
+def read_grid(
+    text: str, parse_cell: Callable[[str, str], flags.Parsed]
+) -> dict[str, PretrainSettings]:
+    """Return {cell of the grid: settings of its trial}. text: of --grid. parse_cell: see
+    `parse_trial`. Raises UserError for a wrong grid, and as `read` does.
+    """
+    trials = {}
     for cell in grid.read_grid(text, NOT_IN_A_GRID):
-        parsed = parse([*argv, *grid.words_of(cell)], in_program)
+        parsed = parse_cell(cell, folder_name(cell))
         with parsed.naming_origins():
-            settings = read(parsed, flags.CommonConfig())
-        if not settings.run.trains:
+            trials[cell] = read(parsed, flags.CommonConfig())
+        if not trials[cell].run.trains:
             raise UserError("compares trainings", "drop --do_eval", setting="grid")
-        if settings in cells.values():
-            raise UserError(
-                f"{cell[:60]} has the settings of another cell",
-                "drop one of them",
-                setting="grid",
-                value=text[:100],
-            )
-        cells[cell] = settings
-    return cells
+    return trials
 
 
-def save_best(argv: list[str], in_program: bool, output_dir: str, cell: str) -> str:
+def save_best(output_dir: str, parse_cell: Callable[[str, str], flags.Parsed], cell: str) -> str:
     """Write best.flags, which repeats a trial of the grid in a folder of its own, to `output_dir`;
-    return its path. argv: the command line with the grid.
+    return its path.
     """
     path = os.path.join(output_dir, f"{BEST}.flags")
-    own = f"--output_dir={os.path.join(output_dir, BEST)}"
-    parsed = parse([*argv, *grid.words_of(cell), own], in_program)
+    parsed = parse_cell(cell, BEST)
     del parsed.sources["grid"]
     kinds = [kind for kind in CLASSES if kind not in (ShapeConfig, GridConfig)]
     parsed.save_config(path, [parsed.make(kind) for kind in kinds])

@@ -498,15 +498,14 @@ def unigram_loss(shards: Collection[Shard]) -> float | None:
     Return None without any, or if an earlier revision, which did not count pieces, has written a
     shard.
     """
-    counts: dict[str, np.ndarray] = {}
+    counts = dict(train=np.zeros(1), validation=np.zeros(1))
     for shard in shards:
         arrays = read_arrays(shard) if os.path.exists(arrays_path(shard)) else {}
         if "pieces" not in arrays:
             return None
-        counts[shard.split] = counts.get(shard.split, 0) + arrays["pieces"]
+        counts[shard.split] = counts[shard.split] + arrays["pieces"]
     learnt = counts["train"] + 1
-    measured = counts.get("validation", np.zeros(1))
-    measured = measured if measured.any() else counts["train"]
+    measured = counts["validation" if counts["validation"].any() else "train"]
     if not measured.any():
         return None
     return round(float(np.average(-np.log(learnt / learnt.sum()), weights=measured)), 4)

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import psutil
@@ -61,23 +61,6 @@ def count_gpus() -> int:
     is_there = [not name.lstrip("-").isdecimal() or 0 <= int(name) < num_gpus for name in names]
     # CUDA ignores the list from the first GPU that does not exist
     return (is_there + [False]).index(False) if visible.strip() else 0
-
-
-# The counter of a GPU's energy, in millijoules since the driver was loaded, has 64 bits in NVML; a
-# counter of 32 bits begins again after 1.2 kWh.
-WRAP = 1 << 32
-MOST_WATTS = 10_000  # of a GPU; a counter that rises faster was reset
-
-
-def joules_between(before: int, now: int, seconds: float, watts: Callable[[], float]) -> float:
-    """Return the energy of a GPU, in joules, between two readings of its counter, `seconds` apart.
-    The counter may have begun again once. watts: function that returns the GPU's power, by which
-    the energy is estimated where the counter was reset.
-    """
-    for millijoules in (now - before, now - before + WRAP):
-        if 0 <= millijoules <= 1000 * MOST_WATTS * (seconds + 1):
-            return millijoules / 1000
-    return watts() * seconds
 
 
 def describe_energy(kwh: float | None, num_workers: int) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 from bert_gpu.base.console import Console, LogConsole
 from bert_gpu.base.errors import UserError
+from bert_gpu.base.run_names import folder_name
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.devices import join_workers
 from bert_gpu.finetune import scores
@@ -29,7 +30,7 @@ from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.tasks import table
 from bert_gpu.runs import trials
 from bert_gpu.runs.marks import find_marks, hours_at
-from bert_gpu.runs.trials import Row, SweepResult, folder_name
+from bert_gpu.runs.trials import Row, SweepResult
 
 
 class Trial(typing.NamedTuple):

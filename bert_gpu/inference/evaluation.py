@@ -11,6 +11,7 @@ hidden.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -32,11 +33,13 @@ from bert_gpu.inference.embeddings import check_output
 from bert_gpu.inference.lines import empty_input, windows
 from bert_gpu.inference.masked_words import in_parts, open_masked
 from bert_gpu.inference.opened import ROWS
+from bert_gpu.interop.models import find_model
 from bert_gpu.model.heads import cross_entropy_and_correct, mlm_logits
 from bert_gpu.runs.marks import find_marks, hours_at
 from bert_gpu.text.framing import Framed, frame
 
 SHARE = 0.15  # of the tokens, which mlm_loss and mlm_accuracy are about
+MASKS = dict(masked_lm_prob=SHARE, do_whole_word_mask=False, max_ngram_size=1, ngram_weights="")
 PAIRS = re.compile(r"(.+)\.jsonl(\.gz|\.zst)?")  # names of files of minimal pairs
 PAIR = '{"sentence_good": "...", "sentence_bad": "..."}'
 # Sentences whose pseudo-log-likelihoods, in nats, differ by less are equal: other batches may
@@ -55,10 +58,8 @@ class Scorer:
         hidden = tf.TensorSpec([None, None, opened.config.hidden_size], opened.dtype)
         self.encode = opened.compile(opened.hidden, *ROWS)
         self.score = opened.compile(self._score, hidden, *2 * [tf.TensorSpec([None], tf.int32)])
-        masks: Scores = dict(masked_lm_prob=SHARE, do_whole_word_mask=False, max_ngram_size=1)
         most = round(self.max_seq_length * SHARE) + 1
-        spec = MaskingSpec.from_settings(masks | dict(ngram_weights=""), most, opened.tokenizer)
-        self.mask = compile_masking(spec)
+        self.mask = compile_masking(MaskingSpec.from_settings(MASKS, most, opened.tokenizer))
 
     def frame(self, texts: Sequence[str | bytes]) -> tuple[Framed, np.ndarray]:
         """Return the rows of texts, cut to the model's positions, and which were cut, (N,) bool."""
@@ -157,16 +158,18 @@ def evaluate(config: EvaluateConfig, console: Console = LOG) -> list[Scores]:
     if config.output is not None:
         check_output(config.output, config.overwrite)
     files = find_pairs(path)
-    result = []
+    rows = list(find_models(config.model))
+    for row in rows:  # a wrong name is found before the models ahead of it are scored
+        find_model(row["model"], "model")
+    score = (
+        functools.partial(score_pairs, paths=files)
+        if files
+        else functools.partial(score_texts, path=path)
+    )
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_unwinds())
         file = stack.enter_context(PartialFile(config.output)) if config.output else None
-        for row in find_models(config.model):
-            scorer = Scorer(config, row["model"])
-            scores = (
-                score_pairs(scorer, files, console) if files else score_texts(scorer, path, console)
-            )
-            result.append(row | scores)
+        result = [row | score(Scorer(config, row["model"]), console=console) for row in rows]
         if file is not None:
             content = dict(input=path, seed=config.seed, models=result)
             file.append(json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
@@ -177,7 +180,7 @@ def find_models(names: str) -> Iterator[Scores]:
     """Yield {"model": path} of each model that --model names; for those of a folder marks/ also
     "mark", the share of the run, and "hours" of training until then, None = not known.
     """
-    for name in filter(None, map(str.strip, names.split(","))):
+    for name in map(str.strip, names.split(",")):
         hours = hours_at(name)
         marks = find_marks(name).items()
         yield from [dict(model=path, mark=mark, hours=hours.get(mark)) for mark, path in marks] or [

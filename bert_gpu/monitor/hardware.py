@@ -8,9 +8,7 @@ counter that begins again between two samples is noticed, but not one that does 
 """
 
 import contextlib
-import functools
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -64,6 +62,9 @@ READINGS: dict[str, tuple[Callable[[Any], float], str]] = {
 # readings that are logged for each GPU too where there are several, as gpu_0_clock_mhz
 PER_GPU = ("gpu_clock_mhz", "gpu_temperature_celsius")
 SECONDS = 5.0  # from one sample to the next
+# The counter of a GPU's energy, in millijoules since the driver was loaded, has 64 bits in NVML; a
+# counter of 32 bits begins again after 1.2 kWh.
+WRAP = 1 << 32
 COVERED = "GPU utilisation, memory, temperature, power or clocks"
 
 
@@ -74,8 +75,7 @@ class HardwareSampler:
       gpus: indices or UUIDs from `nvml.visible_gpus`; without any, nothing is sampled and `read`
         returns {}.
       warn: called at most once, with a message that NVML or a reading fails.
-      earlier_kwh: energy of earlier sessions of the run, None = not known. clock: function that
-        returns seconds.
+      earlier_kwh: energy of earlier sessions of the run, None = not known.
     """
 
     def __init__(
@@ -83,14 +83,11 @@ class HardwareSampler:
         gpus: Sequence[int | str],
         warn: Callable[[str], None],
         earlier_kwh: float | None = 0.0,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.warn = warn
         self.earlier_kwh = earlier_kwh
-        self.clock = clock
-        self.joules = 0.0  # of this session
-        # (time, millijoules of each GPU) of the last reading; without GPUs before the first
-        self.counters: tuple[float, list[int]] = (0.0, [])
+        self.millijoules = 0  # of this session
+        self.counters: list[int] = []  # of the GPUs at the last reading; [] before the first
         self.has_warned = False
         self.nvml = contextlib.ExitStack()
         # {reading: samples, each a list with a value for every GPU}
@@ -121,12 +118,20 @@ class HardwareSampler:
         return values
 
     def energy(self) -> dict[str, float]:
-        """Return {ENERGY: kWh of all sessions of the run until now}, {} when it is not known."""
-        with contextlib.suppress(pynvml.NVMLError):  # raised after `close`, too
-            self._count_energy()
-        if not self.counters[1] or self.earlier_kwh is None:
+        """Count the energy since the last reading of the counters, and return {ENERGY: kWh of all
+        sessions of the run until now}, {} when it is not known.
+        """
+        # raised where a GPU has no counter, and after `close`
+        with contextlib.suppress(pynvml.NVMLError), self.lock:
+            counters = [pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) for gpu in self.handles]
+            # before the first reading there is nothing to compare with
+            pairs = zip(self.counters, counters, strict=False)
+            rises = [(after - before) % WRAP for before, after in pairs]
+            self.millijoules += sum(rise for rise in rises if rise < WRAP // 2)  # else it fell
+            self.counters = counters
+        if not self.counters or self.earlier_kwh is None:
             return {}
-        return {ENERGY: self.earlier_kwh + self.joules / 3.6e6}
+        return {ENERGY: self.earlier_kwh + self.millijoules / 3.6e9}
 
     def close(self) -> None:
         self.energy()
@@ -137,8 +142,7 @@ class HardwareSampler:
 
     def sample(self) -> None:
         """Take one sample of every reading and every GPU."""
-        with contextlib.suppress(pynvml.NVMLError):  # the log says that the energy is unknown
-            self._count_energy()
+        self.energy()
         for name, (reading, _) in READINGS.items():
             try:
                 values = [reading(gpu) for gpu in self.handles]
@@ -147,21 +151,6 @@ class HardwareSampler:
                 continue
             with self.lock:
                 self.samples[name].append(values)
-
-    def _count_energy(self) -> None:
-        """Add the energy since the last call. Raises NVMLError where a GPU has no counter."""
-        with self.lock:
-            counters = [pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu) for gpu in self.handles]
-            now = self.clock()
-            seconds = now - self.counters[0]
-            # before the first reading there is nothing to compare with
-            readings = zip(self.handles, self.counters[1], counters, strict=False)
-            watts = READINGS["gpu_power_watts"][0]
-            self.joules += sum(
-                nvml.joules_between(before, after, seconds, functools.partial(watts, gpu))
-                for gpu, before, after in readings
-            )
-            self.counters = now, counters
 
     def _open(self, gpus: Sequence[int | str]) -> list[Any]:
         """Return NVML's handles of the GPUs, [] when NVML or one of the GPUs is missing."""

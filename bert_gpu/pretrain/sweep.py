@@ -7,7 +7,6 @@ scores.json and scores.md have every trial, and scores.png the losses by learnin
 """
 
 import contextlib
-import dataclasses
 import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from bert_gpu.base.console import Console, LogConsole, format_metric
 from bert_gpu.base.errors import TrainingStopped, UserError, shortened
 from bert_gpu.base.figure import new_figure
-from bert_gpu.base.run_names import METRICS
+from bert_gpu.base.run_names import METRICS, folder_name
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.devices.devices import join_workers
 from bert_gpu.monitor.sinks.tensorboard import EVAL
@@ -32,7 +31,7 @@ PICTURE = "scores.png"
 
 class Trial(typing.NamedTuple):
     """One pretraining of a sweep. cell: the settings that the grid gives it, such as
-    "learning_rate=1e-3 optimizer=muon".
+    "learning_rate=1e-3 optimizer=muon". settings: all of them, with a folder of its own.
     """
 
     cell: str
@@ -40,6 +39,7 @@ class Trial(typing.NamedTuple):
 
 
 def run_sweep(
+    common: PretrainSettings,
     cells: Mapping[str, PretrainSettings],
     save_best: Callable[[str], str],
     console: Console | None = None,
@@ -48,19 +48,19 @@ def run_sweep(
     best lies at the edge of the grid.
 
     Args:
-      cells: {settings that the grid gives: all settings}. save_best: function of the best cell that
-        writes its flags to a file and returns the file's path. console: by default messages go to
-        Python's logger "bert_gpu".
+      common: the settings without those of the grid; its output_dir has the scores. cells:
+        {settings that the grid gives: all settings}; the output_dir of each is its `folder_name`
+        below that of `common`. save_best: function of the best cell that writes its flags to a file
+        and returns the file's path. console: by default messages go to Python's logger "bert_gpu".
 
     Raises:
       UserError: as for a pretraining; or the data has no validation records. TrainingStopped: no
         trial has a result, or a trial could not save.
     """
-    settings = next(iter(cells.values()))
-    output_dir = settings.run.output_dir
-    workers = join_workers(settings.devices)
+    output_dir = common.run.output_dir
+    workers = join_workers(common.devices)
     console = workers.console(console or LogConsole())
-    plan = plan_trials(cells)
+    plan = {folder_name(cell): Trial(cell, settings) for cell, settings in cells.items()}
     # a trial itself prints the warnings of its data
     data = [Dataset(inputs, lambda text: None) for inputs in {s.inputs: 0 for s in cells.values()}]
     if any(dataset.validation is None for dataset in data):
@@ -101,22 +101,11 @@ def run_sweep(
     return result
 
 
-def plan_trials(cells: Mapping[str, PretrainSettings]) -> dict[str, Trial]:
-    """Return {name of its folder: trial} of a grid, in their order. cells: as for `run_sweep`."""
-    plan = {}
-    for cell, settings in cells.items():
-        name = trials.folder_name(cell)
-        folder = os.path.join(settings.run.output_dir, name)
-        run = dataclasses.replace(settings.run, output_dir=folder)
-        plan[name] = Trial(cell, dataclasses.replace(settings, run=run))
-    return plan
-
-
 def drop_all_but_best(output_dir: str, rows: Sequence[Row]) -> None:
     best = best_of(rows)
     for row in rows:
         if row is not best:
-            RunFolder(os.path.join(output_dir, trials.folder_name(row["cell"]))).drop()
+            RunFolder(os.path.join(output_dir, folder_name(row["cell"]))).drop()
 
 
 def row_of(trial: Trial) -> Row:
@@ -124,15 +113,20 @@ def row_of(trial: Trial) -> Row:
     last validation, and as score the MLM loss, or the value of --best_metric.
     """
     lines = read_lines(os.path.join(trial.settings.run.output_dir, METRICS))
-    validations = [line for line, _ in lines if any(name.startswith(EVAL) for name in line)]
-    last = {} if not validations else validations[-1]
+    last: Row = next((line for line, _ in reversed(lines) if f"{EVAL}loss" in line), {})
     values = {name.removeprefix(EVAL): last[name] for name in last if name.startswith(EVAL)}
     metric = trial.settings.ending.best_metric
     if metric == "loss" and "mlm_loss" in values:
         metric = "mlm_loss"  # comparable between trials with other objectives beside it
-    row = dict(cell=trial.cell, seed=trial.settings.run.seed, step=last.get("step", 0))
-    seconds = last.get("seconds", 0.0)
-    return row | dict(seconds=seconds, metrics=values, metric=metric, score=values.get(metric))
+    return dict(
+        cell=trial.cell,
+        seed=trial.settings.run.seed,
+        step=last.get("step", 0),
+        seconds=last.get("seconds", 0.0),
+        metrics=values,
+        metric=metric,
+        score=values.get(metric),
+    )
 
 
 def best_of(rows: Sequence[Row]) -> Row | None:

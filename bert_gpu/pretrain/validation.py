@@ -66,13 +66,11 @@ def unigram_loss(records: RecordSet) -> float | None:
     mean of their data sets' by numbers of records; None where a data set does not have it.
     """
     infos = read_manifests(file.path for file in records.files)
-    sums = 0.0
-    for file in records.files:
-        info = infos[os.path.dirname(file.path)]
-        if info is None or info.unigram_loss is None:
-            return None
-        sums += info.unigram_loss * len(file)
-    return sums / len(records)
+    losses = {folder: info and info.unigram_loss for folder, info in infos.items()}
+    if None in losses.values():
+        return None
+    own = [losses[os.path.dirname(file.path)] for file in records.files]
+    return float(np.average(own, weights=[len(file) for file in records.files]))  # type: ignore[arg-type]
 
 
 def mean_losses(

@@ -6,10 +6,8 @@ scores.json holds.
 """
 
 import contextlib
-import hashlib
 import json
 import os
-import re
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -21,7 +19,6 @@ from bert_gpu.devices.workers import Alone, WorkerLost, Workers
 
 JSON = "scores.json"
 MARKDOWN = "scores.md"
-LONGEST_NAME = 200  # bytes of the name of a cell's folder; file systems allow 255
 Row = dict[str, Any]  # a trial, as an entry of scores.json
 
 
@@ -81,19 +78,6 @@ def run_trials(
             if caught is not None:
                 break
         return SweepResult(workers.from_chief(write, rows), caught, rows)
-
-
-def folder_name(cell: str) -> str:
-    """Return the name of a cell's folder: the cell's text or, where that has slashes or is too
-    long, its beginning, with "-" for characters that are unsafe in a name, and a digest of the
-    text.
-    """
-    name = cell.replace(" ", ",")
-    if os.sep not in name and len(os.fsencode(name)) <= LONGEST_NAME:
-        return name
-    digest = hashlib.sha256(os.fsencode(cell)).hexdigest()[:8]
-    plain = re.sub(r"[^\w=,.+-]", "-", name, flags=re.ASCII)
-    return f"{plain[: LONGEST_NAME - len(digest) - 1]}-{digest}"
 
 
 def check_folder(output_dir: str, names: Collection[str]) -> None:

@@ -110,14 +110,13 @@ class Run(typing.Generic[S]):
         a trial that its sweep has dropped and `plan` has more; Lost for a dropped trial without a
         result.
         """
-        record = self.run_json or {}
+        record = self.run_json
+        if record is None:
+            return False
         if record.get("lost"):
             raise Lost(record["lost"])
-        progress = None
-        if dropped := record.get("dropped"):
-            progress = read_progress(dropped)
-        elif self.run_json is not None:
-            progress = self.folder.newest_progress()
+        dropped = record.get("dropped")
+        progress = read_progress(dropped) if dropped else self.folder.newest_progress()
         if progress is None:
             return False
         self.progress = progress

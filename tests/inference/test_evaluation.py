@@ -16,6 +16,7 @@ from bert_gpu.__main__ import main as command
 from bert_gpu.base.console import Console
 from bert_gpu.data import masking
 from bert_gpu.data.random_bits import derive_key, row_keys
+from bert_gpu.inference import evaluation
 from bert_gpu.inference.config import EvaluateConfig
 from bert_gpu.inference.evaluation import SHARE, Scorer, evaluate, score_texts
 from bert_gpu.interop import huggingface
@@ -196,7 +197,7 @@ def test_pairs_of_the_better_sentence_and_ties(model, scorer, tmp_path):
         assert found["equal"][name] == 0.5 and result[name] == pytest.approx(0.5)
 
 
-def test_models_at_marks_stand_side_by_side(model, tmp_path, capsys):
+def test_models_at_marks_stand_side_by_side(model, tmp_path, capsys, monkeypatch):
     for mark in ("0.1", "1"):
         (tmp_path / "run" / "marks" / mark).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "run" / "marks" / mark).symlink_to(model[0])
@@ -208,20 +209,27 @@ def test_models_at_marks_stand_side_by_side(model, tmp_path, capsys):
     output = f"--output={tmp_path}/scores.json"
     arguments = ["bert-gpu", "evaluate", models, output, "--quiet"]
     assert command([*arguments, f"--input={tmp_path}/texts.txt"]) == 0
-    table = {row[0]: row[1:] for row in map(str.split, capsys.readouterr().out.splitlines())}
-    assert list(table)[:4] == ["model", "mark", "hours", "texts"] and len(table) == 12
+    heading, _, *lines = capsys.readouterr().out.splitlines()
+    table = {cells[0]: cells[1:] for cells in (line.split("|")[1:-1] for line in lines)}
+    table = {name.strip(): [*map(str.strip, cells)] for name, cells in table.items()}
+    assert heading.split()[:2] == ["|", "model"]
+    assert list(table)[:3] == ["mark", "hours", "texts"] and len(table) == 11
     assert table["mark"] == ["0.1000", "1.0000", "-"] and table["hours"] == [
         "0.5000",
         "2.0000",
         "-",
     ]
-    assert all(len(set(row)) == 1 for name, row in list(table.items())[3:])
+    assert all(len(set(row)) == 1 for name, row in list(table.items())[2:])
     content = json.loads((tmp_path / "scores.json").read_text())
     assert [row.get("hours") for row in content["models"]] == [0.5, 2.0, None]
     assert table["pll_per_token"][0] == f"{content['models'][0]['pll_per_token']:.4f}"
     assert command([*arguments, f"--input={tmp_path}/x.jsonl"]) == 2  # the output exists
     assert command([*arguments, f"--input={tmp_path}/x.jsonl", "--overwrite"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1].split()[:2] == ["pll_accuracy", "x"]
+    assert capsys.readouterr().out.splitlines()[-1].startswith("| pll_accuracy x ")
+    monkeypatch.setattr(evaluation, "Scorer", pytest.fail)  # a wrong name is found before scoring
+    arguments = ["bert-gpu", "evaluate", f"--model={model[0]},", f"--input={tmp_path}/texts.txt"]
+    assert command(arguments) == 2
+    assert "--model=: no such folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
