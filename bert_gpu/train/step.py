@@ -479,13 +479,7 @@ class TrainStep:
         as for `_gradients`.
         """
         cast = cast_weights(weights, self.devices.dtype)
-
-        def vectors_of(index: int | tf.Tensor) -> tf.Tensor:
-            rows = {name: value[index] for name, value in batch.items()}
-            index_seed = fold_seed(seed, index)
-            vectors = functions.vectors(cast, rows, dtype=self.devices.dtype, seed=index_seed)
-            return tf.cast(vectors, tf.float32)
-
+        vectors_of = functools.partial(self._vectors_of, functions, cast, batch, seed)
         if self.num_micro_batches == 1:
             return vectors_of(0)[None]
         end = num_micro_batches if self.is_ramped else self.num_micro_batches
@@ -496,6 +490,22 @@ class TrainStep:
             parallel_iterations=1,
         )
         return tf.ensure_shape(vectors.stack(), [self.num_micro_batches, None, None, None])
+
+    def _vectors_of(
+        self,
+        functions: VectorLosses,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        seed: tf.Tensor,
+        index: int | tf.Tensor,
+    ) -> tf.Tensor:
+        """Return the vectors of micro-batch number `index`, float32 (B, V, H); arguments as for
+        `_micro_batch`.
+        """
+        rows = {name: value[index] for name, value in batch.items()}
+        index_seed = fold_seed(seed, index)
+        vectors = functions.vectors(weights, rows, dtype=self.devices.dtype, seed=index_seed)
+        return tf.cast(vectors, tf.float32)
 
     def _micro_batch(
         self,
