@@ -102,6 +102,7 @@ def run_sweep(
 
 
 def drop_all_but_best(output_dir: str, rows: Sequence[Row]) -> None:
+    """Remove the checkpoints and the model of each trial but the best. rows: of ended trials."""
     best = best_of(rows)
     for row in rows:
         if row is not best:
