@@ -66,7 +66,7 @@ def count_gpus() -> int:
 def describe_energy(kwh: float | None, num_workers: int) -> str:
     """Return the energy of a run in words. kwh: of the GPUs of worker 0; None = not known."""
     if kwh is None:
-        return "unknown (NVML counts that of GPUs since Volta)"
+        return "unknown (only GPUs from Volta on count it)"
     whose = "its GPUs" if num_workers == 1 else f"the GPUs of worker 0 of {num_workers} workers"
     return f"{kwh:.3g} kWh of {whose}, all of their processes counted (NVML)"
 

@@ -76,7 +76,7 @@ def test_a_run_by_the_clock_tells_its_time(run, tmp_path):
 
 def test_the_energy_of_the_last_log_line_up_to_the_model(run, tmp_path):
     shutil.copytree(run, tmp_path / "run")
-    unknown = "unknown (NVML counts that of GPUs since Volta)"
+    unknown = "unknown (only GPUs from Volta on count it)"
     assert facts_beside(str(run / "model"))["Training"]["energy"] == unknown
     path = tmp_path / "run" / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]

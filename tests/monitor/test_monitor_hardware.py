@@ -350,7 +350,7 @@ def test_energy_is_unknown_without_a_counter(nvml):
     none = HardwareSampler([], pytest.fail)
     assert none.energy() == {}
     none.close()
-    assert describe_energy(None, 1) == "unknown (NVML counts that of GPUs since Volta)"
+    assert describe_energy(None, 1) == "unknown (only GPUs from Volta on count it)"
     assert (
         describe_energy(1.23456, 1) == "1.23 kWh of its GPUs, all of their processes counted (NVML)"
     )
