@@ -18,7 +18,7 @@ install: .venv/.installed
 	$(BIN)/python $(PIP_QUIETLY) --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	@touch $@
 
-# What tests compare with: torch, transformers, sentence-transformers, datasets, datasketch and jax, apart from everything else.
+# What tests compare with: torch, transformers, sentence-transformers, datasets, datasketch, rensa and jax, apart from everything else.
 oracle: .venv-oracle/.installed
 
 .venv-oracle/.installed: constraints-oracle.txt
