@@ -78,7 +78,8 @@ def compile_masking(spec: MaskingSpec) -> Callable[..., dict[str, np.ndarray]]:
     compiled = tf.function(masks, autograph=False, reduce_retracing=True)
 
     def mask(*batch: np.ndarray) -> dict[str, np.ndarray]:
-        return {name: value.numpy() for name, value in compiled(*batch).items()}
+        with tf.device("CPU:0"):  # the GPU has the training step to do
+            return {name: value.numpy() for name, value in compiled(*batch).items()}
 
     return mask
 

@@ -186,9 +186,10 @@ class Reader:
         return order
 
     def _parse(self, serialized: Sequence[bytes]) -> dict[str, np.ndarray]:
-        if self.schema.kind == examples.COMPACT:
-            return examples.parse_compact(serialized, self.schema, self.max_seq_length)
-        return examples.parse_static(serialized, self.schema)
+        with tf.device("CPU:0"):  # the GPU has the training step to do
+            if self.schema.kind == examples.COMPACT:
+                return examples.parse_compact(serialized, self.schema, self.max_seq_length)
+            return examples.parse_static(serialized, self.schema)
 
     def _masked(
         self,

@@ -51,7 +51,7 @@ def corrections(
     """Return the two divisors that correct the bias of the first and the second moment: float32
     scalars, or 1.0 without --adam_bias_correction.
 
-    num_updates: int32 scalar, updates so far including this one.
+    num_updates: int64 scalar, updates so far including this one.
     """
     if not config.adam_bias_correction:
         return 1.0, 1.0

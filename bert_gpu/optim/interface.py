@@ -10,7 +10,7 @@ The module of an optimizer has these names, for weights of any shape; config is 
     step.
   slots(traits, shape, config) -> {slot: Slot}: the state that the weight needs.
   corrections(num_updates, config) -> tuple of float32 scalars that are the same for all weights, so
-    that an update computes them once. num_updates: int32 scalar, updates so far including this one.
+    that an update computes them once. num_updates: int64 scalar, updates so far including this one.
   step(traits, weight, gradient, state, learning_rate, corrections, config) -> (weight, state) after
     the update. weight, gradient: float32 tensors of one shape; state: {slot: tensor}, with the
     slots that `slots` returns; learning_rate: float32 scalar, the peak times the factor of the

@@ -78,7 +78,7 @@ def update(
       weights: float32, the trained weights. gradients: the same names, any float type; they are
         cast to float32.
       slots: state, as from `initial_slots`.
-      learning_rate: float32 scalar. num_updates: int32 scalar, updates so far including this one.
+      learning_rate: float32 scalar. num_updates: int64 scalar, updates so far including this one.
       gradient_factor: scalar that multiplies the gradients first, such as that of `clip_factor`.
       parts: from `joint_parts`; not needed for an optimizer without joint work. dtype: as for
         `joint_inputs`.

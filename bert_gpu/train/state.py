@@ -69,10 +69,12 @@ class TrainState:
                 for name, value in weights.items()
             }
             self.slots = {name: variable(value, name) for name, value in slots.items()}
-            self.num_updates = variable(tf.constant(0, tf.int32), "num_updates")
-            self.num_skipped = variable(tf.constant(0, tf.int32), "num_skipped")
+            # int64: TensorFlow keeps int32 variables in the host's memory, where the compiled step
+            # of a GPU cannot use them
+            self.num_updates = variable(tf.constant(0, tf.int64), "num_updates")
+            self.num_skipped = variable(tf.constant(0, tf.int64), "num_skipped")
             self.loss_scale = variable(tf.constant(LOSS_SCALE_START), "loss_scale")
-            self.num_good = variable(tf.constant(0, tf.int32), "num_good")
+            self.num_good = variable(tf.constant(0, tf.int64), "num_good")
 
     def variables(self) -> dict[str, tf.Variable]:
         """Return {name: variable} of all variables that a checkpoint holds."""

@@ -580,15 +580,15 @@ class TrainStep:
             apply(only_if=is_finite)
         else:
             tf.cond(is_finite, apply, lambda: None)
-        state.num_updates.assign_add(tf.cast(is_finite, tf.int32))
-        state.num_skipped.assign_add(tf.cast(~is_finite, tf.int32))
+        state.num_updates.assign_add(tf.cast(is_finite, tf.int64))
+        state.num_skipped.assign_add(tf.cast(~is_finite, tf.int64))
         if self.devices.precision == "float16":
             good = tf.where(is_finite, tf.convert_to_tensor(state.num_good) + 1, 0)
             grown = tf.where(
                 good >= LOSS_SCALE_GROWTH_STEPS, tf.minimum(scale * 2.0, LOSS_SCALE_MAX), scale
             )
             state.loss_scale.assign(tf.where(is_finite, grown, tf.maximum(scale / 2.0, 1.0)))
-            state.num_good.assign(tf.where(good >= LOSS_SCALE_GROWTH_STEPS, 0, good))
+            state.num_good.assign(tf.where(good < LOSS_SCALE_GROWTH_STEPS, good, 0))
         return norm, tf.cast(~is_finite, tf.float32)
 
     def _apply(

@@ -5,6 +5,7 @@ not finite is skipped.
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.python.framework import kernels
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices import devices
@@ -46,6 +47,21 @@ def test_division_of_the_batch_changes_nothing(one, num_replicas, accumulation):
 def test_xla_changes_nothing(one, num_replicas):
     trainer = Trainer(num_replicas, 2, xla="on")
     np.testing.assert_allclose(losses(trainer.run(batches(10))), one[0][:10], rtol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw8bit", "lamb", "muon"])
+def test_a_gpu_can_hold_all_variables(optimizer):
+    """TensorFlow keeps variables of other types, int32 for one, in the host's memory, where the
+    compiled step of a GPU cannot use them.
+    """
+    listed = kernels.get_registered_kernels_for_op("VarHandleOp").kernel
+    constraints = [
+        rule for kernel in listed if kernel.device_type == "DEFAULT" for rule in kernel.constraint
+    ]
+    held = {tf.as_dtype(kind) for rule in constraints for kind in rule.allowed_values.list.type}
+    assert tf.float32 in held and tf.int32 not in held
+    state = Trainer(optimizer=optimizer).state
+    assert {variable.dtype for variable in state.variables().values()} <= held
 
 
 def test_training_lowers_the_loss(one):
