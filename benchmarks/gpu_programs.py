@@ -37,7 +37,11 @@ PREDICTED = {  # names in ahead.py
     "plain packed": "plain, packed",
     "cuDNN packed": "cuDNN, packed",
 }
-TORCH = {"PyTorch compiled": dict(compiled=True), "PyTorch eager": {}}
+TORCH = {  # settings of hugging_face.HuggingFace, attention's dropout
+    "PyTorch compiled": (dict(compiled=True), 0.1),
+    "PyTorch compiled, attention dropout 0": (dict(compiled=True), 0.0),
+    "PyTorch eager": ({}, 0.1),
+}
 TOKENS = dict(base=32768, large=16384)  # of a step
 MODELS = ("tiny", *TOKENS)
 MANIFEST = "manifest.json"
@@ -143,8 +147,10 @@ def counted(path):
 
 def measure_torch(options, case):
     """Return {"seconds" of a step} of Hugging Face on PyTorch."""
-    settings = dict(shape=case["shape"], length=case["length"], precision="bfloat16")
-    with Peer("hugging_face", settings | dict(gpu=options.gpu) | case["torch"]) as peer:
+    extra, dropout = case["torch"]
+    shape = case["shape"] | dict(attention_probs_dropout_prob=dropout)
+    settings = dict(shape=shape, length=case["length"], precision="bfloat16", gpu=options.gpu)
+    with Peer("hugging_face", settings | extra) as peer:
         ready = peer.ask("prepare", rows=case["rows"])
         if not ready["fits"]:
             raise Failed(ready["error"])

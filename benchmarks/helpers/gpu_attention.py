@@ -91,4 +91,6 @@ def compare(kind, shape, repeats=50):
 
 
 if __name__ == "__main__":
+    for gpu in tf.config.list_physical_devices("GPU"):  # others may use it as well
+        tf.config.experimental.set_memory_growth(gpu, True)
     print(json.dumps(compare(sys.argv[1], tuple(map(int, sys.argv[2:])))))

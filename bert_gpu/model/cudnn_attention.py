@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
-# No GPU has run these programs yet, so --attention=auto does not choose them; benchmarks/gpu.py
-# will show whether their results agree with plain attention's and whether they are faster.
-AUTO = False
+# The compute capability from which --attention=auto chooses these kernels: that of the GPU on which
+# they were compared with plain attention (dev/gpu.md).
+MEASURED = (9, 0)
 ELEMENT_TYPES = {
     tf.bfloat16: "bf16",
     tf.float16: "f16",

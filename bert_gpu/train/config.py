@@ -78,8 +78,9 @@ class MemoryConfig(Settings):
         "How attention is computed in training. cudnn = cuDNN's fused kernels, "
         "which store no attention scores; they need a GPU of compute capability "
         "8.0 or later, XLA, bfloat16 or float16, and "
-        "--attention_probs_dropout_prob=0. auto = plain, because cudnn has not "
-        "been tested on a GPU yet.",
+        "--attention_probs_dropout_prob=0. auto = cudnn where that is possible "
+        "and the compute capability is 9.0 or later (H100, H200), where it was "
+        "measured; plain elsewhere and with --deterministic.",
         choices=("auto", "plain", "cudnn"),
     )
     freeze: tuple[str, ...] = setting(

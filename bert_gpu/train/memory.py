@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework import config as tf_config
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices.devices import Devices, lowest_capability
@@ -38,7 +39,6 @@ def choose_attention(
     devices: Devices,
     max_seq_length: int | None = None,
     is_packed: bool = False,
-    auto: bool = cudnn_attention.AUTO,
 ) -> str:
     """Return the attention that an encoder trains with, "plain" or "cudnn". Raises UserError when
     --attention=cudnn is impossible.
@@ -46,15 +46,16 @@ def choose_attention(
     Args:
       max_seq_length: tokens of the data's rows; None = any number. is_packed: whether rows hold
         several sequences.
-      auto: whether --attention=auto chooses cuDNN where it is possible.
     """
-    if config.attention == "plain" or (config.attention == "auto" and not auto):
+    capability = lowest_capability(tf.config.get_visible_devices("GPU"))
+    is_known = capability >= cudnn_attention.MEASURED and not tf_config.is_op_determinism_enabled()
+    if config.attention == "plain" or (config.attention == "auto" and not is_known):
         return "plain"
     problem = encoder.cudnn_obstacle(
         kind=devices.kind,
         xla=devices.xla,
         precision=devices.precision,
-        capability=lowest_capability(tf.config.get_visible_devices("GPU")),
+        capability=capability,
         is_packed=is_packed,
         length=max_seq_length,
     )

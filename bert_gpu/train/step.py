@@ -323,10 +323,11 @@ class TrainStep:
         counts = context.all_reduce(
             tf.distribute.ReduceOp.SUM, self._counts(batch, num_micro_batches)
         )
-        seed = fold_seed(
-            tf.constant([self.seed & 0x7FFFFFFF, self.seed >> 31 & 0x7FFFFFFF], tf.int32), step
-        )
-        seed = fold_seed(seed, context.replica_id_in_sync_group)
+        with tf.device("CPU:0"):  # integers of a GPU reach the compiled step through the host
+            seed = fold_seed(
+                tf.constant([self.seed & 0x7FFFFFFF, self.seed >> 31 & 0x7FFFFFFF], tf.int32), step
+            )
+            seed = fold_seed(seed, context.replica_id_in_sync_group)
         weights = {
             name: tf.convert_to_tensor(variable) for name, variable in self.state.weights.items()
         }

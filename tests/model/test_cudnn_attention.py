@@ -254,26 +254,31 @@ def test_obstacles(change, problem):
     assert found is None if problem is None else problem in found
 
 
-@pytest.mark.parametrize("setting, auto, has_gpu, chosen", [
-    ("plain", True, True, "plain"),
-    ("auto", False, True, "plain"),
-    ("auto", True, True, "cudnn"),
-    ("auto", True, False, "plain"),
-    ("cudnn", False, True, "cudnn"),
-    ("cudnn", False, False, None),
+@pytest.mark.parametrize("setting, capability, deterministic, dropout, chosen", [
+    ("plain", (9, 0), False, 0.0, "plain"),
+    ("auto", (8, 9), False, 0.0, "plain"),
+    ("auto", (9, 0), False, 0.0, "cudnn"),
+    ("auto", (9, 0), False, 0.1, "plain"),
+    ("auto", (9, 0), True, 0.0, "plain"),
+    ("auto", (0, 0), False, 0.0, "plain"),
+    ("cudnn", (8, 0), False, 0.0, "cudnn"),
+    ("cudnn", (9, 0), True, 0.0, "cudnn"),
+    ("cudnn", (0, 0), False, 0.0, None),
 ])  # fmt: skip
-def test_choice(monkeypatch, setting, auto, has_gpu, chosen):
+def test_choice(monkeypatch, setting, capability, deterministic, dropout, chosen):
+    has_gpu = capability != (0, 0)
+    monkeypatch.setattr("bert_gpu.train.memory.lowest_capability", lambda gpus: capability)
     monkeypatch.setattr(
-        "bert_gpu.train.memory.lowest_capability", lambda gpus: (9, 0) if has_gpu else (0, 0)
+        "bert_gpu.train.memory.tf_config.is_op_determinism_enabled", lambda: deterministic
     )
     devices = types.SimpleNamespace(
         kind="GPU" if has_gpu else "CPU",
         xla=has_gpu,
         precision="bfloat16" if has_gpu else "float32",
     )
-    choose = functools.partial(
-        choose_attention, BertEncoder(MODEL), MemoryConfig(attention=setting), devices, auto=auto
-    )
+    model = dataclasses.replace(MODEL, attention_probs_dropout_prob=dropout)
+    config = MemoryConfig(attention=setting)
+    choose = functools.partial(choose_attention, BertEncoder(model), config, devices)
     if chosen is not None:
         assert choose() == chosen
         return
@@ -298,13 +303,13 @@ def test_every_refusal_fits_in_a_line():
         )
 
 
-def test_auto_is_plain_for_now_and_the_flag_reaches_the_encoder(monkeypatch):
+def test_the_choice_reaches_the_encoder(monkeypatch):
     monkeypatch.setattr("bert_gpu.train.memory.lowest_capability", lambda gpus: (9, 0))
     devices = types.SimpleNamespace(kind="GPU", xla=True, precision="bfloat16")
-    assert training_encoder(BertEncoder(MODEL), MemoryConfig(), devices).attention == "plain"
+    assert training_encoder(BertEncoder(MODEL), MemoryConfig(), devices).attention == "cudnn"
     assert (
-        training_encoder(BertEncoder(MODEL), MemoryConfig(attention="cudnn"), devices).attention
-        == "cudnn"
+        training_encoder(BertEncoder(MODEL), MemoryConfig(attention="plain"), devices).attention
+        == "plain"
     )
     with pytest.raises(UserError, match="attention_probs_dropout_prob"):
         dropping = BertEncoder(dataclasses.replace(MODEL, attention_probs_dropout_prob=0.1))

@@ -64,6 +64,16 @@ def test_a_gpu_can_hold_all_variables(optimizer):
     assert {variable.dtype for variable in state.variables().values()} <= held
 
 
+def test_seeds_are_drawn_on_the_host():
+    """On a GPU, integers would be copied to the host first, and each step wait for the last."""
+    trainer = fresh(num_replicas=2)
+    trainer.run(batches(1))
+    (program,) = trainer.step.programs.values()
+    (graph,) = (function.graph for function in program._list_all_concrete_functions())
+    draws = [op for op in graph.get_operations() if op.type.startswith("StatelessRandom")]
+    assert draws and {tf.DeviceSpec.from_string(op.device).device_index for op in draws} == {0}
+
+
 def test_training_lowers_the_loss(one):
     batch = list(batches(1)) * 30
     metrics = fresh().run(batch)
