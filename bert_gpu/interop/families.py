@@ -91,9 +91,12 @@ class Family(typing.NamedTuple):
 
     def architecture_of(self, class_name: str | None) -> str | None:
         """Return the key of ARCHITECTURES for the name of a class of the family; None for any other
-        name.
+        name, also for a class whose heads differ from BERT's: ElectraForPreTraining finds replaced
+        tokens.
         """
-        return next((name for name in ARCHITECTURES if self.class_of(name) == class_name), None)
+        return next(
+            (name for name in self.architectures if self.class_of(name) == class_name), None
+        )
 
     def names(self, name: str) -> list[str]:
         """Return the family's names of the tensors that make up a bert-gpu weight; [] where the

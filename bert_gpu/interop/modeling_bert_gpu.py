@@ -395,7 +395,7 @@ class BertGpuPreTrainedModel(PreTrainedModel):
         return outputs if return_dict in (None, True) else outputs.to_tuple()
 
     def _pool(self, vectors: torch.Tensor, activation: str = "tanh") -> torch.Tensor:
-        return getattr(torch, activation)(self._dense("pooler", vectors))
+        return getattr(functional, activation)(self._dense("pooler", vectors))
 
     def _word_scores(self, hidden: torch.Tensor) -> torch.Tensor:
         if self.config.mlm_transform:

@@ -99,6 +99,7 @@ class Relative(typing.NamedTuple):
             max_position_embeddings=config.max_position_embeddings + self.family.unused_positions,
             intermediate_size=config.inner_size,
             num_hidden_groups=config.num_groups,
+            embedding_size=config.embedding_width,
         )
         values = {
             key: changed[name] if name in changed else getattr(config, name)
@@ -139,6 +140,9 @@ class Relative(typing.NamedTuple):
                 * (2 if acts[act] in model_config.GATED else 1),
                 max_position_embeddings=shape.max_position_embeddings
                 - self.family.unused_positions,
+                embedding_size=(
+                    None if shape.embedding_size == shape.hidden_size else shape.embedding_size
+                ),
                 num_hidden_groups=(
                     None if shape.num_groups == shape.num_hidden_layers else shape.num_groups
                 ),
@@ -148,7 +152,8 @@ class Relative(typing.NamedTuple):
 # keys of relatives' config.json, beside BERT's keys, that do not change the computation
 IGNORED_KEYS = frozenset(
     "classifier_dropout_prob head_dim net_structure_type num_memory_blocks gap_size "
-    "down_scale_factor seq_classif_dropout qa_dropout tie_weights_".split()
+    "down_scale_factor seq_classif_dropout qa_dropout tie_weights_ summary_type summary_use_proj "
+    "summary_activation summary_first_dropout summary_last_dropout".split()
 )
 _PLAIN = {name: name for name in ("gelu", "gelu_new", "relu")}
 
@@ -221,6 +226,25 @@ _DISTILBERT = Family(
     "vocab_projector",
     _WITHOUT_NEXT_SENTENCES,
     differing={"BertForSequenceClassification": {"pooler": "pre_classifier"}},
+)
+
+_ELECTRA_PARTS = _parts(
+    "electra.",
+    {
+        "embeddings/projection": "electra.embeddings_project",
+        "mlm/transform": "generator_predictions.dense",
+        "mlm/norm": "generator_predictions.LayerNorm",
+        "mlm/bias": "generator_lm_head.bias",
+    },
+)
+_ELECTRA = Family(
+    "electra",
+    "Electra",
+    "electra.",
+    {ours: names for ours, names in _ELECTRA_PARTS.items() if ours not in ("pooler", "nsp")},
+    "generator_lm_head",
+    _WITHOUT_NEXT_SENTENCES,
+    differing=_TWO_LAYERS,
 )
 
 _PRE = "roberta_prelayernorm."
@@ -325,6 +349,13 @@ RELATIVES = (
             hidden_dropout_prob="dropout",
             attention_probs_dropout_prob="attention_dropout",
         ),
+    ),
+    Relative(
+        _ELECTRA,
+        dict(model_family="electra", pooler_act="gelu"),
+        {"gelu": "gelu"},  # the heads for masked words and classes of texts always compute gelu
+        {},
+        ("embedding_size",),
     ),
     Relative(_MEGATRON, dict(norm_first=True, embedding_norm=False), _PLAIN, {}),
     Relative(

@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike
 from bert_gpu.base import tensor_files
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_regular, read_json
+from bert_gpu.model.config import A_CONFIG, NOTES_FIELDS
 
 # {type in a safetensors file: NumPy's type}
 FLOATS: dict[str, DTypeLike] = {
@@ -128,10 +129,13 @@ def read_tensors(folder: str) -> tuple[dict[str, np.ndarray], list[str]]:
             )
         return read_shards(folder, index, weight_map)
     if os.path.exists(os.path.join(folder, "pytorch_model.bin")):
+        # another class would drop the model's head
+        config = read_json(os.path.join(folder, "config.json"), A_CONFIG, NOTES_FIELDS)
+        (class_name, *_) = config.get("architectures") or ["AutoModelForPreTraining"]
         raise UserError(
             "has only pytorch_model.bin",
             "convert it where torch and transformers are installed: "
-            'AutoModelForPreTraining.from_pretrained("FOLDER").save_pretrained("NEW", '
+            f'{class_name:.60}.from_pretrained("FOLDER").save_pretrained("NEW", '
             "safe_serialization=True)",
             where=folder,
         )

@@ -307,7 +307,7 @@ class ModelConfig(ShapeConfig):
         "bert",
         "model_type, in transformers, of the model that this one began with; its folder is written "
         "as one of that type.",
-        choices=("bert", "roberta", "xlm-roberta", "distilbert"),
+        choices=("bert", "roberta", "xlm-roberta", "distilbert", "electra"),
         role="departure",
     )
     first_position: int = setting(
@@ -316,7 +316,7 @@ class ModelConfig(ShapeConfig):
     pooler_act: str = setting(
         "tanh",
         "Activation of a classifier's sentence vector.",
-        choices=("tanh", "relu"),
+        choices=("tanh", "relu", "gelu"),
         role="departure",
     )
 

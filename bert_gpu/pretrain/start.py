@@ -111,8 +111,9 @@ def open_model(run: Run[PretrainSettings], dataset: Dataset, devices: Devices) -
         names = names or run.run_json["settings"].get("train_objective", ())
     objectives = select_objectives(names, dataset.schema)
     if "nsp" in objectives and config.model_family != "bert":
+        article = "an" if config.model_family == "electra" else "a"
         raise UserError(
-            f"a {config.model_family} has no head of next sentences",
+            f"{article} {config.model_family} has no head of next sentences",
             "give --train_objective=mlm",
             setting="train_objective",
             value=",".join(objectives),

@@ -1,14 +1,15 @@
-"""RoBERTa and DistilBERT through the commands: continued, fine-tuned for every kind of task, used,
-and exported as the class that they came from.
+"""RoBERTa, DistilBERT and ELECTRA through the commands: continued, fine-tuned for every kind of
+task, used, and exported as the class that they came from.
 """
 
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from bert_gpu import EmbedConfig, Embedder
 from bert_gpu.__main__ import main as command
@@ -25,6 +26,7 @@ from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests import pretraining
 from tests.cli import test_answers, test_classify, test_tagging
 from tests.cli.test_classify import VOCAB, WORDS
+from tests.interop.test_huggingface import say_in_config
 
 SIZES = dict(
     vocab_size=len(VOCAB) + 1,  # a padded table
@@ -49,8 +51,16 @@ FAMILIES = {
         max_position_embeddings=32,
         type_vocab_size=0,
     ),
+    "electra": ModelConfig(
+        **SIZES,
+        model_family="electra",
+        pooler_act="gelu",
+        max_position_embeddings=32,
+        embedding_size=16,
+        initializer_range=0.1,  # so that a few steps are enough
+    ),
 }
-CLASSES = dict(roberta="Roberta", distilbert="DistilBert")
+CLASSES = dict(roberta="Roberta", distilbert="DistilBert", electra="Electra")
 
 
 def config_of(folder):
@@ -59,7 +69,9 @@ def config_of(folder):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """A folder with roberta/ and distilbert/, text.txt and data of masked words and of pairs."""
+    """A folder with a masked-word model of each of FAMILIES, discriminator/, text.txt and data of
+    masked words and of pairs.
+    """
     folder = tmp_path_factory.mktemp("families")
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
     tokenizer = WordPieceTokenizer(str(folder / "vocab.txt"))
@@ -67,6 +79,7 @@ def world(tmp_path_factory):
         weights = initialize(pretraining.weights(BertEncoder(config), next_sentence=False), 1)
         notes = Notes([], [], "BertForMaskedLM", ())
         models.write_own(Model(config, weights, notes, tokenizer), str(folder / name))
+    discriminate(folder / "electra", folder / "discriminator")
     draws = np.random.default_rng(1)
     text = "\n\n".join(
         "\n".join(" ".join(draws.choice(WORDS, 7)) for _ in range(5)) for _ in range(40)
@@ -76,6 +89,18 @@ def world(tmp_path_factory):
         flags = [f"--objective={objective}", f"--init_checkpoint={folder}/roberta", "--quiet"]
         assert make_data(folder, folder / objective, *flags) == 0
     return folder
+
+
+def discriminate(generator, folder):
+    """Write an ElectraForPreTraining with the encoder of a generator."""
+    shutil.copytree(generator, folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors = {name: x for name, x in tensors.items() if not name.startswith("generator_")}
+    head = {"dense.weight": (32, 32), "dense.bias": 32, "dense_prediction.weight": (1, 32)}
+    for name, shape in (head | {"dense_prediction.bias": 1}).items():
+        tensors[f"discriminator_predictions.{name}"] = np.ones(shape, np.float32)
+    save_file(tensors, folder / "model.safetensors")
+    say_in_config(architectures=["ElectraForPreTraining"])(folder)
 
 
 def make_data(folder, output, *flags, length=32):
@@ -88,7 +113,10 @@ def train(data, output, *flags, steps=2):
     return command(["bert-gpu", "pretrain", *fixed, f"--num_train_steps={steps}", *flags])
 
 
-@pytest.mark.parametrize("name", ["roberta", pytest.param("distilbert", marks=pytest.mark.long)])
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("distilbert", "electra")]
+
+
+@pytest.mark.parametrize("name", ["roberta", *LONG])
 def test_a_continued_family_stays_one(world, tmp_path, capsys, name):
     """Rows fill all positions; the unused rows are kept, in spite of weight decay."""
     start = world / name
@@ -114,6 +142,22 @@ def test_a_continued_family_stays_one(world, tmp_path, capsys, name):
     assert "this run is finished" in capsys.readouterr().out
 
 
+@pytest.mark.long
+def test_a_discriminator_has_vectors_and_no_words(world, capsys):
+    """Its vectors are those of the generator with the same encoder; a pretraining from it has a
+    fresh head of words.
+    """
+    start = world / "discriminator"
+    np.testing.assert_array_equal(vectors_of(start), vectors_of(world / "electra"))
+    assert command(["bert-gpu", "fill-mask", f"--model={start}", "the [MASK]"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "discriminator: has no mlm/transform/kernel, so it cannot guess words" in error
+    assert train(world / "packed", world / "words", f"--init_checkpoint={start}") == 0
+    said = capsys.readouterr().out
+    assert "fresh: mlm/bias" in said and "discriminator_predictions" in said
+    assert config_of(world / "words" / "model")["architectures"] == ["ElectraForMaskedLM"]
+
+
 def test_what_a_family_cannot_learn_is_one_line(world, tmp_path, capsys):
     start = f"--init_checkpoint={world}/roberta"
     for flags in ([], ["--train_objective=mlm,nsp"]):
@@ -133,13 +177,15 @@ def test_what_a_family_cannot_learn_is_one_line(world, tmp_path, capsys):
     assert "--max_position_embeddings=35" in capsys.readouterr().out
 
 
-TASKS = {
-    "pairs": ("roberta", "ForSequenceClassification"),
-    "regression": ("roberta", "ForSequenceClassification"),
-    "multilabel": ("distilbert", "ForSequenceClassification"),
-    "ner": ("distilbert", "ForTokenClassification"),
-    "squad": ("roberta", "ForQuestionAnswering"),
-}
+TASKS = [  # (kind of task, folder of the start, class)
+    ("pairs", "roberta", "RobertaForSequenceClassification"),
+    ("regression", "roberta", "RobertaForSequenceClassification"),
+    ("multilabel", "distilbert", "DistilBertForSequenceClassification"),
+    ("ner", "distilbert", "DistilBertForTokenClassification"),
+    ("squad", "roberta", "RobertaForQuestionAnswering"),
+    ("pairs", "discriminator", "ElectraForSequenceClassification"),
+    ("squad", "electra", "ElectraForQuestionAnswering"),
+]
 
 
 def write_task(kind, folder):
@@ -164,12 +210,11 @@ def write_task(kind, folder):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", TASKS)
-def test_a_fine_tuned_family_stays_one(world, tmp_path, capsys, kind):
+@pytest.mark.parametrize("kind, name, class_name", TASKS)
+def test_a_fine_tuned_family_stays_one(world, tmp_path, capsys, kind, name, class_name):
     """Its classifier is that of its class, whose first layer is fresh; the model alone gives the
     same results.
     """
-    name, ending = TASKS[kind]
     (tmp_path / "data").mkdir()
     flags = [*write_task(kind, tmp_path / "data"), "--max_seq_length=24", "--learning_rate=2e-3"]
     flags += [f"--output_dir={tmp_path}/run", "--train_batch_size=16"]
@@ -177,10 +222,10 @@ def test_a_fine_tuned_family_stays_one(world, tmp_path, capsys, kind):
     assert command(["bert-gpu", "classify", start, *flags]) == 0
     out = capsys.readouterr().out
     there = tmp_path / "run" / "model"
-    assert config_of(there)["architectures"] == [CLASSES[name] + ending]
-    assert models.read_model(str(there)).config.model_family == name
-    if ending == "ForSequenceClassification":
-        first = dict(roberta="classifier.dense", distilbert="pre_classifier")[name]
+    assert config_of(there)["architectures"] == [class_name]
+    assert ("discriminator_predictions" in out) == (name == "discriminator")
+    if class_name.endswith("ForSequenceClassification"):
+        first = dict(distilbert="pre_classifier").get(name, "classifier.dense")
         assert f"{first}.weight" in load_file(there / "model.safetensors")
         assert "pooler/kernel" in out
     results = json.loads((tmp_path / "run" / "eval_results.json").read_text())
@@ -225,13 +270,15 @@ def test_a_family_gives_the_same_as_onnx(world, tmp_path, capsys, name):
     folder = world / name
     model = models.open_model(str(folder), "model")[1]
     line = onnx.write(model, str(tmp_path / "there"), ExportConfig(format="onnx"))
-    assert "input_ids, attention_mask (int64)" in line
+    segments = ", token_type_ids" * (FAMILIES[name].type_vocab_size > 1)
+    assert f"input_ids, attention_mask{segments} (int64)" in line
     assert config_of(tmp_path / "there")["model_type"] == name
     session = onnxruntime.InferenceSession(str(tmp_path / "there/onnx/model.onnx"))
     ids = np.zeros((2, 32), np.int64)
     ids[0] = [2, *(VOCAB.index(word) for word in (WORDS * 3)), 3]
     ids[1, :3] = 2, VOCAB.index("red"), 3
     rows = dict(input_ids=ids, attention_mask=(ids > 0) * 1)
+    rows |= dict(token_type_ids=0 * ids) if segments else {}
     hidden = session.run(["last_hidden_state"], rows)[0]
     np.testing.assert_allclose(hidden[:, 0], vectors_of(folder)[1:], atol=1e-5)
     capsys.readouterr()

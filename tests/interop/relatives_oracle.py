@@ -54,6 +54,10 @@ for index, shape in enumerate(SHAPES):
     own = dict(activation=("gelu", "relu")[index % 2], max_position_embeddings=16 + index)
     sizes = {DISTIL.get(name, name): value for name, value in (SIZES | shape).items()}
     MODELS[f"DistilBertForMaskedLM-{index}"] = sizes | own
+    # embeddings narrower and wider than the hidden states, and as wide
+    width = (10, 40, SHAPES[index].get("hidden_size"))[index]
+    MODELS[f"ElectraForMaskedLM-{index}"] = dict(hidden_act="gelu", embedding_size=width) | shape
+MODELS["ElectraForPreTraining"] = dict(hidden_act="gelu", embedding_size=10)
 # rows of the table of positions before that of the first token
 UNUSED = {"roberta-prelayernorm": 1, "roberta": 2, "xlm-roberta": 2}
 

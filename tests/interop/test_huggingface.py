@@ -548,7 +548,7 @@ def break_index(weight_map):
         (break_shape, r"bert.encoder.layer.0.output.dense.weight has shape \(3, 4\).*\(24, 40\)"),
         (untie_decoder, "cls.predictions.decoder.weight differs"),
         (cut_file, "not a complete safetensors file"),
-        (only_torch, "save_pretrained"),
+        (only_torch, "installed: BertForPreTraining.from_pretrained.*save_pretrained"),
         (no_weights, "has no model.safetensors"),
         (no_config, "config.json: no such file"),
         *[

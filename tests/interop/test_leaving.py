@@ -2,6 +2,7 @@
 export names, and the folder comes in again the same.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -49,7 +50,9 @@ OF_RELATIVES = {
     "DistilBert": ModelConfig(
         **SMALL, model_family="distilbert", pooler_act="relu", type_vocab_size=0, hidden_act="relu"
     ),
+    "Electra": ModelConfig(**SMALL, model_family="electra", pooler_act="gelu", embedding_size=6),
 }
+WITHOUT_POOLER = ("DistilBert", "Electra")
 # of families, what their classes do not compute
 DEPARTED = ModelConfig(
     **SMALL,
@@ -63,7 +66,9 @@ QUICK = dict(norm_first=True, position_embedding_type="rotary")
 # the model of the recipe `quick`, and one with each other head of a classifier
 OF_OURS = {name: config for name, config in VARIANTS.items() if not config.is_classic} | {
     "quick": ModelConfig(**SMALL, **QUICK),
-    "mean": ModelConfig(**SMALL, norm_first=True, pooling="mean", pooler_size=10),
+    "mean": ModelConfig(
+        **SMALL, norm_first=True, pooling="mean", pooler_size=10, pooler_act="gelu"
+    ),
     "departed": DEPARTED,
 }
 HERE = pathlib.Path(__file__).parent
@@ -80,7 +85,7 @@ def model_of(config, architecture, seed=5):
         name: (0.2 * generator.standard_normal(spec.shape)).astype(np.float32)
         for name, spec in specs.items()
     }
-    if architecture == "BertModel" and config.model_family == "distilbert":
+    if architecture == "BertModel" and config in (OF_RELATIVES[x] for x in WITHOUT_POOLER):
         weights = {name: x for name, x in weights.items() if not name.startswith("pooler/")}
     labels = ("no", "yes", "perhaps") if architecture in LABELLED else ()
     return formats.Model(config, weights, formats.Notes([], [], architecture, labels))
@@ -137,6 +142,9 @@ def test_each_relative_has_a_model_here():
         DEPARTED,
         ModelConfig(**SMALL, first_position=2),
         ModelConfig(**SMALL, model_family="distilbert", pooler_act="relu"),
+        ModelConfig(**SMALL, model_family="electra", embedding_size=6),
+        dataclasses.replace(OF_RELATIVES["Electra"], pooling="mean"),
+        dataclasses.replace(OF_RELATIVES["Electra"], hidden_act="relu"),
     ):
         assert relative_of(config, "BertForMaskedLM") is None
 
@@ -166,6 +174,10 @@ def test_each_relative_has_a_model_here():
         ("DistilBert", dict(activation="silu"), "activation='silu' is not supported"),
         ("DistilBert", dict(n_layers=2), "more layers than config.json says"),
         ("DistilBert", dict(model_type="deberta-v2"), "model_type='deberta-v2' is not supported"),
+        ("Electra", dict(hidden_act="relu"), "hidden_act='relu' is not supported, only gelu"),
+        ("Electra", dict(embedding_size=7), "has shape .40, 6., config.json gives .40, 7."),
+        ("Electra", dict(tie_word_embeddings=False), "tie_word_embeddings=False is not supported"),
+        ("Electra", dict(is_decoder=True), "is_decoder=True is not supported"),
         ("MegatronBert", dict(num_hidden_layers=2), "more layers than config.json says"),
     ],
 )
@@ -372,9 +384,9 @@ def test_pipelines_open_exported_folders(tmp_path):
     [
         ModelConfig(**SMALL),
         OF_OURS["quick"],
-        *(OF_RELATIVES[name] for name in ("Roberta", "DistilBert")),
+        *(OF_RELATIVES[name] for name in ("Roberta", "DistilBert", "Electra")),
     ],
-    ids=["bert", "quick", "roberta", "distilbert"],
+    ids=["bert", "quick", "roberta", "distilbert", "electra"],
 )
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_heads_are_known_by_their_tensors(config, architecture, tmp_path):

@@ -214,6 +214,16 @@ DISTILBERT = dict(
     tie_weights_=True,
     transformers_version="4.10.0.dev0",
 )
+ELECTRA = {key: value for key, value in BERT.items() if key != "hidden_act"} | dict(
+    architectures=["ElectraForPreTraining"],
+    embedding_size=768,
+    hidden_act="gelu",
+    model_type="electra",
+    summary_activation="gelu",
+    summary_last_dropout=0.1,
+    summary_type="first",
+    summary_use_proj=True,
+)
 PUBLISHED = {
     "bert-base-uncased": (
         BERT | TOKENS | dict(gradient_checkpointing=False, transformers_version="4.6.0.dev0"),
@@ -260,6 +270,15 @@ PUBLISHED = {
     "a distilbert that lacks a size": (
         {key: value for key, value in DISTILBERT.items() if key != "n_layers"},
         "has no n_layers, which DistilBert needs",
+    ),
+    "google/electra-base-discriminator": (ELECTRA | TOKENS, 30522),
+    "google/electra-base-generator, of its width": (
+        ELECTRA | TOKENS | dict(architectures=["ElectraForMaskedLM"], embedding_size=3072),
+        30522,
+    ),
+    "an electra that lacks a width": (
+        {key: value for key, value in ELECTRA.items() if key != "embedding_size"},
+        "has no embedding_size, which Electra needs",
     ),
     "mosaicml/mosaic-bert-base": (
         BERT | TOKENS | dict(alibi_starting_size=512, attention_probs_dropout_prob=0.0),

@@ -215,6 +215,12 @@ class FromJson(WordPieceTokenizer):
             {"input_ids", "input_mask", "segment_ids"},
             marks=pytest.mark.long,
         ),
+        pytest.param(
+            "BertForSequenceClassification",
+            dict(model_family="electra", pooler_act="gelu", embedding_size=6),
+            {"input_ids", "input_mask", "segment_ids"},
+            marks=pytest.mark.long,
+        ),
         (
             "BertForMaskedLM",
             dict(model_family="roberta", first_position=2, type_vocab_size=1),
