@@ -364,7 +364,7 @@ def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | No
     job.warn(job.inputs.warnings + warnings)
     plan.check_documents()
     if config.objective == "nsp":
-        job.warn(text_checks.size_warnings(blocks))
+        job.warn(text_checks.size_warnings(plan.sizes))
     job.warn(letters.lower_case_warnings(sample, config))
     if not config.copies:  # otherwise drop_repeats calls print_validation
         print_validation(job, plan)
@@ -384,11 +384,9 @@ def print_validation(job: Job, plan: CorpusPlan) -> None:
     """
     is_validation = plan.split == VALIDATION
     is_used = plan.split != DROPPED
-    most_bytes = validation.most_bytes(plan.blocks, plan.share)
-    validation_bytes = validation.bytes_of(plan.blocks, is_validation, most_bytes)
-    used_bytes = validation.bytes_of(plan.blocks, is_used)
+    used_bytes = int(plan.sizes[is_used].sum())
+    share = plan.sizes[is_validation].sum() / used_bytes
     is_validation = is_validation[is_used]
-    share = validation_bytes / used_bytes
     num_rows = predict_rows(job.config, plan.num_text_bytes, plan.num_documents)
     rows = num_rows * used_bytes / plan.num_text_bytes
     job.console.say(validation.describe(is_validation, share, rows, job.config.validation_share))

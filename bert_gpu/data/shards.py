@@ -26,7 +26,7 @@ from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import SHARES
 from bert_gpu.data.random_bits import derive_key, permutation, row_keys
 from bert_gpu.data.records import FOOTER, GZIP_LEVEL, HEADER, ShardWriter
-from bert_gpu.text import clean, corpus
+from bert_gpu.text import clean, corpus, quality
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
@@ -165,8 +165,8 @@ class ShardBuilder:
         write_json(stats_path(shard), dataclasses.asdict(counts))
 
     def bytes_per_text_byte(self, windows: Sequence[corpus.Window]) -> float:
-        """Return the bytes of output per byte of text, measured on a few samples of the corpus;
-        write no file.
+        """Return the bytes of output per byte of text, measured by one pass over a few samples of
+        the corpus; write no file.
         """
         num_read = 0
         parts: list[bytes] = []
@@ -176,23 +176,22 @@ class ShardBuilder:
 
         places = np.linspace(0, len(windows) - 1, NUM_SAMPLES).round().astype(int)
         for index in np.unique(places).tolist():
-            documents = []
-            end = num_read + SAMPLE_BYTES
-            window = corpus.Window(windows[index].blocks[:1])
-            for document, part in zip(window.read(), self.split[window.documents], strict=True):
-                if num_read >= end:
-                    break
-                num_read += sum(map(len, document)) + len(document)  # sentences and line breaks
-                if part != DROPPED:
-                    documents.append(clean.normalize(document, self.config.normalization))
+            block = windows[index].blocks[0]
+            documents, _ = quality.documents_near(block, block.start, SAMPLE_BYTES)
+            num_read += text_bytes(documents) + sum(map(len, documents))  # with line breaks
+            is_used = self.split[block.documents][: len(documents)] != DROPPED
+            documents = [
+                clean.normalize(document, self.config.normalization)
+                for document in itertools.compress(documents, is_used)
+            ]
             key = derive_key(self.config.random_seed, "trial", index)
             pieces = np.zeros(self.tokenizer.vocab_size, np.int64)
-            self._write_group(documents, [], write, [], pieces, key, self.config.num_passes)
+            self._write_group(documents, [], write, [], pieces, key, num_passes=1)
         trim_heap()
         content = b"".join(parts)
         if self.config.gzip_compress:
             content = zlib.compress(content, GZIP_LEVEL)
-        return len(content) / max(1, num_read)
+        return self.config.num_passes * len(content) / max(1, num_read)
 
     def _groups(self, shard: Shard) -> Iterator[tuple[list[list[bytes]], list[list[bytes]], int]]:
         """Yield (documents, pool, num_bytes) of a shard, about a window at a time. pool: documents
