@@ -547,8 +547,7 @@ def write_missing(job: Job, plan: CorpusPlan) -> tuple[Manifest, Counts]:
     if complete:
         console.say(f"resuming from {len(complete)} of {len(shards)} shards")
     missing = [shard for shard in shards if shard not in complete]
-    # Only the text of training shards counts as progress: together they cover the whole text, and
-    # the validation shard reads it a second time.
+    # Only the text of training shards counts as progress: together they cover the whole text.
     num_bytes = sum(shard.num_bytes for shard in missing if shard.split == "train")
     if missing:
         predicted = num_bytes * builder.bytes_per_text_byte(plan.windows)

@@ -128,7 +128,7 @@ class CorpusPlan:
         ]
         if (self.split == VALIDATION).any():
             path = shard_path(prefix, 0, 1, "validation")
-            shards.append(Shard(path, "validation", 0, tuple(self.windows)))
+            shards.append(Shard(path, "validation", 0, (), sources=tuple(shards)))
         return shards
 
 

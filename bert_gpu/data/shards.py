@@ -8,6 +8,7 @@ from the nearest one if a single document nearly fills the window.
 import dataclasses
 import functools
 import itertools
+import json
 import operator
 import os
 import typing
@@ -51,6 +52,8 @@ class Shard:
 
     lenders: for each window, the nearest other window with training documents, from which random
     second segments may come, or None; () for validation.
+    sources: the training shards, which keep the validation documents of their windows; () for
+    training.
     """
 
     path: str
@@ -58,6 +61,7 @@ class Shard:
     index: int
     windows: tuple[corpus.Window, ...]
     lenders: tuple[corpus.Window | None, ...] = ()
+    sources: tuple["Shard", ...] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -91,6 +95,20 @@ class Counts:
         used_share = self.num_used_tokens / max(1, self.num_pass_tokens)
         shares = self.num_random_next / num_rows, self.num_single / num_rows, used_share
         return dict(zip(SHARES, shares, strict=True))
+
+
+class Group(typing.NamedTuple):
+    """Documents of a shard, about a window of them, that are made into rows together.
+
+    Attributes:
+      pool: documents of another window, from which random second segments may also be drawn.
+      num_bytes: bytes of text for the progress; 0 for validation, because training shards have
+        counted the same text.
+    """
+
+    documents: list[list[bytes]]
+    pool: list[list[bytes]] = []
+    num_bytes: int = 0
 
 
 class Tokenized(typing.NamedTuple):
@@ -149,9 +167,11 @@ class ShardBuilder:
         scores = [np.zeros(0)]
         pieces = np.zeros(self.tokenizer.vocab_size, np.int64)
         # Another pass over the validation documents would measure a model no better.
-        num_passes = self.config.num_passes if shard.split == "train" else 1
+        is_train = shard.split == "train"
+        num_passes = self.config.num_passes if is_train else 1
+        groups = self._training_groups(shard) if is_train else self._validation_groups(shard)
         with ShardWriter(shard.path, self.config.gzip_compress) as writer:
-            for index, (documents, pool, num_bytes) in enumerate(self._groups(shard)):
+            for index, (documents, pool, num_bytes) in enumerate(groups):
                 key = derive_key(self.config.random_seed, shard.split, shard.index, index)
                 own = self._write_group(
                     documents, pool, writer.write, scores, pieces, key, num_passes
@@ -193,39 +213,50 @@ class ShardBuilder:
             content = zlib.compress(content, GZIP_LEVEL)
         return self.config.num_passes * len(content) / max(1, num_read)
 
-    def _groups(self, shard: Shard) -> Iterator[tuple[list[list[bytes]], list[list[bytes]], int]]:
-        """Yield (documents, pool, num_bytes) of a shard, about a window at a time. pool: documents
-        of another window, from which random second segments may also be drawn. num_bytes: bytes of
-        text for the progress.
-
-        Validation documents are few, so those of several windows form a group. The last group is
-        joined to the one before it when it has too few documents for pairs. For the validation
-        shard num_bytes is 0, because training shards have counted the same text.
+    def _training_groups(self, shard: Shard) -> Iterator[Group]:
+        """Yield the Group of each window of a training shard. Keep the windows' validation
+        documents in a file beside the shard, a line of JSON a window.
         """
-        if shard.split == "train":
+        with atomic_file(held_out_path(shard)) as file:
             for window, lender in zip(shard.windows, shard.lenders, strict=True):
-                documents = self._read(window, TRAIN)
+                documents, held_out = self._read(window)
+                texts = [[line.decode() for line in document] for document in held_out]
+                file.write(json.dumps(texts, ensure_ascii=False) + "\n")
                 is_short = lender is not None and self._lacks_others(documents)
                 pool = self._first_documents(lender) if lender and is_short else []
-                yield documents, pool, window.num_bytes
-            return
+                yield Group(documents, pool, window.num_bytes)
+
+    def _validation_groups(self, shard: Shard) -> Iterator[Group]:
+        """Yield the Groups of the validation shard. Validation documents are few, so those of
+        several windows form a group. The last group is joined to the one before it when it has too
+        few documents for pairs.
+        """
         min_bytes = self.config.window_megabytes * 1e6
         previous: list[list[bytes]] = []
         pending: list[list[bytes]] = []
-        for window in shard.windows:
-            if not (self.split[window.documents] == VALIDATION).any():
-                continue
-            pending += self._read(window, VALIDATION)
+        for documents in itertools.chain.from_iterable(map(self._held_out, shard.sources)):
+            pending += documents
             if text_bytes(pending) < min_bytes or self._lacks_others(pending):
                 continue
             if previous:
-                yield previous, [], 0
+                yield Group(previous)
             previous = pending
             pending = []
         if previous and self._lacks_others(pending):
             previous = previous + pending
             pending = []
-        yield from ((group, [], 0) for group in (previous, pending) if group)
+        yield from (Group(group) for group in (previous, pending) if group)
+
+    def _held_out(self, source: Shard) -> Iterator[list[list[bytes]]]:
+        """Yield the validation documents of each window of a training shard. The windows are read
+        only if an earlier revision, which kept no such documents, wrote the shard.
+        """
+        if not os.path.exists(held_out_path(source)):
+            yield from (self._read(window)[VALIDATION] for window in source.windows)
+            return
+        with open(held_out_path(source), encoding="utf-8") as file:
+            for line in file:
+                yield [[text.encode() for text in document] for document in json.loads(line)]
 
     def _lacks_others(self, documents: list[list[bytes]]) -> bool:
         """Return whether the objective is nsp and these documents need others for random second
@@ -235,14 +266,14 @@ class ShardBuilder:
         is_short = sum(sizes) - max(sizes, default=0) <= LEAST_OTHERS * sum(sizes)
         return self.config.objective == "nsp" and is_short
 
-    def _read(self, window: corpus.Window, part: int) -> list[list[bytes]]:
-        return read_documents(self.config, window, self.split, part, self.repeated)
+    def _read(self, window: corpus.Window) -> tuple[list[list[bytes]], list[list[bytes]]]:
+        return read_documents(self.config, window, self.split, self.repeated)
 
     def _first_documents(self, window: corpus.Window) -> list[list[bytes]]:
         """Return a window's first documents, up to LENT_BYTES of text; the last one is cut."""
         documents: list[list[bytes]] = []
         num_left = LENT_BYTES
-        for document in self._read(window, TRAIN):
+        for document in self._read(window)[TRAIN]:
             ends = np.cumsum([len(line) for line in document])
             documents.append(document[: max(1, int(np.searchsorted(ends, num_left)))])
             num_left -= text_bytes(documents[-1:])
@@ -310,21 +341,18 @@ class ShardBuilder:
 
 
 def read_documents(
-    config: DataConfig,
-    window: corpus.Window,
-    split: np.ndarray,
-    part: int,
-    repeated: str | None = None,
-) -> list[list[bytes]]:
-    """Return a window's documents that belong to `part`, TRAIN or VALIDATION, normalised and
-    without repeated sentences. repeated: see ShardBuilder.
+    config: DataConfig, window: corpus.Window, split: np.ndarray, repeated: str | None = None
+) -> tuple[list[list[bytes]], list[list[bytes]]]:
+    """Return (the documents to train on, the documents for validation) of a window, normalised and
+    without repeated sentences. split, repeated: see ShardBuilder.
     """
-    documents = [
-        clean.normalize(document, config.normalization)
-        for document, own in zip(window.read(), split[window.documents], strict=True)
-        if own == part
-    ]
-    return documents if repeated is None else clean.drop_repeated(documents, repeated)
+    parts: tuple[list[list[bytes]], list[list[bytes]]] = [], []
+    for document, part in zip(window.read(), split[window.documents].tolist(), strict=True):
+        if part != DROPPED:
+            parts[part].append(clean.normalize(document, config.normalization))
+    if repeated is None:
+        return parts
+    return clean.drop_repeated(parts[0], repeated), clean.drop_repeated(parts[1], repeated)
 
 
 def tokenize(config: DataConfig, tokenizer: Tokenizer, documents: list[list[bytes]]) -> Tokenized:
@@ -512,6 +540,10 @@ def unigram_loss(shards: Collection[Shard]) -> float | None:
 
 def arrays_path(shard: Shard) -> str:
     return stats_path(shard).removesuffix(".stats") + ".scores"
+
+
+def held_out_path(shard: Shard) -> str:
+    return stats_path(shard).removesuffix(".stats") + ".held_out"
 
 
 def stats_path(shard: Shard) -> str:

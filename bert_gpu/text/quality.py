@@ -87,15 +87,13 @@ def sample_text(blocks: Sequence[Block]) -> list[list[bytes]]:
         if index == len(blocks):
             break
         shift = blocks[index].end - int(ends[index])
-        near, end_in_file = documents_near(blocks[index], max(offset, end) + shift)
+        near, end_in_file = documents_near(blocks[index], max(offset, end) + shift, SAMPLE_BYTES)
         documents += near
         end = end_in_file - shift
     return documents
 
 
-def documents_near(
-    block: Block, offset: int, num_bytes: int = SAMPLE_BYTES
-) -> tuple[list[list[bytes]], int]:
+def documents_near(block: Block, offset: int, num_bytes: int) -> tuple[list[list[bytes]], int]:
     """Return the documents in about num_bytes of whole lines of a block, from an offset in its file
     on, and the offset where the last of these lines ends.
     """
