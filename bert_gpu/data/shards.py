@@ -151,13 +151,9 @@ class ShardBuilder:
         return open_tokenizer(self.vocab_file, self.config.do_lower_case, self.config.strip_accents)
 
     @functools.cached_property
-    def _mask(self) -> Callable[..., dict[str, np.ndarray]]:
-        config = self.config
-        return masking.compile_masking(
-            masking.MaskingSpec.from_settings(
-                config.to_dict(), config.num_predictions, self.tokenizer
-            )
-        )
+    def _masks(self) -> masking.MaskingSpec:
+        settings = self.config.to_dict(), self.config.num_predictions
+        return masking.MaskingSpec.from_settings(*settings, self.tokenizer)
 
     def write_shard(self, shard: Shard, report: Callable[[int, int], object]) -> None:
         """Write one shard and its statistics. `report` is called with the bytes of text and the
@@ -327,8 +323,9 @@ class ShardBuilder:
         """Return {name: array} of Google's seven features for a batch of rows; without labels there
         are six, and packed rows also have sequence_ids.
         """
-        starts = self.tokenizer.word_starts(tokens.input_ids)
-        features = self._mask(tokens.input_ids, tokens.lengths, starts, keys)
+        ids = tokens.input_ids
+        starts = self.tokenizer.word_starts(ids) if self._masks.masks_words else None
+        features = masking.mask_rows(ids, tokens.lengths, starts, keys, self._masks)
         features["input_mask"] = (tokens.sequence_ids > 0).astype(np.int32)
         features["segment_ids"] = np.zeros_like(tokens.sequence_ids)
         if tokens.labels is not None:
