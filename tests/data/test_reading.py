@@ -7,7 +7,7 @@ import pytest
 from bert_gpu.data import build, shards
 from bert_gpu.data.config import DataConfig
 from bert_gpu.text import corpus, quality
-from bert_gpu.text.formats import inputs
+from bert_gpu.text.formats import archives, inputs
 
 
 class CountedFile:
@@ -34,9 +34,13 @@ def test_uncompressed_text_is_read_for_the_plan_the_words_and_the_shards(
     tmp_path, sample_text, monkeypatch, window_megabytes
 ):
     """With default flags. Samples are as small beside this text as they are beside a large one."""
-    monkeypatch.setattr(inputs, "HEAD_BYTES", 2000)
-    for module, num_bytes in ((quality, 100), (shards, 2000)):
-        monkeypatch.setattr(module, "SAMPLE_BYTES", num_bytes)
+    for module, name, num_bytes in (
+        (inputs, "HEAD_BYTES", 500),
+        (archives, "PIECE_BYTES", 500),
+        (quality, "SAMPLE_BYTES", 100),
+        (shards, "SAMPLE_BYTES", 1000),
+    ):
+        monkeypatch.setattr(module, name, num_bytes)
     counts = []
     open_binary = corpus.open_binary
     monkeypatch.setattr(corpus, "open_binary", lambda path: CountedFile(open_binary(path), counts))
