@@ -605,6 +605,7 @@ def make_manifest(job: Job, tokenizer: Tokenizer, counts: dict[Shard, Counts]) -
         f"num_{split}_instances": sum(counts[shard].num_instances for shard in own)
         for split, own in shards.items()
     }
+    num_row_tokens = sum(counts[shard].num_row_tokens for shard in shards["train"])
     content |= folder.identity | (total.pair_shares() if config.objective in PAIRS else {})
     has_order = config.order in SCORED_ORDERS
     return Manifest(
@@ -624,5 +625,6 @@ def make_manifest(job: Job, tokenizer: Tokenizer, counts: dict[Shard, Counts]) -
         num_sentences=total.num_sentences,
         num_tokens=total.num_tokens,
         unigram_loss=unigram_loss(counts),
+        tokens_per_record=num_row_tokens / max(1, content["num_train_instances"]),
         **content,
     )

@@ -83,6 +83,7 @@ def test_the_data_set_is_what_it_says(tmp_path, sample_text, vocab_file):
         < 0.02
     )
     assert batch["input_mask"].sum() + held_out["input_mask"].sum() == counts.num_row_tokens
+    assert made.tokens_per_record == batch["input_mask"].sum() / len(data.train)
     assert (batch["input_ids"][batch["input_mask"] == 0] == 0).all()
     assert (batch["segment_ids"] <= batch["input_mask"]).all()
 
