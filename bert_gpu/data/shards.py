@@ -7,6 +7,7 @@ from the nearest one if a single document nearly fills the window.
 
 import dataclasses
 import functools
+import io
 import itertools
 import json
 import operator
@@ -15,6 +16,7 @@ import typing
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+import google_crc32c
 import numpy as np
 
 from bert_gpu.base.errors import UserError
@@ -211,13 +213,14 @@ class ShardBuilder:
 
     def _training_groups(self, shard: Shard) -> Iterator[Group]:
         """Yield the Group of each window of a training shard. Keep the windows' validation
-        documents in a file beside the shard, a line of JSON a window.
+        documents in a file beside the shard, a line with a checksum and JSON a window.
         """
-        with atomic_file(held_out_path(shard)) as file:
+        with atomic_file(held_out_path(shard), "wb") as file:
             for window, lender in zip(shard.windows, shard.lenders, strict=True):
                 documents, held_out = self._read(window)
                 texts = [[line.decode() for line in document] for document in held_out]
-                file.write(json.dumps(texts, ensure_ascii=False) + "\n")
+                row = json.dumps([window.documents.start, texts], ensure_ascii=False).encode()
+                file.write(b"%08x %s\n" % (google_crc32c.value(row), row))
                 is_short = lender is not None and self._lacks_others(documents)
                 pool = self._first_documents(lender) if lender and is_short else []
                 yield Group(documents, pool, window.num_bytes)
@@ -244,15 +247,19 @@ class ShardBuilder:
         yield from (Group(group) for group in (previous, pending) if group)
 
     def _held_out(self, source: Shard) -> Iterator[list[list[bytes]]]:
-        """Yield the validation documents of each window of a training shard. The windows are read
-        only if an earlier revision, which kept no such documents, wrote the shard.
+        """Yield the validation documents of each window of a training shard. A window is read
+        again if they are damaged or were not kept, by an earlier revision.
         """
-        if not os.path.exists(held_out_path(source)):
-            yield from (self._read(window)[VALIDATION] for window in source.windows)
-            return
-        with open(held_out_path(source), encoding="utf-8") as file:
-            for line in file:
-                yield [[text.encode() for text in document] for document in json.loads(line)]
+        path = held_out_path(source)
+        with open(path, "rb") if os.path.exists(path) else io.BytesIO() as file:
+            for window in source.windows:
+                crc, _, row = file.readline().rstrip().partition(b" ")
+                is_whole = crc == b"%08x" % google_crc32c.value(row)
+                start, texts = json.loads(row) if is_whole else (None, [])
+                if start == window.documents.start:
+                    yield [[line.encode() for line in document] for document in texts]
+                else:
+                    yield self._read(window)[VALIDATION]
 
     def _lacks_others(self, documents: list[list[bytes]]) -> bool:
         """Return whether the objective is nsp and these documents need others for random second
