@@ -364,7 +364,7 @@ def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | No
     job.warn(job.inputs.warnings + warnings)
     plan.check_documents()
     if config.objective == "nsp":
-        job.warn(text_checks.size_warnings(blocks))
+        job.warn(text_checks.size_warnings(plan.sizes))
     job.warn(letters.lower_case_warnings(sample, config))
     if not config.copies:  # otherwise drop_repeats calls print_validation
         print_validation(job, plan)
@@ -384,11 +384,9 @@ def print_validation(job: Job, plan: CorpusPlan) -> None:
     """
     is_validation = plan.split == VALIDATION
     is_used = plan.split != DROPPED
-    most_bytes = validation.most_bytes(plan.blocks, plan.share)
-    validation_bytes = validation.bytes_of(plan.blocks, is_validation, most_bytes)
-    used_bytes = validation.bytes_of(plan.blocks, is_used)
+    used_bytes = int(plan.sizes[is_used].sum())
+    share = plan.sizes[is_validation].sum() / used_bytes
     is_validation = is_validation[is_used]
-    share = validation_bytes / used_bytes
     num_rows = predict_rows(job.config, plan.num_text_bytes, plan.num_documents)
     rows = num_rows * used_bytes / plan.num_text_bytes
     job.console.say(validation.describe(is_validation, share, rows, job.config.validation_share))
@@ -549,8 +547,7 @@ def write_missing(job: Job, plan: CorpusPlan) -> tuple[Manifest, Counts]:
     if complete:
         console.say(f"resuming from {len(complete)} of {len(shards)} shards")
     missing = [shard for shard in shards if shard not in complete]
-    # Only the text of training shards counts as progress: together they cover the whole text, and
-    # the validation shard reads it a second time.
+    # Only the text of training shards counts as progress: together they cover the whole text.
     num_bytes = sum(shard.num_bytes for shard in missing if shard.split == "train")
     if missing:
         predicted = num_bytes * builder.bytes_per_text_byte(plan.windows)
@@ -608,6 +605,7 @@ def make_manifest(job: Job, tokenizer: Tokenizer, counts: dict[Shard, Counts]) -
         f"num_{split}_instances": sum(counts[shard].num_instances for shard in own)
         for split, own in shards.items()
     }
+    num_row_tokens = sum(counts[shard].num_row_tokens for shard in shards["train"])
     content |= folder.identity | (total.pair_shares() if config.objective in PAIRS else {})
     has_order = config.order in SCORED_ORDERS
     return Manifest(
@@ -627,5 +625,6 @@ def make_manifest(job: Job, tokenizer: Tokenizer, counts: dict[Shard, Counts]) -
         num_sentences=total.num_sentences,
         num_tokens=total.num_tokens,
         unigram_loss=unigram_loss(counts),
+        tokens_per_record=num_row_tokens / max(1, content["num_train_instances"]),
         **content,
     )

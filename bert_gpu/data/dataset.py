@@ -127,12 +127,13 @@ class Dataset:
             if not rows:
                 raise UserError("holds no training record", where=paths[0])
             folder = os.path.dirname(paths[0])
+            info = self.infos[folder]
             mixed.append(
                 MixedSet(
                     name=self._name(folder),
                     num_records=len(rows),
                     dupe_factor=self.dupe_factor(folder),
-                    tokens_per_record=self._mean_tokens(rows),
+                    tokens_per_record=(info and info.tokens_per_record) or self._mean_tokens(rows),
                     weights=own,
                 )
             )
@@ -140,7 +141,8 @@ class Dataset:
 
     def _mean_tokens(self, rows: range) -> float:
         """Return the mean number of tokens, without padding, of MEAN_RECORDS records that are
-        evenly spread over `rows`, or of all of them if they are fewer.
+        evenly spread over `rows`, or of all of them if they are fewer. It is needed for the records
+        of other tools and of earlier revisions, whose dataset.json does not have the mean.
         """
         skip = self.warn if self.config.skip_corrupt_records else None
         reader = Reader(

@@ -222,8 +222,9 @@ def encode_examples(
             payload = values.view(np.uint8)
             splits = splits * values.itemsize
         else:
+            kind = np.int32 if values.dtype == np.int32 else np.int64
             payload, splits = _pack_varints(
-                values.astype(np.int64, copy=False), splits.astype(np.int64, copy=False)
+                values.astype(kind, copy=False), splits.astype(np.int64, copy=False)
             )
         payloads.append(payload)
         payload_splits.append(splits)
@@ -266,17 +267,18 @@ def _pack_varints(values: np.ndarray, splits: np.ndarray) -> tuple[np.ndarray, n
     """Encode rows of integers as protocol-buffer varints; row i is values[splits[i] : splits[i +
     1]]. Return (the bytes, uint8; the offset of each row in the bytes).
     """
+    bits = values.dtype.type(0)
+    for value in values:
+        bits |= value
+    # no value has more bytes than `bits`
+    buffer = np.empty(_varint_size(bits) * len(values), np.uint8)
     byte_splits = np.zeros(len(splits), np.int64)
-    for row in range(len(splits) - 1):
-        size = 0
-        for i in range(splits[row], splits[row + 1]):
-            size += _varint_size(values[i])
-        byte_splits[row + 1] = byte_splits[row] + size
-    buffer = np.empty(byte_splits[-1], np.uint8)
     offset = 0
-    for i in range(splits[0], splits[-1]):
-        offset = _put_varint(buffer, offset, values[i])
-    return buffer, byte_splits
+    for row in range(len(splits) - 1):
+        for i in range(splits[row], splits[row + 1]):
+            offset = _put_varint(buffer, offset, values[i])
+        byte_splits[row + 1] = offset
+    return buffer[:offset], byte_splits
 
 
 @compiled

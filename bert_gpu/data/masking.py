@@ -1,4 +1,4 @@
-"""Chooses the tokens that a model must predict and masks them: batched, stateless TensorFlow ops.
+"""Chooses the tokens that a model must predict and masks them, in loops that Numba compiles.
 
 The same algorithm masks rows when records are written (static) and when they are read (dynamic).
 The masks of a row depend on its key alone, not on its batch. Counts and shares are Google's
@@ -11,12 +11,13 @@ Legend: B rows, S row length, P predictions a row.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import tensorflow as tf
+import numpy.typing as npt
 
+from bert_gpu.base.compiled import compiled
 from bert_gpu.data.random_bits import column_bits
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 # Streams of random bits, one for each kind of draw in a row.
 CHOICE, ACTION, REPLACEMENT, SPAN = 0, 1, 2, 3
 GEOMETRIC = 0.2  # SpanBERT's parameter of the geometric distribution of span lengths
+# draws below these become [MASK], or stay; other tokens become random
+MASKED, UNCHANGED = int(0.8 * 2**31), int(0.9 * 2**31)
+LOW_BITS = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,237 +73,192 @@ class MaskingSpec:
             blank_ids=tuple(index for index, piece in enumerate(tokenizer.vocab) if not piece),
         )
 
+    @property
+    def masks_words(self) -> bool:
+        """Whether whole words or spans of words are masked, not single pieces."""
+        return self.whole_word or self.max_ngram_size > 1
 
-def compile_masking(spec: MaskingSpec) -> Callable[..., dict[str, np.ndarray]]:
-    """Return a compiled function that takes the other arguments of `mask_rows`, masks rows as the
-    spec says, and returns NumPy arrays.
-    """
-    masks = functools.partial(mask_rows, spec=spec)
-    compiled = tf.function(masks, autograph=False, reduce_retracing=True)
+    @functools.cached_property
+    def pieces(self) -> np.ndarray:
+        """The ids that random tokens are drawn from, int32."""
+        return np.delete(np.arange(self.vocab_size, dtype=np.int32), self.blank_ids)
 
-    def mask(*batch: np.ndarray) -> dict[str, np.ndarray]:
-        with tf.device("CPU:0"):  # the GPU has the training step to do
-            return {name: value.numpy() for name, value in compiled(*batch).items()}
-
-    return mask
+    @functools.cached_property
+    def span_bounds(self) -> np.ndarray:
+        """The draws from which on a span has 2, 3, ... words, int64 (max_ngram_size - 1,)."""
+        sizes = range(1, self.max_ngram_size + 1)
+        weights = [
+            1.0 / size if self.ngram_weights == "inverse" else (1.0 - GEOMETRIC) ** (size - 1)
+            for size in sizes
+        ]
+        bounds = [int(sum(weights[:size]) / sum(weights) * 2**31) for size in sizes]
+        return np.array(bounds[:-1], np.int64)
 
 
 def mask_rows(
-    input_ids: tf.Tensor,
-    lengths: tf.Tensor,
-    word_starts: tf.Tensor | None,
-    keys: tf.Tensor,
+    input_ids: npt.ArrayLike,
+    lengths: npt.ArrayLike,
+    word_starts: npt.ArrayLike | None,
+    keys: npt.ArrayLike,
     spec: MaskingSpec,
-) -> dict[str, tf.Tensor]:
+) -> dict[str, np.ndarray]:
     """Mask a batch of rows.
 
     Args:
       input_ids: (B, S) int32. lengths: (B,) int32, tokens that are not padding.
-      word_starts: (B, S) bool, True where a piece begins a word; needed for whole words and spans
-        only, else None.
+      word_starts: (B, S) bool, True where a piece begins a word; needed if spec.masks_words, else
+        None.
       keys: (B,) uint64, for each row the key of its random draws.
 
     Return a dict: input_ids (B, S) int32 with masks; masked_lm_positions and masked_lm_ids (B, P)
     int32, in rising order of position and padded with 0; masked_lm_weights (B, P) float32, 1 for a
     prediction and 0 for padding.
     """
-    batch, length = tf.unstack(tf.shape(input_ids))
-    columns = tf.range(length)[None, :]
-    special = (input_ids == spec.cls_id) | (input_ids == spec.sep_id)
-    maskable = (columns < lengths[:, None]) & ~special
-    quota = tf.cast(tf.round(tf.cast(lengths, tf.float64) * spec.share), tf.int32)
-    quota = tf.minimum(spec.max_predictions, tf.maximum(1, quota))
-    scores = column_bits(keys, columns, CHOICE)
-    width = tf.minimum(spec.max_predictions, length)
-    if spec.whole_word or spec.max_ngram_size > 1:
-        positions, span_keys = _choose_words(
-            scores, keys, maskable, word_starts, quota, width, spec
-        )
-    else:
-        # positions: (B, width); unused entries are `length`
-        positions = _choose_tokens(scores, maskable, quota, width)
-        span_keys = positions
-    missing = [[0, 0], [0, spec.max_predictions - width]]
-    positions = tf.ensure_shape(
-        tf.pad(positions, missing, constant_values=length), [None, spec.max_predictions]
+    keys = np.ascontiguousarray(keys, np.uint64)
+    ranks = _ranks(keys, np.shape(input_ids)[1])
+    ranks.sort()
+    names = ("input_ids", "masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
+    values = _mask_rows(
+        np.ascontiguousarray(input_ids, np.int32),
+        np.ascontiguousarray(lengths, np.int32),
+        np.ascontiguousarray(word_starts if spec.masks_words else [[]], bool),
+        keys,
+        ranks,
+        spec.pieces,
+        spec.span_bounds,
+        spec.masks_words,
+        spec.max_predictions,
+        spec.share,
+        np.array([spec.cls_id, spec.sep_id, spec.mask_id]),
     )
-
-    is_real = positions < length
-    positions = tf.where(is_real, positions, 0)
-    labels = tf.where(is_real, tf.gather(input_ids, positions, batch_dims=1), 0)
-    # One draw decides for all pieces of a span whether they become [MASK], stay or become random
-    # (SpanBERT, Model Garden); without spans each piece has its own draw (Google).
-    action = column_bits(
-        keys, tf.pad(span_keys, missing) if spec.max_ngram_size > 1 else positions, ACTION
-    )
-    pieces = np.delete(np.arange(spec.vocab_size, dtype=np.int32), spec.blank_ids)
-    random_ids = tf.gather(pieces, column_bits(keys, positions, REPLACEMENT) % len(pieces))
-    new_ids = tf.where(
-        action < int(0.8 * 2**31),
-        spec.mask_id,
-        tf.where(action < int(0.9 * 2**31), labels, random_ids),
-    )
-    rows = tf.broadcast_to(tf.range(batch)[:, None], tf.shape(positions))
-    indices = tf.boolean_mask(tf.stack([rows, positions], -1), is_real)
-    return dict(
-        input_ids=tf.tensor_scatter_nd_update(
-            input_ids, indices, tf.boolean_mask(new_ids, is_real)
-        ),
-        masked_lm_positions=positions,
-        masked_lm_ids=labels,
-        masked_lm_weights=tf.cast(is_real, tf.float32),
-    )
+    return dict(zip(names, values, strict=True))
 
 
-def _choose_tokens(
-    scores: tf.Tensor, maskable: tf.Tensor, quota: tf.Tensor, width: tf.Tensor
-) -> tf.Tensor:
-    """Return the positions (B, width), rising, of the maskable tokens with the highest scores (B,
-    S), `quota` (B,) of them in each row. Unused entries are S.
+@compiled
+def _ranks(keys: np.ndarray, length: int) -> np.ndarray:
+    """Return (B, S): for each token or word of a row a number that is the larger the earlier it is
+    chosen. It holds a random draw and, for equal draws, LOW_BITS - the index of the token or word.
     """
-    best, where = tf.math.top_k(tf.where(maskable, scores, -1), k=width, sorted=True)
-    is_used = (tf.range(width)[None, :] < quota[:, None]) & (best >= 0)
-    return tf.sort(tf.where(is_used, where, tf.shape(scores)[1]), axis=1)
+    ranks = np.empty((len(keys), length), np.int64)
+    for row in range(len(keys)):
+        for index in range(length):
+            ranks[row, index] = (column_bits(keys[row], index, CHOICE) << 31) + LOW_BITS - index
+    return ranks
 
 
+@compiled
+def _mask_rows(
+    ids: np.ndarray,
+    lengths: np.ndarray,
+    word_starts: np.ndarray,
+    keys: np.ndarray,
+    ranks: np.ndarray,
+    pieces: np.ndarray,
+    span_bounds: np.ndarray,
+    masks_words: bool,
+    max_predictions: int,
+    share: float,
+    special_ids: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return the values of the dict that `mask_rows` returns. ranks: (B, S), of `_ranks`, sorted.
+    special_ids: of [CLS], [SEP] and [MASK].
+    """
+    num_rows, length = ids.shape
+    masked = ids.copy()
+    positions = np.zeros((num_rows, max_predictions), np.int32)
+    labels = np.zeros((num_rows, max_predictions), np.int32)
+    weights = np.zeros((num_rows, max_predictions), np.float32)
+    for row in range(num_rows):
+        key = keys[row]
+        can_mask = (ids[row] != special_ids[0]) & (ids[row] != special_ids[1])
+        can_mask[lengths[row] :] = False
+        quota = min(max_predictions, max(1, int(np.rint(lengths[row] * share))))
+        order = LOW_BITS - (ranks[row, ::-1] & LOW_BITS)
+        if masks_words:
+            choice = _choose_words(key, order, can_mask, word_starts[row], quota, span_bounds)
+        else:
+            choice = _choose_tokens(order, can_mask, quota)
+        count = 0
+        for column in range(length):
+            if choice[column] < 0:
+                continue
+            action = column_bits(key, choice[column], ACTION)
+            if action < MASKED:
+                masked[row, column] = special_ids[2]
+            elif action >= UNCHANGED:
+                draw = column_bits(key, column, REPLACEMENT)
+                masked[row, column] = pieces[draw % len(pieces)]
+            positions[row, count] = column
+            labels[row, count] = ids[row, column]
+            weights[row, count] = 1.0
+            count += 1
+    return masked, positions, labels, weights
+
+
+@compiled
+def _choose_tokens(order: np.ndarray, can_mask: np.ndarray, quota: int) -> np.ndarray:
+    """Choose the first `quota` tokens in `order` that can_mask, (S,) bool. Return (S,): for each
+    chosen token the column whose draw decides what it becomes, its own; -1 for all others.
+    """
+    choice = np.full(len(order), -1, np.int64)
+    for column in order:
+        if quota and can_mask[column]:
+            choice[column] = column
+            quota -= 1
+    return choice
+
+
+@compiled
 def _choose_words(
-    scores: tf.Tensor,
-    keys: tf.Tensor,
-    maskable: tf.Tensor,
-    word_starts: tf.Tensor,
-    quota: tf.Tensor,
-    width: tf.Tensor,
-    spec: MaskingSpec,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Choose whole words, or spans of words, to mask, highest score first. Skip a word or span that
-    would exceed the row's quota or overlap one already chosen.
+    key: np.uint64,
+    order: np.ndarray,
+    can_mask: np.ndarray,
+    word_starts: np.ndarray,
+    quota: int,
+    span_bounds: np.ndarray,
+) -> np.ndarray:
+    """Choose whole words, or spans that begin at a word, in `order`, (S,) indices of words. Skip a
+    word or span that would exceed the quota of tokens or overlap one already chosen. Spans do not
+    cross the end of their segment.
 
-    Return (positions, span_keys), both (B, width), S where unused: the rising positions of the
-    chosen pieces, and for each piece the first position of its span.
+    Return (S,): for each chosen token the column whose draw decides what it becomes, which is the
+    first of its span or, without spans, its own (Google); -1 for all others. One draw decides for
+    all pieces of a span whether they become [MASK], stay or become random (SpanBERT, Model Garden).
     """
-    batch, length = tf.unstack(tf.shape(scores))
-    columns = tf.range(length)[None, :]
-    after_gap = ~tf.pad(maskable[:, :-1], [[0, 0], [1, 0]])
-    # The first piece of a segment counts as the start of a word even when the word was cut.
-    starts = maskable & (word_starts | after_gap)
-    # (B, S): for each piece, the index of its word in the row
-    word_of = tf.cumsum(tf.cast(starts, tf.int32), axis=1) - 1
-    segment_of = tf.cumsum(tf.cast(maskable & after_gap, tf.int32), axis=1)
-
-    def per_word(values: tf.Tensor, where: tf.Tensor) -> tf.Tensor:
-        """Return (B, S), whose entry w is the sum of values (B, S) over the pieces of word w of the
-        row at which `where` (B, S) is True.
-        """
-        flat = tf.where(where, word_of + tf.range(batch)[:, None] * length, batch * length)
-        return tf.reshape(
-            tf.math.unsorted_segment_sum(values, flat, batch * length + 1)[:-1], [batch, length]
-        )
-
-    # (B, words): number of pieces of each word
-    sizes = per_word(tf.cast(maskable, tf.int32), maskable)
-    num_words = tf.reduce_max(tf.reduce_sum(tf.cast(starts, tf.int32), axis=1))
-    sizes = sizes[:, :num_words]
-    order = tf.argsort(
-        tf.where(sizes > 0, scores[:, :num_words], -1), axis=1, direction="DESCENDING", stable=True
-    )
-    # for each word: 0 = in no span, else 1 + index of the first word of its span
-    spans = tf.zeros([batch, num_words], tf.int32)
-    used = tf.zeros_like(quota)
-    if spec.max_ngram_size > 1:
-        segments = per_word(segment_of, starts)[:, :num_words]
-        lengths = _span_lengths(column_bits(keys, columns[:, :num_words], SPAN), segments, spec)
-        used, spans = _take_spans(used, spans, order, sizes, lengths, quota, spec.max_ngram_size)
-    _, spans = _take_spans(used, spans, order, sizes, tf.ones_like(sizes), quota, 1)
-
-    span_of = tf.where(
-        maskable, tf.gather(spans, tf.clip_by_value(word_of, 0, num_words - 1), batch_dims=1), 0
-    )
-    positions = -tf.math.top_k(-tf.where(span_of > 0, columns, length), k=width, sorted=True).values
-    first_of_word = per_word(tf.where(starts, columns, 0), starts)[:, :num_words]
-    span_at = tf.gather(span_of, tf.minimum(positions, length - 1), batch_dims=1)
-    span_keys = tf.gather(first_of_word, tf.maximum(span_at - 1, 0), batch_dims=1)
-    return positions, tf.where(positions < length, span_keys, length)
-
-
-def _span_lengths(bits: tf.Tensor, segments: tf.Tensor, spec: MaskingSpec) -> tf.Tensor:
-    """Return (B, words), the length in words of the span that would begin at each word. Spans do
-    not cross the end of their segment.
-
-    bits: (B, words), a random draw for each word. segments: (B, words), the segment of each word.
-    """
-    sizes = range(1, spec.max_ngram_size + 1)
-    weights = [
-        1.0 / size if spec.ngram_weights == "inverse" else (1.0 - GEOMETRIC) ** (size - 1)
-        for size in sizes
-    ]
-    bounds = [int(sum(weights[:size]) / sum(weights) * 2**31) for size in sizes]
-    lengths = tf.ones_like(bits) + tf.add_n(
-        [tf.cast(bits >= bound, tf.int32) for bound in bounds[:-1]]
-    )
-    reach = tf.ones_like(bits)
-    is_same = tf.ones_like(bits, tf.bool)  # whether the next `step` words are in the same segment
-    for step in sizes[:-1]:
-        ahead = tf.pad(segments[:, step:], [[0, 0], [0, step]], constant_values=-1)[
-            :, : tf.shape(segments)[1]
-        ]
-        is_same &= (ahead == segments) & (segments > 0)
-        reach += tf.cast(is_same, tf.int32)
-    return tf.minimum(lengths, reach)
-
-
-def _take_spans(
-    used: tf.Tensor,
-    spans: tf.Tensor,
-    order: tf.Tensor,
-    sizes: tf.Tensor,
-    lengths: tf.Tensor,
-    quota: tf.Tensor,
-    longest: int,
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Go through the words in `order` (B, words), and take the span that begins at a word, of
-    `lengths` words, if its pieces fit into the quota and it overlaps no span taken before. longest:
-    the most words in a span.
-
-    Return used (B,), the number of pieces taken in each row, and spans (B, words), for each word 1
-    + index of the first word of its span, or 0 outside spans. The arguments of the same names are
-    the values to begin with.
-    """
-    batch, num_words = tf.unstack(tf.shape(order))
-    offsets = tf.range(longest)[None, :]
-    # `spans` is flattened, with `longest` unused entries at the end of each row, because a window
-    # of `longest` words may reach beyond the row's last word.
-    padded = num_words + longest
-    row_starts = (tf.range(batch) * padded)[:, None]
-    ends = tf.pad(tf.cumsum(sizes, axis=1), [[0, 0], [1, 0]])
-    lengths = tf.gather(lengths, order, batch_dims=1)
-    num_pieces = tf.gather(ends, order + lengths, batch_dims=1) - tf.gather(
-        ends, order, batch_dims=1
-    )
-    firsts, lengths, num_pieces = (tf.transpose(each) for each in (order, lengths, num_pieces))
-
-    def take(
-        i: tf.Tensor, used: tf.Tensor, flat: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        first = firsts[i][:, None]
-        window = row_starts + first + offsets  # (B, longest)
-        inside = offsets < lengths[i][:, None]
-        current = tf.gather(flat, window)
-        fits = (
-            (num_pieces[i] > 0)
-            & (used + num_pieces[i] <= quota)
-            & ~tf.reduce_any(inside & (current > 0), axis=1)
-        )
-        written = tf.where(inside & fits[:, None], first + 1, current)
-        flat = tf.tensor_scatter_nd_update(flat, window[..., None], written)
-        return i + 1, used + tf.where(fits, num_pieces[i], 0), flat
-
-    words_in_row = tf.reduce_sum(tf.cast(sizes > 0, tf.int32), axis=1)
-    # A row is done when not even its smallest span fits into the quota.
-    smallest = tf.reduce_min(tf.where(num_pieces > 0, num_pieces, tf.int32.max // 2), axis=0)
-    _, used, flat = tf.while_loop(
-        lambda i, used, _: tf.reduce_any((i < words_in_row) & (used + smallest <= quota)),
-        take,
-        [0, used, tf.reshape(tf.pad(spans, [[0, 0], [0, longest]]), [-1])],
-        parallel_iterations=1,
-    )
-    return used, tf.reshape(flat, [batch, padded])[:, :num_words]
+    length = len(can_mask)
+    firsts = np.empty(length, np.int64)  # of each word, its first column
+    ends = np.empty(length, np.int64)  # of each word, the column after its last
+    segments = np.empty(length, np.int64)  # of each word
+    num_words = 0
+    segment = 0
+    for column in range(length):
+        if can_mask[column]:
+            # The first piece of a segment counts as the start of a word even when the word was cut.
+            after_gap = column == 0 or not can_mask[column - 1]
+            segment += after_gap
+            if after_gap or word_starts[column]:
+                firsts[num_words] = column
+                segments[num_words] = segment
+                num_words += 1
+            ends[num_words - 1] = column + 1
+    choice = np.full(length, -1, np.int64)
+    for bounds in (span_bounds, span_bounds[:0]):  # spans, then single words
+        for first in order:
+            if first >= num_words:
+                continue
+            draw = column_bits(key, first, SPAN)
+            last = first
+            while (
+                last - first < len(bounds)
+                and draw >= bounds[last - first]
+                and last + 1 < num_words
+                and segments[last + 1] == segments[first]
+            ):
+                last += 1
+            begin = firsts[first]
+            end = ends[last]
+            if end - begin <= quota and (choice[begin:end] < 0).all():
+                quota -= end - begin
+                for column in range(begin, end):
+                    choice[column] = begin if len(span_bounds) else column
+    return choice

@@ -36,8 +36,9 @@ UNFINISHED = (
     *(".{name}-*.partial*", "..{name}*.partial", ".{name}.order.*.partial"),
     *(f".{name}.*.partial" for name in (FILE_NAME, *FILE_NAMES.values())),
 )
-# Patterns of files that a job removes when it is finished.
-TEMPORARY = (".{name}-*.stats", ".{name}-*.scores", ".{name}.building.json", *UNFINISHED)
+# Patterns of the files beside shards, and of all files, that a job removes when it is finished.
+OF_SHARDS = (".{name}-*.stats", ".{name}-*.scores", ".{name}-*.held_out", *UNFINISHED)
+TEMPORARY = (".{name}.building.json", *OF_SHARDS)
 # in dataset.json, in place of the identity of a vocabulary that the user named
 LEARNT = "learnt from the text"
 # pattern of what follows the name of the data set in the name of a shard or its index
@@ -197,7 +198,7 @@ class OutputFolder:
         interrupted job that can be resumed.
         """
         learnt = self._learnt_vocabulary()
-        self._remove(".{name}-*.stats", ".{name}-*.scores", *UNFINISHED)
+        self._remove(*OF_SHARDS)
         if mark:
             write_json(self.building, self.identity)
         else:

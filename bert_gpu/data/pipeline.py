@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.data import checks, examples
-from bert_gpu.data.masking import MaskingSpec, compile_masking
+from bert_gpu.data.masking import MaskingSpec, mask_rows
 from bert_gpu.data.mixture import Mixture
 from bert_gpu.data.random_bits import derive_key, permutation, row_keys
 from bert_gpu.data.records import RecordSet
@@ -99,7 +99,6 @@ class Reader:
         ) | dict(limits or {})
         self.needs_predictions = needs_predictions
         self.skipped: set[int] = set()
-        self._mask: typing.Any = masking and compile_masking(masking.spec)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -204,7 +203,7 @@ class Reader:
             keys[is_own] = row_keys(derive_key(self.seed, "masks", epoch), indices[is_own])
         starts = masking.word_starts(batch["input_ids"])
         lengths = batch["input_mask"].sum(1, dtype=np.int32)
-        return self._mask(batch["input_ids"], lengths, starts, keys)
+        return mask_rows(batch["input_ids"], lengths, starts, keys, masking.spec)
 
     def _trim(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the batch cut to the length of its longest row, rounded up to a multiple of

@@ -35,6 +35,7 @@ class CorpusPlan:
     Attributes:
       windows: the windows that the whole text is cut into.
       share: share of the documents that is held out for validation.
+      sizes: (D,) int64, bytes of text of each document.
       split: (D,) int8, TRAIN, VALIDATION or DROPPED for each document.
       num_shards: number of training shards.
       names: {path of a file: its name for messages}.
@@ -44,6 +45,7 @@ class CorpusPlan:
     config: DataConfig
     windows: list[corpus.Window]
     share: float
+    sizes: np.ndarray
     split: np.ndarray
     num_shards: int
     names: dict[str, str]
@@ -105,7 +107,7 @@ class CorpusPlan:
         least = validation.least_documents(self.config.objective)
         parts = (TRAIN, VALIDATION) if self.share else (TRAIN,)
         if not all((split == part).sum() >= least for part in parts):
-            is_validation = choose_documents(self.config, self.windows, self.share, is_dropped)
+            is_validation = choose_documents(self.config, self.sizes, self.share, is_dropped)
             split[~is_dropped] = is_validation[~is_dropped]
         return dataclasses.replace(self, split=split)
 
@@ -126,7 +128,7 @@ class CorpusPlan:
         ]
         if (self.split == VALIDATION).any():
             path = shard_path(prefix, 0, 1, "validation")
-            shards.append(Shard(path, "validation", 0, tuple(self.windows)))
+            shards.append(Shard(path, "validation", 0, (), sources=tuple(shards)))
         return shards
 
 
@@ -145,21 +147,24 @@ def plan_corpus(
     """
 
     def cut(
-        min_windows: int, read: Callable[[str, str], Iterable[bytes]] | None = None
+        min_windows: int,
+        read: Callable[[str, str], Iterable[bytes]] | None = None,
+        sizes: list[np.ndarray] | None = None,
     ) -> list[corpus.Window]:
         window_bytes = max(1, round(config.window_megabytes * 1e6))
-        return corpus.plan_windows(paths, window_bytes, formats, names, min_windows, read)
+        return corpus.plan_windows(paths, window_bytes, formats, names, min_windows, read, sizes)
 
-    windows = cut(config.num_shards or 1, read)
-    num_bytes = sum(window.num_bytes for window in windows)
+    parts: list[np.ndarray] = []
+    windows = cut(config.num_shards or 1, read, parts)
+    sizes = np.concatenate(parts)
     share = config.validation_share
     if share is None:
-        num_rows = predict_rows(config, num_bytes, windows[-1].documents.stop)
+        num_rows = predict_rows(config, int(sizes.sum()), len(sizes))
         share = validation.default_share(num_rows)
-    split = choose_documents(config, windows, share).astype(np.int8)
+    split = choose_documents(config, sizes, share).astype(np.int8)
     num_shards = count_shards(config, windows, split, cut)
     return CorpusPlan(
-        config, windows, share, split, num_shards, dict(zip(paths, names, strict=True))
+        config, windows, share, sizes, split, num_shards, dict(zip(paths, names, strict=True))
     )
 
 
@@ -177,22 +182,18 @@ def nearest_windows(
 
 def choose_documents(
     config: DataConfig,
-    windows: Sequence[corpus.Window],
+    sizes: np.ndarray,
     share: float,
     is_dropped: np.ndarray | None = None,
 ) -> np.ndarray:
     """Return (D,) bool: whether each document is for validation; see
-    `validation.choose_validation`.
+    `validation.choose_validation`. sizes: (D,), bytes of text of each document.
     """
-    blocks = [block for window in windows for block in window.blocks]
-    is_large = None
-    if share:
-        is_large = validation.find_large(blocks, validation.most_bytes(blocks, share))
     return validation.choose_validation(
-        windows[-1].documents.stop,
+        len(sizes),
         share,
         config.random_seed,
-        is_large,
+        validation.find_large(sizes, share),
         is_dropped,
         validation.least_documents(config.objective),
     )

@@ -2,15 +2,14 @@
 saved and the order of draws does not matter.
 
 The hash is SplitMix64's finaliser (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
-generators"). There are three versions, for NumPy (keys), TensorFlow (masks, in the input pipeline)
-and Numba (the sequential draws of NSP); a test checks that they give the same bits.
+generators"). There are three versions, for Python and NumPy (keys) and Numba (masks, and the
+sequential draws of NSP); a test checks that they give the same bits.
 """
 
 import zlib
 
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from bert_gpu.base.compiled import compiled
 
@@ -54,18 +53,21 @@ def permutation(key: int, num_rows: int) -> np.ndarray:
     return np.random.Generator(np.random.Philox(key=key)).permutation(num_rows)
 
 
-def column_bits(keys: tf.Tensor, columns: tf.Tensor, stream: int) -> tf.Tensor:
-    """Return (N, K) int32 random bits in [0, 2**31): hashes of the row keys (N,) uint64, the
-    columns (N, K) or (1, K) int32, and `stream`, a small number for each kind of draw.
+@compiled
+def mix(x: np.uint64) -> np.uint64:
+    """Return the hash of 64 bits, as `mix_int` does."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(MULTIPLIERS[0])
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(MULTIPLIERS[1])
+    return x ^ (x >> np.uint64(31))
+
+
+@compiled
+def column_bits(key: np.uint64, column: int, stream: int) -> np.int64:
+    """Return 31 random bits: a hash of a row's key, a column and `stream`, a small number for each
+    kind of draw.
     """
-    counters = tf.cast(columns, tf.uint64) + tf.constant(1 + (stream << 32), tf.uint64)
-    x = keys[:, None] + counters * tf.constant(GOLDEN, tf.uint64)
-    for shift, multiplier in zip((30, 27), MULTIPLIERS, strict=True):
-        x = tf.bitwise.bitwise_xor(
-            x, tf.bitwise.right_shift(x, tf.constant(shift, tf.uint64))
-        ) * tf.constant(multiplier, tf.uint64)
-    x = tf.bitwise.bitwise_xor(x, tf.bitwise.right_shift(x, tf.constant(31, tf.uint64)))
-    return tf.cast(tf.bitwise.right_shift(x, tf.constant(33, tf.uint64)), tf.int32)
+    counter = np.uint64(column + 1 + (stream << 32))
+    return np.int64(mix(key + counter * np.uint64(GOLDEN)) >> np.uint64(33))
 
 
 @compiled
@@ -73,11 +75,8 @@ def draw(state: np.ndarray) -> np.uint64:
     """Return the next 64 random bits of a sequence. `state` is a (1,) uint64 array that starts at
     the key.
     """
-    state[0] += np.uint64(0x9E3779B97F4A7C15)
-    x = state[0]
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    state[0] += np.uint64(GOLDEN)
+    return mix(state[0])
 
 
 @compiled

@@ -16,6 +16,7 @@ kills the process by SIGBUS.
 import contextlib
 import functools
 import gzip
+import itertools
 import os
 import resource
 import socket
@@ -44,7 +45,11 @@ GZIP_LEVEL = 6  # as in TensorFlow's writers
 
 
 def masked_crc(data: bytes) -> int:
-    crc = google_crc32c.value(data)
+    return masked(google_crc32c.value(data))
+
+
+def masked(crc: Any) -> Any:
+    """Return a CRC-32C, an integer or an array of uint64, as TFRecords store it."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -101,16 +106,15 @@ class ShardWriter:
     def write(self, buffer: np.ndarray, splits: np.ndarray) -> None:
         """Append the records buffer[splits[i] : splits[i + 1]] of a uint8 array."""
         data = buffer.tobytes()
-        chunks: list[bytes] = []
-        crcs: list[int] = []
-        for start, end in zip(splits[:-1].tolist(), splits[1:].tolist(), strict=True):
-            record = data[start:end]
-            crcs.append(masked_crc(record))
-            chunks += (header(end - start), record, struct.pack("<I", crcs[-1]))
+        sizes = np.diff(splits)
+        records = [data[start:end] for start, end in itertools.pairwise(splits.tolist())]
+        crcs = masked(np.array([*map(google_crc32c.value, records)], np.uint64)).astype("<u4")
+        footers = (footer for (footer,) in struct.iter_unpack("4s", crcs.tobytes()))
+        chunks = zip(map(header, sizes.tolist()), records, footers, strict=True)
         with self._explained():
-            self.sink.write(b"".join(chunks))
-        self.crcs.append(np.array(crcs, "<u4"))
-        self.sizes.append(np.diff(splits) + HEADER + FOOTER)
+            self.sink.write(b"".join(itertools.chain.from_iterable(chunks)))
+        self.crcs.append(crcs)
+        self.sizes.append(sizes + HEADER + FOOTER)
 
     def __exit__(
         self,

@@ -7,13 +7,16 @@ from the nearest one if a single document nearly fills the window.
 
 import dataclasses
 import functools
+import io
 import itertools
+import json
 import operator
 import os
 import typing
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+import google_crc32c
 import numpy as np
 
 from bert_gpu.base.errors import UserError
@@ -26,7 +29,7 @@ from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import SHARES
 from bert_gpu.data.random_bits import derive_key, permutation, row_keys
 from bert_gpu.data.records import FOOTER, GZIP_LEVEL, HEADER, ShardWriter
-from bert_gpu.text import clean, corpus
+from bert_gpu.text import clean, corpus, quality
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
@@ -51,6 +54,8 @@ class Shard:
 
     lenders: for each window, the nearest other window with training documents, from which random
     second segments may come, or None; () for validation.
+    sources: the training shards, which keep the validation documents of their windows; () for
+    training.
     """
 
     path: str
@@ -58,6 +63,7 @@ class Shard:
     index: int
     windows: tuple[corpus.Window, ...]
     lenders: tuple[corpus.Window | None, ...] = ()
+    sources: tuple["Shard", ...] = ()
 
     @property
     def num_bytes(self) -> int:
@@ -91,6 +97,20 @@ class Counts:
         used_share = self.num_used_tokens / max(1, self.num_pass_tokens)
         shares = self.num_random_next / num_rows, self.num_single / num_rows, used_share
         return dict(zip(SHARES, shares, strict=True))
+
+
+class Group(typing.NamedTuple):
+    """Documents of a shard, about a window of them, that are made into rows together.
+
+    Attributes:
+      pool: documents of another window, from which random second segments may also be drawn.
+      num_bytes: bytes of text for the progress; 0 for validation, because training shards have
+        counted the same text.
+    """
+
+    documents: list[list[bytes]]
+    pool: list[list[bytes]] = []
+    num_bytes: int = 0
 
 
 class Tokenized(typing.NamedTuple):
@@ -133,13 +153,9 @@ class ShardBuilder:
         return open_tokenizer(self.vocab_file, self.config.do_lower_case, self.config.strip_accents)
 
     @functools.cached_property
-    def _mask(self) -> Callable[..., dict[str, np.ndarray]]:
-        config = self.config
-        return masking.compile_masking(
-            masking.MaskingSpec.from_settings(
-                config.to_dict(), config.num_predictions, self.tokenizer
-            )
-        )
+    def _masks(self) -> masking.MaskingSpec:
+        settings = self.config.to_dict(), self.config.num_predictions
+        return masking.MaskingSpec.from_settings(*settings, self.tokenizer)
 
     def write_shard(self, shard: Shard, report: Callable[[int, int], object]) -> None:
         """Write one shard and its statistics. `report` is called with the bytes of text and the
@@ -149,9 +165,11 @@ class ShardBuilder:
         scores = [np.zeros(0)]
         pieces = np.zeros(self.tokenizer.vocab_size, np.int64)
         # Another pass over the validation documents would measure a model no better.
-        num_passes = self.config.num_passes if shard.split == "train" else 1
+        is_train = shard.split == "train"
+        num_passes = self.config.num_passes if is_train else 1
+        groups = self._training_groups(shard) if is_train else self._validation_groups(shard)
         with ShardWriter(shard.path, self.config.gzip_compress) as writer:
-            for index, (documents, pool, num_bytes) in enumerate(self._groups(shard)):
+            for index, (documents, pool, num_bytes) in enumerate(groups):
                 key = derive_key(self.config.random_seed, shard.split, shard.index, index)
                 own = self._write_group(
                     documents, pool, writer.write, scores, pieces, key, num_passes
@@ -165,8 +183,8 @@ class ShardBuilder:
         write_json(stats_path(shard), dataclasses.asdict(counts))
 
     def bytes_per_text_byte(self, windows: Sequence[corpus.Window]) -> float:
-        """Return the bytes of output per byte of text, measured on a few samples of the corpus;
-        write no file.
+        """Return the bytes of output per byte of text, measured by one pass over a few samples of
+        the corpus; write no file.
         """
         num_read = 0
         parts: list[bytes] = []
@@ -176,57 +194,72 @@ class ShardBuilder:
 
         places = np.linspace(0, len(windows) - 1, NUM_SAMPLES).round().astype(int)
         for index in np.unique(places).tolist():
-            documents = []
-            end = num_read + SAMPLE_BYTES
-            window = corpus.Window(windows[index].blocks[:1])
-            for document, part in zip(window.read(), self.split[window.documents], strict=True):
-                if num_read >= end:
-                    break
-                num_read += sum(map(len, document)) + len(document)  # sentences and line breaks
-                if part != DROPPED:
-                    documents.append(clean.normalize(document, self.config.normalization))
+            block = windows[index].blocks[0]
+            documents, _ = quality.documents_near(block, block.start, SAMPLE_BYTES)
+            num_read += text_bytes(documents) + sum(map(len, documents))  # with line breaks
+            is_used = self.split[block.documents][: len(documents)] != DROPPED
+            documents = [
+                clean.normalize(document, self.config.normalization)
+                for document in itertools.compress(documents, is_used)
+            ]
             key = derive_key(self.config.random_seed, "trial", index)
             pieces = np.zeros(self.tokenizer.vocab_size, np.int64)
-            self._write_group(documents, [], write, [], pieces, key, self.config.num_passes)
+            self._write_group(documents, [], write, [], pieces, key, num_passes=1)
         trim_heap()
         content = b"".join(parts)
         if self.config.gzip_compress:
             content = zlib.compress(content, GZIP_LEVEL)
-        return len(content) / max(1, num_read)
+        return self.config.num_passes * len(content) / max(1, num_read)
 
-    def _groups(self, shard: Shard) -> Iterator[tuple[list[list[bytes]], list[list[bytes]], int]]:
-        """Yield (documents, pool, num_bytes) of a shard, about a window at a time. pool: documents
-        of another window, from which random second segments may also be drawn. num_bytes: bytes of
-        text for the progress.
-
-        Validation documents are few, so those of several windows form a group. The last group is
-        joined to the one before it when it has too few documents for pairs. For the validation
-        shard num_bytes is 0, because training shards have counted the same text.
+    def _training_groups(self, shard: Shard) -> Iterator[Group]:
+        """Yield the Group of each window of a training shard. Keep the windows' validation
+        documents in a file beside the shard, a line with a checksum and JSON a window.
         """
-        if shard.split == "train":
+        with atomic_file(held_out_path(shard), "wb") as file:
             for window, lender in zip(shard.windows, shard.lenders, strict=True):
-                documents = self._read(window, TRAIN)
+                documents, held_out = self._read(window)
+                texts = [[line.decode() for line in document] for document in held_out]
+                row = json.dumps([window.documents.start, texts], ensure_ascii=False).encode()
+                file.write(b"%08x %s\n" % (google_crc32c.value(row), row))
                 is_short = lender is not None and self._lacks_others(documents)
                 pool = self._first_documents(lender) if lender and is_short else []
-                yield documents, pool, window.num_bytes
-            return
+                yield Group(documents, pool, window.num_bytes)
+
+    def _validation_groups(self, shard: Shard) -> Iterator[Group]:
+        """Yield the Groups of the validation shard. Validation documents are few, so those of
+        several windows form a group. The last group is joined to the one before it when it has too
+        few documents for pairs.
+        """
         min_bytes = self.config.window_megabytes * 1e6
         previous: list[list[bytes]] = []
         pending: list[list[bytes]] = []
-        for window in shard.windows:
-            if not (self.split[window.documents] == VALIDATION).any():
-                continue
-            pending += self._read(window, VALIDATION)
+        for documents in itertools.chain.from_iterable(map(self._held_out, shard.sources)):
+            pending += documents
             if text_bytes(pending) < min_bytes or self._lacks_others(pending):
                 continue
             if previous:
-                yield previous, [], 0
+                yield Group(previous)
             previous = pending
             pending = []
         if previous and self._lacks_others(pending):
             previous = previous + pending
             pending = []
-        yield from ((group, [], 0) for group in (previous, pending) if group)
+        yield from (Group(group) for group in (previous, pending) if group)
+
+    def _held_out(self, source: Shard) -> Iterator[list[list[bytes]]]:
+        """Yield the validation documents of each window of a training shard. A window is read
+        again if they are damaged or were not kept, by an earlier revision.
+        """
+        path = held_out_path(source)
+        with open(path, "rb") if os.path.exists(path) else io.BytesIO() as file:
+            for window in source.windows:
+                crc, _, row = file.readline().rstrip().partition(b" ")
+                is_whole = crc == b"%08x" % google_crc32c.value(row)
+                start, texts = json.loads(row) if is_whole else (None, [])
+                if start == window.documents.start:
+                    yield [[line.encode() for line in document] for document in texts]
+                else:
+                    yield self._read(window)[VALIDATION]
 
     def _lacks_others(self, documents: list[list[bytes]]) -> bool:
         """Return whether the objective is nsp and these documents need others for random second
@@ -236,14 +269,14 @@ class ShardBuilder:
         is_short = sum(sizes) - max(sizes, default=0) <= LEAST_OTHERS * sum(sizes)
         return self.config.objective == "nsp" and is_short
 
-    def _read(self, window: corpus.Window, part: int) -> list[list[bytes]]:
-        return read_documents(self.config, window, self.split, part, self.repeated)
+    def _read(self, window: corpus.Window) -> tuple[list[list[bytes]], list[list[bytes]]]:
+        return read_documents(self.config, window, self.split, self.repeated)
 
     def _first_documents(self, window: corpus.Window) -> list[list[bytes]]:
         """Return a window's first documents, up to LENT_BYTES of text; the last one is cut."""
         documents: list[list[bytes]] = []
         num_left = LENT_BYTES
-        for document in self._read(window, TRAIN):
+        for document in self._read(window)[TRAIN]:
             ends = np.cumsum([len(line) for line in document])
             documents.append(document[: max(1, int(np.searchsorted(ends, num_left)))])
             num_left -= text_bytes(documents[-1:])
@@ -297,8 +330,9 @@ class ShardBuilder:
         """Return {name: array} of Google's seven features for a batch of rows; without labels there
         are six, and packed rows also have sequence_ids.
         """
-        starts = self.tokenizer.word_starts(tokens.input_ids)
-        features = self._mask(tokens.input_ids, tokens.lengths, starts, keys)
+        ids = tokens.input_ids
+        starts = self.tokenizer.word_starts(ids) if self._masks.masks_words else None
+        features = masking.mask_rows(ids, tokens.lengths, starts, keys, self._masks)
         features["input_mask"] = (tokens.sequence_ids > 0).astype(np.int32)
         features["segment_ids"] = np.zeros_like(tokens.sequence_ids)
         if tokens.labels is not None:
@@ -311,21 +345,18 @@ class ShardBuilder:
 
 
 def read_documents(
-    config: DataConfig,
-    window: corpus.Window,
-    split: np.ndarray,
-    part: int,
-    repeated: str | None = None,
-) -> list[list[bytes]]:
-    """Return a window's documents that belong to `part`, TRAIN or VALIDATION, normalised and
-    without repeated sentences. repeated: see ShardBuilder.
+    config: DataConfig, window: corpus.Window, split: np.ndarray, repeated: str | None = None
+) -> tuple[list[list[bytes]], list[list[bytes]]]:
+    """Return (the documents to train on, the documents for validation) of a window, normalised and
+    without repeated sentences. split, repeated: see ShardBuilder.
     """
-    documents = [
-        clean.normalize(document, config.normalization)
-        for document, own in zip(window.read(), split[window.documents], strict=True)
-        if own == part
-    ]
-    return documents if repeated is None else clean.drop_repeated(documents, repeated)
+    parts: tuple[list[list[bytes]], list[list[bytes]]] = [], []
+    for document, part in zip(window.read(), split[window.documents].tolist(), strict=True):
+        if part != DROPPED:
+            parts[part].append(clean.normalize(document, config.normalization))
+    if repeated is None:
+        return parts
+    return clean.drop_repeated(parts[0], repeated), clean.drop_repeated(parts[1], repeated)
 
 
 def tokenize(config: DataConfig, tokenizer: Tokenizer, documents: list[list[bytes]]) -> Tokenized:
@@ -513,6 +544,10 @@ def unigram_loss(shards: Collection[Shard]) -> float | None:
 
 def arrays_path(shard: Shard) -> str:
     return stats_path(shard).removesuffix(".stats") + ".scores"
+
+
+def held_out_path(shard: Shard) -> str:
+    return stats_path(shard).removesuffix(".stats") + ".held_out"
 
 
 def stats_path(shard: Shard) -> str:

@@ -4,6 +4,8 @@ vocabulary must fit the text, and cleaning must leave enough documents.
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from bert_gpu.base.errors import UserError
 from bert_gpu.data import validation
 from bert_gpu.data.config import DataConfig
@@ -95,12 +97,12 @@ def pair_warnings(config: DataConfig, counts: Counts) -> list[str]:
     return []
 
 
-def size_warnings(blocks: Sequence[corpus.Block]) -> list[str]:
+def size_warnings(sizes: np.ndarray) -> list[str]:
     """Return a list with a warning if one document has nearly all of the text, so that the random
-    second segments of its pairs come from the small rest; else [].
+    second segments of its pairs come from the small rest; else []. sizes: (D,), bytes of text of
+    each document.
     """
-    num_bytes = sum(block.num_bytes for block in blocks)
-    if not validation.find_large(blocks, LARGEST * num_bytes).any():
+    if sizes.max() <= LARGEST * sizes.sum():
         return []
     return [
         f"one document has more than {LARGEST:.0%} of the text, and random second segments of its "
@@ -126,9 +128,8 @@ def check_left(config: DataConfig, plan: CorpusPlan, tokenizer: Tokenizer) -> No
     """
     num_left = 0
     for block in plan.blocks:
-        documents = read_documents(
-            config, corpus.Window((block,)), plan.split, TRAIN, plan.repeated
-        )
+        window = corpus.Window((block,))
+        documents = read_documents(config, window, plan.split, plan.repeated)[TRAIN]
         for start in range(0, len(documents), 100):
             tokenized = tokenize(config, tokenizer, documents[start : start + 100])
             num_left += len(tokenized.documents) if len(tokenized.ids) else 0

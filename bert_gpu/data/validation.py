@@ -6,13 +6,9 @@ share of the number of documents, not of bytes; but a document that alone has fa
 than this share is left to training.
 """
 
-import math
-from collections.abc import Sequence
-
 import numpy as np
 
 from bert_gpu.data.random_bits import derive_key, row_keys
-from bert_gpu.text import corpus
 
 NUM_ROWS = 500  # 10,000 predictions in rows of 128 tokens; their mean loss is known within 2 %
 MARGIN = 1.3  # factor for safety: the number of rows is estimated, and documents differ in length
@@ -29,41 +25,13 @@ def default_share(num_rows: int) -> float:
     return min(LARGEST_SHARE, max(least, MARGIN * NUM_ROWS / num_rows))
 
 
-def most_bytes(blocks: Sequence[corpus.Block], share: float) -> float:
-    """Return the size in bytes above which a document is large: FAR_MORE times the share of the
-    text or, if that is more, FAR_MORE times the mean size of a document.
+def find_large(sizes: np.ndarray, share: float) -> np.ndarray:
+    """Return (D,) bool: whether each document is large. It then has more than FAR_MORE times the
+    share of the text and, if that is more, FAR_MORE times the mean size of a document.
+
+    sizes: (D,), bytes of text of each document.
     """
-    num_documents = blocks[-1].first_document + blocks[-1].num_documents
-    num_bytes = sum(block.num_bytes for block in blocks)
-    return FAR_MORE * max(share, 1 / num_documents) * num_bytes
-
-
-def document_sizes(block: corpus.Block, most: float = math.inf) -> np.ndarray:
-    """Return the size in bytes of each document of a block, (D,). A block of at most `most` bytes
-    is not read; each of its documents then gets their mean size.
-    """
-    if block.num_documents == 1 or block.num_bytes <= most:
-        return np.full(block.num_documents, block.num_bytes / block.num_documents)
-    return corpus.document_bytes(block)
-
-
-def find_large(blocks: Sequence[corpus.Block], most: float) -> np.ndarray:
-    """Return (D,) bool: whether each document has more than `most` bytes of text."""
-    return np.concatenate([document_sizes(block, most) > most for block in blocks])
-
-
-def bytes_of(
-    blocks: Sequence[corpus.Block], is_counted: np.ndarray, most: float = math.inf
-) -> float:
-    """Return the total size in bytes of the documents for which is_counted, (D,) bool, is True.
-    most: as for `document_sizes`.
-    """
-    parts = [is_counted[corpus.Window((block,)).documents] for block in blocks]
-    return sum(
-        document_sizes(block, most)[part].sum()
-        for block, part in zip(blocks, parts, strict=True)
-        if part.any()
-    )
+    return sizes > FAR_MORE * max(share, 1 / len(sizes)) * sizes.sum()
 
 
 def least_documents(objective: str) -> int:

@@ -27,21 +27,23 @@ def write_shards(
     work_bytes: float,
     report: Callable[[int, int], None],
 ) -> None:
-    """Write shards in any order.
+    """Write shards in any order, and the validation shard after them, from the documents that they
+    keep.
 
     Args:
       work_bytes: bytes of text times passes.
       report: called with (bytes of text, tokens) done since the last call.
     """
     assert builder.tokenizer  # opens the tokenizer once, before threads share it
-    # the validation shard does not count as a task, because it is little work
-    num_tasks = sum(shard.split == "train" for shard in shards)
-    pool = workers.make_pool(num_tasks, work_bytes < THREADS_BYTES, parallel.Threads)
+    train = [shard for shard in shards if shard.split == "train"]
+    pool = workers.make_pool(len(train), work_bytes < THREADS_BYTES, parallel.Threads)
     # `closing` ends all workers before the folder's lock is released, also after an error
-    with contextlib.closing(pool.run(builder.write_shard, shards, report)) as results:
+    with contextlib.closing(pool.run(builder.write_shard, train, report)) as results:
         collections.deque(results, 0)  # returns when all shards are written
-    for shard in shards:
+    for shard in train:
         wait_for_file(shard.path)
+    for shard in shards[len(train) :]:
+        builder.write_shard(shard, report)
 
 
 def wait_for_file(path: str) -> None:

@@ -25,7 +25,7 @@ from bert_gpu.base.console import LOG, Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import sigterm_unwinds
 from bert_gpu.base.standard_input import STANDARD_INPUT
-from bert_gpu.data.masking import MaskingSpec, compile_masking
+from bert_gpu.data.masking import MaskingSpec, mask_rows
 from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.inference.arrays import PartialFile
 from bert_gpu.inference.config import EvaluateConfig
@@ -59,7 +59,7 @@ class Scorer:
         self.encode = opened.compile(opened.hidden, *ROWS)
         self.score = opened.compile(self._score, hidden, *2 * [tf.TensorSpec([None], tf.int32)])
         most = round(self.max_seq_length * SHARE) + 1
-        self.mask = compile_masking(MaskingSpec.from_settings(MASKS, most, opened.tokenizer))
+        self.masks = MaskingSpec.from_settings(MASKS, most, opened.tokenizer)
 
     def frame(self, texts: Sequence[str | bytes]) -> tuple[Framed, np.ndarray]:
         """Return the rows of texts, cut to the model's positions, and which were cut, (N,) bool."""
@@ -76,7 +76,7 @@ class Scorer:
         for indices, length, num_rows in self.opened.batches(rows.lengths, self.max_seq_length):
             batch = self.opened.pad(rows.ids, rows.splits, indices, length, num_rows)
             keys = row_keys(self.key, first_line + np.resize(indices, num_rows))
-            masked = self.mask(*batch, None, keys)
+            masked = mask_rows(*batch, None, keys, self.masks)
             is_real = masked["masked_lm_weights"] > 0
             is_real[len(indices) :] = False
             positions = masked["masked_lm_positions"] + np.arange(num_rows)[:, None] * length

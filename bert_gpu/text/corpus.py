@@ -197,6 +197,7 @@ def plan_blocks(
     text_format: TextFormat | Sequence[TextFormat] = LINES,
     names: Sequence[str] | None = None,
     read: Callable[[str, str], Iterable[bytes]] | None = None,
+    sizes: list[np.ndarray] | None = None,
 ) -> list[Block]:
     """Cut files into blocks of about block_bytes of text, each at least that long except the last
     of a file.
@@ -209,6 +210,7 @@ def plan_blocks(
         it was unpacked. Default: its path.
       read: function (path, name for messages) that yields the bytes of a file, cut after line
         breaks. A caller passes its own to see the bytes as they are read. Default: `whole_lines`.
+      sizes: list to which the bytes of text of each document of a file, int64 (D,), are appended.
 
     Returns:
       Blocks that depend on the files, on block_bytes and on the formats alone. A file without a
@@ -223,7 +225,11 @@ def plan_blocks(
     left_out: list[str] = []
     for path, own_format, name in zip(paths, formats, names or paths, strict=True):
         first = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
-        marks = mark_blocks((read or whole_lines)(path, name), block_bytes, own_format, name)
+        marks, starts = mark_blocks(
+            (read or whole_lines)(path, name), block_bytes, own_format, name
+        )
+        if sizes is not None:
+            sizes.append(np.diff(starts))
         blocks += [
             Block(
                 path=path,
@@ -265,11 +271,13 @@ def plan_windows(
     names: Sequence[str] | None = None,
     min_windows: int = 1,
     read: Callable[[str, str], Iterable[bytes]] | None = None,
+    sizes: list[np.ndarray] | None = None,
 ) -> list[Window]:
     """Cut files into windows of about equal size, near to window_bytes of text.
 
     Args:
-      paths, text_formats, names, read: see `plan_blocks`; `read` is called once for each file.
+      paths, text_formats, names, read, sizes: see `plan_blocks`; `read` is called once for each
+        file.
       window_bytes: at least 1.
       min_windows: minimum number of windows; a text with fewer documents gets one per document.
 
@@ -277,7 +285,7 @@ def plan_windows(
       Windows that depend on the text of each file, on window_bytes and min_windows alone.
     """
     block_bytes = -(-window_bytes // BLOCKS_PER_WINDOW)
-    blocks = plan_blocks(paths, block_bytes, text_formats, names, read)
+    blocks = plan_blocks(paths, block_bytes, text_formats, names, read, sizes)
     num_bytes = sum(block.num_bytes for block in blocks)
     num_windows = max(1, round(num_bytes / window_bytes))
     if min_windows > num_windows:
@@ -364,19 +372,6 @@ def read_block(block: Block) -> list[list[bytes]]:
     return documents
 
 
-def document_bytes(block: Block) -> np.ndarray:
-    """Return the number of bytes of text of each document of a block, int64 (D,), as
-    formats/plain.py counts them. Raises the UserErrors of `read_block`.
-    """
-    try:
-        parsed = find_documents(read_content(block), False, block.text_format)
-    except (OSError, tf.errors.OpError, UnicodeDecodeError, BadLine) as error:
-        raise changed_file(block.path) from error
-    if len(parsed.begins) != block.num_documents:
-        raise changed_file(block.path)
-    return np.diff(np.append(parsed.text_before, parsed.num_bytes))
-
-
 def read_content(block: Block) -> bytes:
     with open_binary(block.path) as file:
         file.seek(block.start)
@@ -411,14 +406,16 @@ class Mark(typing.NamedTuple):
 
 def mark_blocks(
     pieces: Iterable[bytes], block_bytes: int, text_format: TextFormat, name: str
-) -> list[Mark]:
-    """Return the Marks at the beginning of a file's first block and at the end of each block; only
-    the first Mark if the file has no document. pieces: the bytes of the file, in whole lines.
+) -> tuple[list[Mark], np.ndarray]:
+    """Return (the Marks at the beginning of a file's first block and at the end of each block, only
+    the first Mark if the file has no document; the bytes of text before each document and in the
+    whole file, int64 (D + 1,)). pieces: the bytes of the file, in whole lines.
     """
     place = Mark(0)
     num_lines = 0
     in_document = False
     marks = [place]
+    starts = []
     for lines in pieces:
         if place.offset == 0:
             check_plain(name, lines, ENDINGS)
@@ -433,6 +430,7 @@ def mark_blocks(
             where = f"line {num_lines + error.index + 1}"
             raise UserError(f"{where} {error.problem}", error.remedy, where=name) from None
         offset, num_documents, num_sentences, num_bytes, num_empty = place
+        starts.append(num_bytes + parsed.text_before)
         counted_to = 0  # offset in these lines up to which sentences are counted in num_sentences
         while True:
             # A block ends where a document begins, as soon as it has block_bytes of text.
@@ -455,7 +453,8 @@ def mark_blocks(
         )
         num_lines += lines.count(b"\n")
         in_document = parsed.in_document
-    return [*marks, place] if place.num_documents else marks
+    starts.append(np.array([place.num_bytes]))
+    return [*marks, place] if place.num_documents else marks, np.concatenate(starts)
 
 
 def file_pieces(path: str, name: str) -> Iterator[bytes]:

@@ -87,15 +87,15 @@ def sample_text(blocks: Sequence[Block]) -> list[list[bytes]]:
         if index == len(blocks):
             break
         shift = blocks[index].end - int(ends[index])
-        near, end_in_file = documents_near(blocks[index], max(offset, end) + shift)
+        near, end_in_file = documents_near(blocks[index], max(offset, end) + shift, SAMPLE_BYTES)
         documents += near
         end = end_in_file - shift
     return documents
 
 
-def documents_near(block: Block, offset: int) -> tuple[list[list[bytes]], int]:
-    """Return the documents in about SAMPLE_BYTES of whole lines of a block, from an offset in its
-    file on, and the offset where the last of these lines ends.
+def documents_near(block: Block, offset: int, num_bytes: int) -> tuple[list[list[bytes]], int]:
+    """Return the documents in about num_bytes of whole lines of a block, from an offset in its file
+    on, and the offset where the last of these lines ends.
     """
     with corpus.open_binary(block.path) as file:
         # one byte earlier, to see the line break before a line that begins at the offset
@@ -103,7 +103,7 @@ def documents_near(block: Block, offset: int) -> tuple[list[list[bytes]], int]:
         file.seek(position)
         content = b""
         size = block.end - position
-        num_next = SAMPLE_BYTES
+        num_next = num_bytes
         while True:
             content += file.read(min(num_next, size - len(content)))
             is_all = len(content) == size

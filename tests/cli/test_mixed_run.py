@@ -3,12 +3,15 @@
 import contextlib
 import io
 import json
+import shutil
 import signal
 
 import numpy as np
 import pytest
 
 from bert_gpu.__main__ import main as command
+from bert_gpu.data.config import InputConfig
+from bert_gpu.data.dataset import Dataset
 from tests.cli.pretraining import lines, same, start_and_hold, wait_until, weights
 from tests.cli.pretraining import pretrain as pretrain_on
 
@@ -85,6 +88,24 @@ def test_run_json_and_the_card_give_epochs_of_each_set(data, books, mixed):
         assert f" {one['name']}: 0." in row
     num_documents = json.loads((data / "dataset.json").read_text())["num_documents"]
     assert f"| text of the first data set | 1 file(s): {num_documents:,} documents" in card
+
+
+def test_the_mean_tokens_are_dataset_jsons_or_measured(data, books, tmp_path, monkeypatch):
+    """An earlier revision wrote no mean."""
+    old = shutil.copytree(books, tmp_path / "old")
+    content = json.loads((old / "dataset.json").read_text())
+    mean = content.pop("tokens_per_record")
+    (old / "dataset.json").write_text(
+        json.dumps({name: value for name, value in content.items() if name != "crc32c"})
+    )
+
+    def means(second):
+        config = InputConfig(input_file=f"{data},{second}", input_weights="1,1")
+        return [one.tokens_per_record for one in Dataset(config).mixture.sets]
+
+    assert means(old)[1] == mean
+    monkeypatch.setattr(Dataset, "_mean_tokens", lambda self, rows: 7.0)
+    assert means(books)[1] == mean and means(old)[1] == 7.0
 
 
 def test_the_log_gives_the_sets_and_the_change(books, mixed):

@@ -83,6 +83,7 @@ def test_the_data_set_is_what_it_says(tmp_path, sample_text, vocab_file):
         < 0.02
     )
     assert batch["input_mask"].sum() + held_out["input_mask"].sum() == counts.num_row_tokens
+    assert made.tokens_per_record == batch["input_mask"].sum() / len(data.train)
     assert (batch["input_ids"][batch["input_mask"] == 0] == 0).all()
     assert (batch["segment_ids"] <= batch["input_mask"]).all()
 
@@ -128,7 +129,9 @@ def test_a_shard_that_a_power_cut_has_cut_is_written_again(
 
 
 def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch, capsys):
-    """Killed in the third shard: two shards are kept, and the result is that of an unkilled job."""
+    """Killed in the third shard: two shards are kept, and the result is that of an unkilled job.
+    The validation documents kept with the two may be missing or damaged.
+    """
     settings = dict(vocab_file=vocab_file, num_shards=4, num_workers=1)
     run(tmp_path / "whole", sample_text, **settings)
     write = build.ShardBuilder.write_shard
@@ -144,6 +147,9 @@ def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch, ca
     assert not (tmp_path / "killed" / "dataset.json").exists()
     with pytest.raises(UserError, match=r"\.x\.building\.json: the data job .* is unfinished"):
         Dataset(InputConfig(input_file=f"{tmp_path}/killed/*.tfrecord"))
+    first, second = (tmp_path / "killed").glob(".x-*.held_out")
+    first.unlink()
+    second.write_bytes(second.read_bytes().replace(b"e", b"a", 1))
     written = []
     monkeypatch.setattr(
         build.ShardBuilder,

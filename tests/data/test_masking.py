@@ -1,12 +1,12 @@
-"""Laws of masking, in graph mode, as both the writer and the input pipeline run it."""
+"""Laws of masking."""
+
+import zlib
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
-from bert_gpu.data import masking
-from bert_gpu.data.masking import MaskingSpec, mask_rows
-from bert_gpu.data.random_bits import row_keys
+from bert_gpu.data.masking import CHOICE, SPAN, MaskingSpec, mask_rows
+from bert_gpu.data.random_bits import GOLDEN, mix_int, row_keys
 
 CLS, SEP, MASK, VOCAB = 2, 3, 4, 1000
 
@@ -33,11 +33,6 @@ def rows(num_rows=512, width=96, seed=0):
     return ids, lengths, rng.random((num_rows, width)) < 0.6
 
 
-def run(ids, lengths, starts, keys, masking):
-    function = tf.function(lambda *args: mask_rows(*args, masking))
-    return {name: value.numpy() for name, value in function(ids, lengths, starts, keys).items()}
-
-
 UNITS = dict(token=dict(), whole_word=dict(whole_word=True), span=dict(max_ngram_size=3))
 
 
@@ -49,7 +44,7 @@ def masked(request):
         ids,
         lengths,
         starts,
-        run(ids, lengths, starts, keys, spec(**UNITS[request.param])),
+        mask_rows(ids, lengths, starts, keys, spec(**UNITS[request.param])),
         request.param,
     )
 
@@ -107,7 +102,7 @@ def test_disguises(masked):
 @pytest.mark.parametrize("unit", ["whole_word", "span"])
 def test_whole_words_are_masked_together(unit):
     ids, lengths, starts = rows(seed=3)
-    result = run(ids, lengths, starts, row_keys(2, np.arange(len(ids))), spec(**UNITS[unit]))
+    result = mask_rows(ids, lengths, starts, row_keys(2, np.arange(len(ids))), spec(**UNITS[unit]))
     for row in range(len(ids)):
         chosen = np.zeros(ids.shape[1], bool)
         chosen[result["masked_lm_positions"][row][result["masked_lm_weights"][row] > 0]] = True
@@ -121,8 +116,8 @@ def test_a_row_does_not_depend_on_its_batch():
     ids, lengths, starts = rows()
     keys = row_keys(1, np.arange(len(ids)))
     for unit in UNITS.values():
-        together = run(ids, lengths, starts, keys, spec(**unit))
-        alone = run(ids[7:9], lengths[7:9], starts[7:9], keys[7:9], spec(**unit))
+        together = mask_rows(ids, lengths, starts, keys, spec(**unit))
+        alone = mask_rows(ids[7:9], lengths[7:9], starts[7:9], keys[7:9], spec(**unit))
         for name, value in alone.items():
             assert (value == together[name][7:9]).all()
 
@@ -130,7 +125,7 @@ def test_a_row_does_not_depend_on_its_batch():
 def test_positions_are_uniform():
     ids = np.full((4000, 34), 9, np.int32)
     ids[:, 0], ids[:, -1] = CLS, SEP
-    result = run(ids, np.full(4000, 34, np.int32), None, row_keys(5, np.arange(4000)), spec())
+    result = mask_rows(ids, np.full(4000, 34, np.int32), None, row_keys(5, np.arange(4000)), spec())
     hits = np.bincount(
         result["masked_lm_positions"][result["masked_lm_weights"] > 0], minlength=34
     )[1:-1]
@@ -140,14 +135,15 @@ def test_positions_are_uniform():
 def test_other_key_other_masks():
     ids, lengths, starts = rows()
     first, second = (
-        run(ids, lengths, starts, row_keys(key, np.arange(len(ids))), spec()) for key in (1, 2)
+        mask_rows(ids, lengths, starts, row_keys(key, np.arange(len(ids))), spec())
+        for key in (1, 2)
     )
     assert (first["masked_lm_positions"] != second["masked_lm_positions"]).any(1).mean() > 0.9
 
 
 def test_more_predictions_than_columns():
     ids, lengths, starts = rows(width=12)
-    result = run(
+    result = mask_rows(
         ids, lengths, starts, row_keys(1, np.arange(len(ids))), spec(max_predictions=20, share=0.9)
     )
     assert result["masked_lm_positions"].shape == (len(ids), 20)
@@ -164,7 +160,7 @@ def test_span_lengths(weights, expected):
     ids = np.full((6000, 130), 9, np.int32)
     ids[:, 0], ids[:, -1] = CLS, SEP
     settings = spec(max_ngram_size=3, ngram_weights=weights, share=3 / 130, max_predictions=3)
-    result = run(
+    result = mask_rows(
         ids,
         np.full(6000, 130, np.int32),
         np.ones((6000, 130), bool),
@@ -183,7 +179,7 @@ def test_span_lengths(weights, expected):
 
 def test_spans_stay_in_their_segment_and_are_disguised_together():
     ids, lengths, starts = rows(num_rows=2000, seed=4)
-    result = run(
+    result = mask_rows(
         ids,
         lengths,
         starts,
@@ -201,35 +197,72 @@ def test_spans_stay_in_their_segment_and_are_disguised_together():
     assert agree / runs > 0.9  # chance alone would give 0.68
 
 
-def plain_take_spans(used, chosen, order, sizes, lengths, quota):
-    """What _take_spans gives, a word of a row at a time."""
-    used, chosen = used.copy(), chosen.copy()
-    for row in range(len(order)):
-        for first in order[row]:
-            span = slice(first, first + lengths[row, first])
-            num_pieces = sizes[row, span].sum()
-            if 0 < num_pieces <= quota[row] - used[row] and not chosen[row, span].any():
-                chosen[row, span] = first + 1
-                used[row] += num_pieces
-    return used, chosen
+def plain_choice(ids, length, starts, key, masking):
+    """The columns that are masked in a row, by plain Python: words or spans in order of their
+    draws, each where it fits.
+    """
+
+    def draw(index, stream):
+        return mix_int(key + (index + 1 + (stream << 32)) * GOLDEN) >> 33
+
+    segments = [[]]
+    for column in range(length):
+        if ids[column] in (CLS, SEP):
+            segments.append([])
+        elif starts[column] or not segments[-1]:
+            segments[-1].append([column])
+        else:
+            segments[-1][-1].append(column)
+    words = [(own, place) for own in segments for place in range(len(own))]
+    order = sorted(range(len(words)), key=lambda word: (-draw(word, CHOICE), word))
+    quota = min(masking.max_predictions, max(1, round(length * masking.share)))
+    chosen = set()
+    weights = [1 / size for size in range(1, masking.max_ngram_size + 1)]
+    bounds = np.cumsum(weights) / sum(weights)
+    for longest in (masking.max_ngram_size, 1):
+        for word in order:
+            own, place = words[word]
+            size = 1 + int(np.searchsorted(bounds, draw(word, SPAN) / 2**31, side="right"))
+            pieces = sum(own[place : place + min(size, longest)], [])
+            if len(pieces) <= quota - len(chosen) and chosen.isdisjoint(pieces):
+                chosen.update(pieces)
+    return sorted(chosen)
 
 
 @pytest.mark.parametrize("unit", [dict(whole_word=True), *(dict(max_ngram_size=n) for n in (2, 9))])
-def test_spans_are_taken_in_order_where_they_fit(monkeypatch, unit):
-    calls = []
-
-    def both(*arrays_and_longest):
-        result = take_spans(*arrays_and_longest)
-        plain = plain_take_spans(*(array.numpy() for array in arrays_and_longest[:-1]))
-        for one, other in zip(result, plain, strict=True):
-            np.testing.assert_array_equal(one, other)
-        calls.append(1)
-        return result
-
-    take_spans = masking._take_spans
-    monkeypatch.setattr(masking, "_take_spans", both)
+def test_spans_are_taken_in_order_where_they_fit(unit):
     for seed, share in ((0, 0.15), (1, 0.6)):
         ids, lengths, starts = rows(num_rows=40, seed=seed)
         keys = row_keys(seed, np.arange(len(ids)))
-        mask_rows(ids, lengths, starts, keys, spec(share=share, max_predictions=40, **unit))
-    assert len(calls) == (2 if "whole_word" in unit else 4)
+        masking = spec(share=share, max_predictions=40, **unit)
+        result = mask_rows(ids, lengths, starts, keys, masking)
+        for row, weights in enumerate(result["masked_lm_weights"]):
+            own = int(lengths[row]), starts[row], int(keys[row]), masking
+            positions = result["masked_lm_positions"][row, weights > 0]
+            assert positions.tolist() == plain_choice(ids[row].tolist(), *own)
+
+
+def test_a_row_of_special_tokens_has_no_prediction():
+    ids = np.array([[CLS, SEP, 0], [CLS, 9, SEP]], np.int32)
+    for unit in UNITS.values():
+        starts = np.ones(ids.shape, bool)
+        masked = mask_rows(ids, [2, 3], starts, row_keys(1, [0, 1]), spec(**unit))
+        assert masked["masked_lm_weights"].sum(1).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "unit, checksum",
+    [
+        (dict(), 0xD849DEB2),
+        (dict(whole_word=True), 0x08FEE6A8),
+        (dict(max_ngram_size=3), 0x53EBD431),
+        (dict(max_ngram_size=3, ngram_weights="geometric"), 0x36D91ECC),
+        (dict(blank_ids=(7, 9)), 0x3726813B),
+    ],
+)
+def test_the_masks_are_those_of_earlier_revisions(unit, checksum):
+    """Revision 8f8f0e6 computed these checksums with TensorFlow's ops."""
+    ids, lengths, starts = rows(seed=6)
+    result = mask_rows(ids, lengths, starts, row_keys(8, np.arange(len(ids))), spec(**unit))
+    parts = [result[name].astype("<i4").tobytes() for name in sorted(result)]
+    assert zlib.crc32(b"".join(parts)) == checksum

@@ -174,7 +174,7 @@ def test_a_document_alone_in_its_window_draws_from_at_most_a_megabyte_of_the_nex
     builder = shards.ShardBuilder(DataConfig(), "none", None)
     long = [b"x" * 30] * 9
     for documents, sizes in (([long], [3]), ([long[:2], long], [2, 1]), ([[b"y" * 500]], [1])):
-        monkeypatch.setattr(builder, "_read", lambda window, split, made=documents: made)
+        monkeypatch.setattr(builder, "_read", lambda window, made=documents: (made, []))
         assert [len(document) for document in builder._first_documents(None)] == sizes
 
 

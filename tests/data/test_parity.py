@@ -102,11 +102,9 @@ def ours(vocab_file, tokens):
         mask_id=tokenizer.mask_id,
     )
     result = masking.mask_rows(input_ids, lengths, None, row_keys(0, np.arange(len(rows))), spec)
-    weights = result["masked_lm_weights"].numpy() > 0
-    shown = np.take_along_axis(
-        result["input_ids"].numpy(), result["masked_lm_positions"].numpy(), 1
-    )[weights]
-    labels = result["masked_lm_ids"].numpy()[weights]
+    weights = result["masked_lm_weights"] > 0
+    shown = np.take_along_axis(result["input_ids"], result["masked_lm_positions"], 1)[weights]
+    labels = result["masked_lm_ids"][weights]
     return dict(
         number=len(rows),
         lengths=lengths,

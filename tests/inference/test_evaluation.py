@@ -138,7 +138,7 @@ def test_masks_follow_from_seed_and_line(model, scorer):
     for line, text in enumerate(TEXTS, 5):
         ids = frame(vocab, [text], None, 20).ids[None]
         keys = row_keys(derive_key(0, "evaluate"), [line])
-        masked = masking.compile_masking(spec)(ids, np.array([ids.size], np.int32), None, keys)
+        masked = masking.mask_rows(ids, [ids.size], None, keys, spec)
         is_real = masked["masked_lm_weights"][0] > 0
         positions = masked["masked_lm_positions"][0][is_real]
         labels = masked["masked_lm_ids"][0][is_real]

@@ -101,10 +101,9 @@ def test_a_table_with_more_rows_than_lines_is_kept_and_only_pieces_are_words(
 def test_replacements_are_drawn_as_from_a_vocabulary_without_the_blank_rows(blank, key):
     def masked(**settings):
         special = dict(cls_id=2, sep_id=3, mask_id=4, max_predictions=60, share=0.9)
-        ids = tf.fill([8, 64], 4)
-        keys = tf.constant(np.arange(key, key + 8), tf.uint64)
+        ids = np.full((8, 64), 4)
         spec = MaskingSpec(**special, **settings)
-        return mask_rows(ids, tf.fill([8], 64), None, keys, spec)["input_ids"].numpy()
+        return mask_rows(ids, np.full(8, 64), None, np.arange(key, key + 8), spec)["input_ids"]
 
     pieces = np.array([index for index in range(40) if index not in blank])
     drawn = masked(vocab_size=40, blank_ids=tuple(sorted(blank)))

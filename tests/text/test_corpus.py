@@ -6,6 +6,7 @@ import gzip
 import itertools
 import random
 
+import numpy as np
 import pytest
 
 from bert_gpu.base.errors import UserError
@@ -87,7 +88,11 @@ def test_blocks_of_every_size_hold_what_the_naive_reader_sees(tmp_path, monkeypa
         paths = [write(tmp_path, content, f"{index}.txt") for index, content in enumerate(contents)]
         expected = [naive_documents(content) for content in contents]
         for block_bytes in (1, 3, 20, 100, 10**6):
-            blocks = plan_blocks(paths, block_bytes)
+            sizes = []
+            blocks = plan_blocks(paths, block_bytes, sizes=sizes)
+            assert np.add.reduceat(
+                np.concatenate(sizes), [block.first_document for block in blocks]
+            ).tolist() == [block.num_bytes for block in blocks]
             read = [read_block(block) for block in blocks]
             for path, documents in zip(paths, expected, strict=True):
                 of_file = [

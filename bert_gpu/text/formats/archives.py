@@ -27,6 +27,7 @@ from bert_gpu.text.formats.plain import LINE_BREAK
 from bert_gpu.text.formats.table import FORMATS, Format
 
 READ_BYTES = 1 << 20
+PIECE_BYTES = 1 << 16  # of a stored file; few, because often only its first lines are needed
 PIECE_BYTES = 1 << 12  # packed bytes per step; equal characters may grow 32,000-fold, to 128 MiB
 BROKEN = (EOFError, zlib.error, zstandard.ZstdError)  # errors of a broken archive
 
@@ -203,8 +204,8 @@ def plain_pieces(path: str, report: Callable[[int], object]) -> Iterator[bytes]:
 
 def stored_pieces(path: str, report: Callable[[int], object]) -> Iterator[bytes]:
     """Yield the bytes of a file as it is stored, and report their number."""
-    with tf.io.gfile.GFile(path, "rb") as file:
-        while piece := file.read(READ_BYTES):
+    with corpus.open_binary(path) as file:
+        while piece := file.read(PIECE_BYTES):
             yield piece
             report(len(piece))
 

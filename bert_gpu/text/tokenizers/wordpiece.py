@@ -133,7 +133,7 @@ class WordPieceTokenizer(Tokenizer):
         self.identity = hashlib.sha256("\n".join([*self.vocab, casing]).encode()).hexdigest()
         self._starts_word = np.array([not piece.startswith("##") for piece in self.vocab])
         try:
-            self._op = fast_bert_op(matchable(self.vocab), self._uncases)
+            self._op = fast_bert_op(tuple(matchable(self.vocab)), self._uncases)
         except RuntimeError as error:  # a piece of more than 256 bytes, or millions of pieces
             problem = " ".join(str(error).split())[:120]
             raise UserError(
@@ -207,10 +207,11 @@ def matchable(vocab: list[str]) -> list[str]:
     return [f"[idle {index}]" if idle.search(piece) else piece for index, piece in enumerate(vocab)]
 
 
-def fast_bert_op(vocab: list[str], do_lower_case: bool) -> Any:
+@functools.lru_cache(2)  # a data job opens its tokenizer several times
+def fast_bert_op(vocab: tuple[str, ...], do_lower_case: bool) -> Any:
     # A limit of 200 bytes is Google's 200 characters for ASCII; `odd_lines` handles the rest.
     return tf_text.FastBertTokenizer(
-        vocab,
+        list(vocab),
         max_bytes_per_word=MAX_WORD_CHARACTERS,
         token_out_type=tf.int32,
         lower_case_nfd_strip_accents=do_lower_case,
@@ -326,7 +327,7 @@ def character_table(do_lower_case: bool) -> np.ndarray:
 
 @functools.lru_cache(2)
 def probing_op(do_lower_case: bool) -> Any:
-    return fast_bert_op(["[UNK]", "a", "b", "ab"], do_lower_case)
+    return fast_bert_op(("[UNK]", "a", "b", "ab"), do_lower_case)
 
 
 def probe_kinds(codes: range, do_lower_case: bool) -> np.ndarray:
