@@ -135,6 +135,36 @@ class ShapeConfig(Settings):
         role="departure",
         bert_values=("absolute",),
     )
+    rotary_base: float = setting(
+        10000.0,
+        "Base of the angles of rotary positions: the slowest pair of dimensions takes about 2 pi "
+        "x this many positions to turn once. Higher bases suit longer rows (ModernBERT: 160000).",
+        above=1.0,
+        role="departure",
+    )
+    local_attention: int | None = setting(
+        None,
+        "Width of the window of local attention, in tokens: in local layers, a token attends to "
+        "this many // 2 tokens on each side (ModernBERT: 128), which saves work in rows of "
+        "1,024 tokens and more. Default: each token attends to all.",
+        low=2,
+        role="departure",
+    )
+    global_attention_every: int = setting(
+        3,
+        "With --local_attention, the attention of every so manieth layer is global, from the first "
+        "on; the other layers are local.",
+        low=1,
+        role="departure",
+    )
+    local_rotary_base: float | None = setting(
+        None,
+        "Base of the angles of rotary positions in local layers (ModernBERT: 10000). "
+        "Default: rotary_base.",
+        above=1.0,
+        role="departure",
+        none_means="rotary_base",
+    )
     use_bias: bool = setting(
         True,
         "Biases in the dense layers of the encoder and of the masked-word head; "
@@ -216,6 +246,17 @@ class ShapeConfig(Settings):
                 setting="position_embedding_type",
                 value="rotary",
             )
+        needed = dict(rotary_base="position_embedding_type", local_rotary_base="local_attention")
+        needed |= dict(global_attention_every="local_attention")
+        for name, other in needed.items():
+            changed = getattr(self, name) != fields_of(ShapeConfig)[name].default
+            if changed and getattr(self, other) in (None, "absolute", "scaled_sinusoidal"):
+                raise UserError(
+                    f"has no effect without --{other}" + "=rotary" * (other != "local_attention"),
+                    "drop it",
+                    setting=name,
+                    value=getattr(self, name),
+                )
         if self.position_embedding_type == "scaled_sinusoidal" and self.embedding_width % 2:
             raise UserError(
                 f"needs embeddings of even width, not {self.embedding_width}",
@@ -270,6 +311,17 @@ class ShapeConfig(Settings):
     def inner_size(self) -> int:
         """Input width of the feed-forward block's second product."""
         return self.intermediate_size // 2 if self.hidden_act in GATED else self.intermediate_size
+
+    @property
+    def reach(self) -> int | None:
+        """Number of tokens on each side to which a token attends in local layers; None without
+        them.
+        """
+        return self.local_attention and self.local_attention // 2
+
+    def is_local(self, index: int) -> bool:
+        """Return whether the attention of the layer at `index` is local."""
+        return self.reach is not None and index % self.global_attention_every > 0
 
     @property
     def has_own_encoder(self) -> bool:
@@ -348,13 +400,14 @@ class ModelConfig(ShapeConfig):
 
 
 # Fields that a training may set differently from the model whose weights it starts from: dropout,
-# the initializer's range for new weights, the number of positions (positions.py adds rows), and the
-# pooling, which only fine-tuning uses.
+# the initializer's range for new weights, the number of positions (positions.py adds rows), which
+# tokens attend to which, the angles of positions, and the pooling, which only fine-tuning uses.
 NOT_IN_WEIGHTS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
     "initializer_range",
     "max_position_embeddings",
+    *("rotary_base", "local_attention", "global_attention_every", "local_rotary_base"),
     "pooling",
     "pooler_size",
 )
