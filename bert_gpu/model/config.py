@@ -21,6 +21,8 @@ from bert_gpu.base.settings import Settings, fields_of, setting
 
 GATED = ("geglu", "reglu", "swiglu")
 ENCODER_PREFIX = "garden:"
+# which tokens attend to which, and the angles of positions
+ATTENTION = ("rotary_base", "local_attention", "global_attention_every", "local_rotary_base")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -388,13 +390,14 @@ class ModelConfig(ShapeConfig):
         return self.max_position_embeddings - self.first_position
 
     def to_dict(self) -> dict[str, Any]:
-        """Return {name: value} of the fields. Fields without a flag are left out where they have
-        BERT's values, so that files about a BERT do not change.
+        """Return {name: value} of the fields. Fields without a flag, and those of ATTENTION, are
+        left out where they have BERT's values, so that files about other models do not change.
         """
+        kept = fields_of(ShapeConfig).keys() - ATTENTION
         unset = {
             name
             for name, field in fields_of(ModelConfig).items()
-            if name not in fields_of(ShapeConfig) and getattr(self, name) == field.default
+            if name not in kept and getattr(self, name) == field.default
         }
         return {name: value for name, value in super().to_dict().items() if name not in unset}
 
@@ -407,7 +410,7 @@ NOT_IN_WEIGHTS = (
     "attention_probs_dropout_prob",
     "initializer_range",
     "max_position_embeddings",
-    *("rotary_base", "local_attention", "global_attention_every", "local_rotary_base"),
+    *ATTENTION,
     "pooling",
     "pooler_size",
 )

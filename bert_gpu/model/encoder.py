@@ -19,6 +19,7 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
 from bert_gpu.model import cudnn_attention
 from bert_gpu.model.attention import (
@@ -411,12 +412,11 @@ def encode(
     return tf.reshape(x, [batch_size, num_read, config.hidden_size])
 
 
-def is_in_blocks(length: float | tf.Tensor, config: ModelConfig) -> bool:
+def is_in_blocks(length: float | tf.Tensor, reach: int) -> bool:
     """Return whether local attention is computed in blocks for rows of `length` tokens: a length
     that is known, and long enough that blocks save time (dev/measurements.md).
     """
-    reach = config.reach
-    return isinstance(length, int) and bool(reach) and length >= max(LONG_ROW, 4 * reach)
+    return isinstance(length, int) and length >= max(LONG_ROW, 4 * reach)
 
 
 def make_context(
@@ -439,7 +439,7 @@ def make_context(
     if attention == "cudnn" and not is_local:
         return BatchContext(batch_size, length, cudnn_attention.make_mask(batch, dtype), turns)
     reach = config.reach if is_local else None
-    if reach and is_in_blocks(length, config):
+    if reach and is_in_blocks(length, reach):
         blocks = make_blocks(batch["input_mask"] if ids is None else ids, reach)
         return BatchContext(batch_size, length, blocks, turns, reach)
     mask = mask_bias(batch["input_mask"]) if ids is None else sequence_bias(ids)
@@ -521,7 +521,7 @@ class BertEncoder:
 
     def token_products(self, num_attended: float, num_local: float | None = None) -> Products:
         config = self.config
-        if num_local is None and config.reach and is_in_blocks(num_attended, config):
+        if num_local is None and config.reach and is_in_blocks(num_attended, config.reach):
             products = token_products(config, num_attended, 4 * config.reach)
             if config.is_local(config.num_hidden_layers - 1):  # attends for all tokens
                 unread = unread_products(config, 0) - config.hidden_size**2
@@ -533,6 +533,8 @@ class BertEncoder:
     def for_training(
         self, *, recompute_every: int = 0, attention: str = "plain", xla: bool = False
     ) -> "BertEncoder":
+        if attention == "cudnn" and self.config.reach:
+            console.warn_once("cuDNN has no local attention; local layers use plain attention")
         return dataclasses.replace(
             self, recompute_every=recompute_every, attention=attention, xla=xla
         )

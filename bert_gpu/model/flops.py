@@ -12,9 +12,10 @@ Model FLOPs are those that the mathematics needs; hardware FLOPs are those that 
 differ where activations are recomputed, which runs the layers forward once more (counted in full,
 although a compiler may drop an unused product), and in packed rows, where attention is computed for
 all S^2 pairs of tokens, of which T S are within a sequence (a token attends to T tokens on
-average), as in local layers, where T S are within the window, and S^2 or, in blocks, 2 S times the
-window are computed. The engine adds an optimizer's matrix products (Muon's) to the hardware FLOPs. Padding is
-computed, so both counts include it; throughput of real tokens is reported separately.
+average). They differ likewise in local layers, where T S pairs are within the window, and S^2 are
+computed or, in blocks, S times twice the window. The engine adds an optimizer's matrix products
+(Muon's) to the hardware FLOPs. Padding is computed, so both counts include it; throughput of real
+tokens is reported separately.
 """
 
 import dataclasses

@@ -33,9 +33,7 @@ def linear(weights, name, x, has_bias):
 def turned(x, position, base):
     """x (D,) as D / 2 complex numbers, each turned by the position times its frequency."""
     half = len(x) // 2
-    pairs = (x[:half] + 1j * x[half:]) * np.exp(
-        1j * position * base ** (-np.arange(half) / half)
-    )
+    pairs = (x[:half] + 1j * x[half:]) * np.exp(1j * position * base ** (-np.arange(half) / half))
     return np.concatenate([pairs.real, pairs.imag])
 
 
