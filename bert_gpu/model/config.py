@@ -142,6 +142,7 @@ class ShapeConfig(Settings):
         "Base of the angles of rotary positions: the slowest pair of dimensions takes about 2 pi "
         "x this many positions to turn once. Higher bases suit longer rows (ModernBERT: 160000).",
         above=1.0,
+        needs=("position_embedding_type", ("rotary",)),
         role="departure",
     )
     local_attention: int | None = setting(
@@ -157,6 +158,7 @@ class ShapeConfig(Settings):
         "With --local_attention, the attention of every so manieth layer is global, from the first "
         "on; the other layers are local.",
         low=1,
+        needs=("local_attention", None),
         role="departure",
     )
     local_rotary_base: float | None = setting(
@@ -164,6 +166,7 @@ class ShapeConfig(Settings):
         "Base of the angles of rotary positions in local layers (ModernBERT: 10000). "
         "Default: rotary_base.",
         above=1.0,
+        needs=("local_attention", None),
         role="departure",
         none_means="rotary_base",
     )
@@ -248,17 +251,6 @@ class ShapeConfig(Settings):
                 setting="position_embedding_type",
                 value="rotary",
             )
-        needed = dict(rotary_base="position_embedding_type", local_rotary_base="local_attention")
-        needed |= dict(global_attention_every="local_attention")
-        for name, other in needed.items():
-            changed = getattr(self, name) != fields_of(ShapeConfig)[name].default
-            if changed and getattr(self, other) in (None, "absolute", "scaled_sinusoidal"):
-                raise UserError(
-                    f"has no effect without --{other}" + "=rotary" * (other != "local_attention"),
-                    "drop it",
-                    setting=name,
-                    value=getattr(self, name),
-                )
         if self.position_embedding_type == "scaled_sinusoidal" and self.embedding_width % 2:
             raise UserError(
                 f"needs embeddings of even width, not {self.embedding_width}",
@@ -361,7 +353,7 @@ class ModelConfig(ShapeConfig):
         "bert",
         "model_type, in transformers, of the model that this one began with; its folder is written "
         "as one of that type.",
-        choices=("bert", "roberta", "xlm-roberta", "distilbert"),
+        choices=("bert", "roberta", "xlm-roberta", "distilbert", "modernbert"),
         role="departure",
     )
     first_position: int = setting(
@@ -373,6 +365,18 @@ class ModelConfig(ShapeConfig):
         choices=("tanh", "relu"),
         role="departure",
     )
+    norm_bias: bool = setting(True, "Biases in layer normalisation.", role="departure")
+    first_norm: bool = setting(
+        True,
+        "With norm_first, normalise the input of the first attention block, too.",
+        role="departure",
+    )
+    head_transform: bool = setting(
+        False,
+        "Heads of tasks begin with a dense layer, activation and normalisation, as that of masked "
+        "words does, in place of the tanh layer of a classifier.",
+        role="departure",
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -382,6 +386,13 @@ class ModelConfig(ShapeConfig):
                 f"{self.first_position} unused rows",
                 setting="max_position_embeddings",
                 value=self.max_position_embeddings,
+            )
+        if self.head_transform and self.pooled_size != self.hidden_size:
+            raise UserError(
+                f"the head of this model has the width {self.hidden_size}",
+                "drop the flag",
+                setting="pooler_size",
+                value=self.pooler_size,
             )
 
     @property

@@ -81,6 +81,9 @@ def encoder_weights(config: ModelConfig) -> dict[str, WeightSpec]:
         }
     if config.norm_first:
         specs.update(norm_weights(config, "final_norm", config.hidden_size))
+    if not config.first_norm:
+        unused = "layer_0/attention/norm/"
+        specs = {name: spec for name, spec in specs.items() if not name.startswith(unused)}
     return specs
 
 
@@ -318,7 +321,8 @@ def run_layer(
     dropout_key = f"layer_{index}/"
 
     def before(part: str, x: tf.Tensor) -> tf.Tensor:
-        return norm(own, f"{part}/norm", x, config) if config.norm_first else x
+        has_norm = config.norm_first and f"{part}/norm/scale" in own
+        return norm(own, f"{part}/norm", x, config) if has_norm else x
 
     def add(part: str, x: tf.Tensor, change: tuple[tf.Tensor, list[tf.Tensor]]) -> tf.Tensor:
         x = add_dropped(x, *change, config.hidden_dropout_prob, seed, dropout_key + part)

@@ -34,6 +34,11 @@ from tests.interop.test_huggingface import (
 )
 from tests.model.variants import SMALL, VARIANTS, random_batch
 
+MODERN = dict(
+    model_family="modernbert", norm_first=True, first_norm=False, norm_bias=False,
+    head_transform=True, use_bias=False, type_vocab_size=0, position_embedding_type="rotary",
+    rotary_base=80.0, local_rotary_base=20.0, local_attention=4, hidden_act="geglu",
+)  # fmt: skip
 # a model of each relative
 OF_RELATIVES = {
     "MegatronBert": ModelConfig(**SMALL, norm_first=True, embedding_norm=False),
@@ -49,6 +54,7 @@ OF_RELATIVES = {
     "DistilBert": ModelConfig(
         **SMALL, model_family="distilbert", pooler_act="relu", type_vocab_size=0, hidden_act="relu"
     ),
+    "ModernBert": ModelConfig(**SMALL, **MODERN),
 }
 # of families, what their classes do not compute
 DEPARTED = ModelConfig(
@@ -80,7 +86,7 @@ def model_of(config, architecture, seed=5):
         name: (0.2 * generator.standard_normal(spec.shape)).astype(np.float32)
         for name, spec in specs.items()
     }
-    if architecture == "BertModel" and config.model_family == "distilbert":
+    if architecture == "BertModel" and config.model_family in ("distilbert", "modernbert"):
         weights = {name: x for name, x in weights.items() if not name.startswith("pooler/")}
     labels = ("no", "yes", "perhaps") if architecture in LABELLED else ()
     return formats.Model(config, weights, formats.Notes([], [], architecture, labels))
@@ -137,6 +143,7 @@ def test_each_relative_has_a_model_here():
         DEPARTED,
         ModelConfig(**SMALL, first_position=2),
         ModelConfig(**SMALL, model_family="distilbert", pooler_act="relu"),
+        ModelConfig(**SMALL, **MODERN | dict(hidden_act="swiglu")),
     ):
         assert relative_of(config, "BertForMaskedLM") is None
 
@@ -167,6 +174,12 @@ def test_each_relative_has_a_model_here():
         ("DistilBert", dict(n_layers=2), "more layers than config.json says"),
         ("DistilBert", dict(model_type="deberta-v2"), "model_type='deberta-v2' is not supported"),
         ("MegatronBert", dict(num_hidden_layers=2), "more layers than config.json says"),
+        ("ModernBert", dict(layer_types=["sliding_attention"] * 4), "layer_types=.* not supported"),
+        ("ModernBert", dict(num_hidden_layers=5), "layer_types=.* not supported"),
+        ("ModernBert", dict(rope_parameters=3), "rope_parameters=.*only default is"),
+        ("ModernBert", dict(rope_scaling=dict(factor=2.0)), "rope_parameters=.*only default is"),
+        ("ModernBert", dict(mlp_bias=True), "mlp_bias=True is not supported, only False is"),
+        ("ModernBert", dict(hidden_activation="silu"), "hidden_activation='silu' is not supported"),
     ],
 )
 def test_faults_of_a_relatives_folder_are_named(name, said, message, tmp_path):
@@ -196,9 +209,13 @@ def expected_outputs(model, batch):
         BertForSequenceClassification=lambda: dict(
             logits=heads.classifier_logits(weights, vector())
         ),
-        BertForTokenClassification=lambda: dict(logits=heads.token_logits(weights, hidden)),
+        BertForTokenClassification=lambda: dict(logits=heads.token_logits(weights, hidden, config)),
         BertForQuestionAnswering=lambda: dict(
-            zip(("start_logits", "end_logits"), heads.span_logits(weights, hidden), strict=True)
+            zip(
+                ("start_logits", "end_logits"),
+                heads.span_logits(weights, hidden, config),
+                strict=True,
+            )
         ),
     )[architecture]()
     return {name: value.numpy() for name, value in outputs.items()}
@@ -372,9 +389,9 @@ def test_pipelines_open_exported_folders(tmp_path):
     [
         ModelConfig(**SMALL),
         OF_OURS["quick"],
-        *(OF_RELATIVES[name] for name in ("Roberta", "DistilBert")),
+        *(OF_RELATIVES[name] for name in ("Roberta", "DistilBert", "ModernBert")),
     ],
-    ids=["bert", "quick", "roberta", "distilbert"],
+    ids=["bert", "quick", "roberta", "distilbert", "modernbert"],
 )
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_heads_are_known_by_their_tensors(config, architecture, tmp_path):
@@ -397,6 +414,8 @@ def test_heads_are_known_by_their_tensors(config, architecture, tmp_path):
             assert back.weights.keys() == left
             assert back.notes.foreign == said[0]
             assert len(back.notes.unused) == len(expected) - len(left)
+        elif config.head_transform and head:  # the heads of all tasks have the same names
+            assert back.notes.architecture == "BertForSequenceClassification"
         else:
             assert back.notes == model.notes and back.weights.keys() == expected
 
