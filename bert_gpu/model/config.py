@@ -168,7 +168,6 @@ class ShapeConfig(Settings):
         above=1.0,
         needs=("local_attention", None),
         role="departure",
-        none_means="rotary_base",
     )
     use_bias: bool = setting(
         True,
