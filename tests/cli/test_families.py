@@ -1,5 +1,5 @@
-"""RoBERTa and DistilBERT through the commands: continued, fine-tuned for every kind of task, used,
-and exported as the class that they came from.
+"""RoBERTa, DistilBERT and ModernBERT through the commands: continued, fine-tuned for every kind of
+task, used, and exported as the class that they came from.
 """
 
 import dataclasses
@@ -25,6 +25,7 @@ from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests import pretraining
 from tests.cli import test_answers, test_classify, test_tagging
 from tests.cli.test_classify import VOCAB, WORDS
+from tests.interop.test_leaving import MODERN
 
 SIZES = dict(
     vocab_size=len(VOCAB) + 1,  # a padded table
@@ -49,8 +50,12 @@ FAMILIES = {
         max_position_embeddings=32,
         type_vocab_size=0,
     ),
+    # rows are longer than the window
+    "modernbert": ModelConfig(
+        **SIZES | dict(num_hidden_layers=2), **MODERN, max_position_embeddings=32
+    ),
 }
-CLASSES = dict(roberta="Roberta", distilbert="DistilBert")
+CLASSES = dict(roberta="Roberta", distilbert="DistilBert", modernbert="ModernBert")
 
 
 def config_of(folder):
@@ -59,7 +64,7 @@ def config_of(folder):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    """A folder with roberta/ and distilbert/, text.txt and data of masked words and of pairs."""
+    """A folder with a model of each family, text.txt and data of masked words and of pairs."""
     folder = tmp_path_factory.mktemp("families")
     (folder / "vocab.txt").write_text("\n".join(VOCAB) + "\n")
     tokenizer = WordPieceTokenizer(str(folder / "vocab.txt"))
@@ -88,7 +93,9 @@ def train(data, output, *flags, steps=2):
     return command(["bert-gpu", "pretrain", *fixed, f"--num_train_steps={steps}", *flags])
 
 
-@pytest.mark.parametrize("name", ["roberta", pytest.param("distilbert", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "name", ["roberta", pytest.param("distilbert", marks=pytest.mark.long), "modernbert"]
+)
 def test_a_continued_family_stays_one(world, tmp_path, capsys, name):
     """Rows fill all positions; the unused rows are kept, in spite of weight decay."""
     start = world / name
@@ -103,10 +110,15 @@ def test_a_continued_family_stays_one(world, tmp_path, capsys, name):
     }
     before, after = (load_file(folder / "model.safetensors") for folder in (start, there))
     assert before.keys() == after.keys()
-    positions = f"{name}.embeddings.position_embeddings.weight"
-    first = FAMILIES[name].first_position
-    moved = np.any(before[positions] != after[positions], -1)
-    assert moved.tolist() == [False] * first + [True] * 32
+    if name == "modernbert":
+        assert all(np.any(before[tensor] != after[tensor]) for tensor in before)
+        assert "model.layers.0.attn_norm.weight" not in before.keys()
+        assert [said["pad_token_id"], said["cls_token_id"], said["eos_token_id"]] == [0, 2, 3]
+    else:
+        positions = f"{name}.embeddings.position_embeddings.weight"
+        first = FAMILIES[name].first_position
+        moved = np.any(before[positions] != after[positions], -1)
+        assert moved.tolist() == [False] * first + [True] * 32
     assert len(json.loads((there / "tokenizer_config.json").read_text())) > 3
     assert json.loads((there / "tokenizer_config.json").read_text())["model_max_length"] == 32
     assert "| Longest text | 32 tokens |" in (there / "README.md").read_text()
@@ -139,6 +151,9 @@ TASKS = {
     "multilabel": ("distilbert", "ForSequenceClassification"),
     "ner": ("distilbert", "ForTokenClassification"),
     "squad": ("roberta", "ForQuestionAnswering"),
+    "pairs of modernbert": ("modernbert", "ForSequenceClassification"),
+    "ner of modernbert": ("modernbert", "ForTokenClassification"),
+    "squad of modernbert": ("modernbert", "ForQuestionAnswering"),
 }
 
 
@@ -164,12 +179,13 @@ def write_task(kind, folder):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", TASKS)
-def test_a_fine_tuned_family_stays_one(world, tmp_path, capsys, kind):
-    """Its classifier is that of its class, whose first layer is fresh; the model alone gives the
-    same results.
+@pytest.mark.parametrize("task", TASKS)
+def test_a_fine_tuned_family_stays_one(world, tmp_path, capsys, task):
+    """Its classifier is that of its class, whose first layer is fresh, or that of masked words in
+    ModernBERT; the model alone gives the same results.
     """
-    name, ending = TASKS[kind]
+    name, ending = TASKS[task]
+    kind = task.partition(" ")[0]
     (tmp_path / "data").mkdir()
     flags = [*write_task(kind, tmp_path / "data"), "--max_seq_length=24", "--learning_rate=2e-3"]
     flags += [f"--output_dir={tmp_path}/run", "--train_batch_size=16"]
@@ -179,7 +195,12 @@ def test_a_fine_tuned_family_stays_one(world, tmp_path, capsys, kind):
     there = tmp_path / "run" / "model"
     assert config_of(there)["architectures"] == [CLASSES[name] + ending]
     assert models.read_model(str(there)).config.model_family == name
-    if ending == "ForSequenceClassification":
+    if name == "modernbert":
+        (fresh,) = (line for line in out.splitlines() if "fresh weights" in line)
+        head = dict(pairs="classifier", ner="token_classifier", squad="span")[kind]
+        assert fresh.split()[2:] == [f"{head}/bias,", f"{head}/kernel"]
+        assert "head.norm.weight" in load_file(there / "model.safetensors")
+    elif ending == "ForSequenceClassification":
         first = dict(roberta="classifier.dense", distilbert="pre_classifier")[name]
         assert f"{first}.weight" in load_file(there / "model.safetensors")
         assert "pooler/kernel" in out
@@ -202,9 +223,10 @@ def vectors_of(folder):
 
 
 @pytest.mark.long
-def test_a_family_gives_the_same_as_a_savedmodel(world, tmp_path):
+@pytest.mark.parametrize("name", ["roberta", "modernbert"])
+def test_a_family_gives_the_same_as_a_savedmodel(world, tmp_path, name):
     """Vectors, and words for a mask, of strings; with our tokenizers."""
-    folder = world / "roberta"
+    folder = world / name
     model = models.open_model(str(folder), "model")[1]
     savedmodel.write(model, str(tmp_path), ExportConfig(format="savedmodel"))
     signatures = tf.saved_model.load(str(tmp_path)).signatures
@@ -238,7 +260,8 @@ def test_a_family_gives_the_same_as_onnx(world, tmp_path, capsys, name):
     export = ["bert-gpu", "export", f"--from={folder}", f"--to={tmp_path}/google"]
     assert command([*export, "--format=google"]) == 2
     error = capsys.readouterr().err
-    assert name in error and error.count("\n") == 1
+    switch = "local_attention=4" if name == "modernbert" else name
+    assert switch in error and error.count("\n") == 1
 
 
 @pytest.mark.long
