@@ -32,7 +32,7 @@ from tests.interop.test_huggingface import (
     oracle_python,
     say_in_config,
 )
-from tests.model.variants import SMALL, VARIANTS, random_batch
+from tests.model.variants import SMALL, VARIANTS, as_tensors, random_batch
 
 MODERN = dict(
     model_family="modernbert", norm_first=True, first_norm=False, norm_bias=False,
@@ -272,6 +272,43 @@ def test_exported_models_compute_the_same_there(tmp_path):
         held = kept(model, model.notes.architecture)
         assert saved.weights.keys() == held.keys()
         assert all((saved.weights[key] == value).all() for key, value in held.items())
+
+
+@needs_oracle
+def test_a_row_of_8192_tokens_computes_the_same_there(tmp_path):
+    """Of a ModernBERT with its own window and bases, of which the local layers are in blocks; and
+    all of its weights learn from such a row.
+    """
+    sizes = dict(num_attention_heads=1, max_position_embeddings=8192, local_attention=128)
+    sizes |= dict(rotary_base=160000.0, local_rotary_base=10000.0)
+    config = ModelConfig(**SMALL | MODERN | sizes)
+    model, path = model_of(config, "BertForMaskedLM"), tmp_path / "folders/long"
+    export(model, path)
+    batch = random_batch(config, [8000], 8192)
+    np.savez(
+        tmp_path / "batch.npz",
+        input_ids=batch["input_ids"].astype(np.int64),
+        attention_mask=batch["input_mask"].astype(np.int64),
+    )
+    script = [HERE / "folders_oracle.py", tmp_path / "folders", tmp_path / "batch.npz"]
+    done = subprocess.run(
+        [oracle_python(), *map(str, script)],
+        env=oracle_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    theirs = np.load(f"{path}.npz")["logits"][0, :8000]
+    weights = {name: tf.constant(value) for name, value in kept(model, "BertForMaskedLM").items()}
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        hidden = encoder.encode(weights, as_tensors(batch), config)
+        ours = heads.chosen_mlm_logits(weights, hidden, config)[0, :8000]
+        gradients = tape.gradient(tf.reduce_sum(ours * theirs), weights)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5 * abs(theirs).max())
+    sizes = [tf.norm(gradient).numpy() for gradient in gradients.values()]
+    assert np.isfinite(sizes).all() and min(sizes) > 0
 
 
 GRAPHS = {
