@@ -71,7 +71,6 @@ def assert_equal(found, expected):
         (9, True, dict(recompute_every=1)),
         (13, False, {}),
         pytest.param(8, False, {}, marks=pytest.mark.long),
-        pytest.param(24, True, {}, marks=pytest.mark.long),
         pytest.param(11, True, dict(xla=True), marks=pytest.mark.long),
     ],
 )
