@@ -114,14 +114,14 @@ def layer_norm(weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor, eps: f
     statistics are computed in float32. The bias is optional.
     """
     scale = tf.cast(weights[f"{name}/scale"], tf.float32)
-    bias = weights.get(f"{name}/bias", tf.zeros_like(scale))
+    bias = weights.get(f"{name}/bias")
 
     @custom_gradient
     def normalise(x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         y, mean, inverse = _normalise(x, scale, bias, tf.constant(eps, tf.float32))
         return y, lambda upstream: _normalise_gradient(x, scale, mean, inverse, upstream)
 
-    return normalise(x, scale, tf.cast(bias, tf.float32))
+    return normalise(x, scale, tf.zeros_like(scale) if bias is None else tf.cast(bias, tf.float32))
 
 
 @fused

@@ -100,10 +100,16 @@ def test_a_continued_family_stays_one(world, tmp_path, capsys, name):
     """Rows fill all positions; the unused rows are kept, in spite of weight decay."""
     start = world / name
     flags = [f"--init_checkpoint={start}", "--learning_rate=1e-3"]
+    other = ["--rotary_base=90"] if name == "modernbert" else []  # not in the weights
+    flags += other
     assert train(world / "packed", tmp_path / "run", *flags) == 0
-    assert "fresh" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "fresh" not in out and ("rotary_base=90.0 instead of 80.0" in out) == bool(other)
     there = tmp_path / "run" / "model"
     said, config = config_of(start), config_of(there)
+    if other:
+        assert said["rope_parameters"]["full_attention"]["rope_theta"] == 80.0
+        said["rope_parameters"]["full_attention"]["rope_theta"] = 90.0
     assert said["architectures"] == [f"{CLASSES[name]}ForMaskedLM"]
     assert {key: config[key] for key in said if key != "crc32c"} == {
         key: said[key] for key in said if key != "crc32c"
