@@ -155,8 +155,8 @@ class ShapeConfig(Settings):
     )
     global_attention_every: int = setting(
         3,
-        "Of this many layers the first attends to all tokens, and the others are local (ModernBERT: "
-        "3); 1 = no layer is local.",
+        "Of this many layers the first attends to all tokens, and the others are local "
+        "(ModernBERT: 3); 1 = no layer is local.",
         low=1,
         needs=("local_attention", None),
         role="departure",
