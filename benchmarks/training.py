@@ -34,6 +34,15 @@ from helpers.shapes import SHAPES, flops_per_token, shape_of
 PEERS = ("Model Garden", "Hugging Face", "as shipped")
 TARGETS = {"float32": 1.0, "bfloat16": 2.0}  # our best tokens/s divided by that of each peer
 MFU_TARGETS = {"float32": 0.8}
+# the model whose layers are global or local: mini with more layers, and without dropout
+LOCAL_SHAPE = dict(
+    num_hidden_layers=6,
+    max_position_embeddings=8192,
+    position_embedding_type="rotary",
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+)
+LOCAL_WINDOW = 128
 PACKED_TARGET = 1.5  # real tokens/s of packed rows divided by those of padded sentence pairs
 PRECISIONS = ("float32", "bfloat16")
 # {system: (script, {variant: settings})}; likely fastest first, because slower ones are dropped
@@ -304,6 +313,56 @@ def packed_comparison(options):
     return dict(model=options.packed_model, length=length, rows=batch, variants=results)
 
 
+def local_comparison(options):
+    """Yield the results of a model whose layers all have global attention, and of one in which two
+    of three are local, for rows of each length.
+    """
+    shape = shape_of("mini") | LOCAL_SHAPE
+    kinds = {"global": {}, "local": dict(local_attention=LOCAL_WINDOW)}
+    for length in options.local_lengths:
+        batch = max(1, options.tokens // length)
+        entries = {
+            f"{kind} {precision}": (
+                "ours",
+                "ours",
+                dict(shape=shape | more, length=length, xla="off", precision=precision),
+            )
+            for precision in PRECISIONS
+            for kind, more in kinds.items()
+            if re.search(options.only, f"{kind} {precision}")
+        }
+        print(f"local attention, S {length}, {batch} rows", file=sys.stderr, flush=True)
+        results = measure(options, entries, batch, float("inf"))
+        for result in results.values():
+            if "error" not in result:
+                result["tokens_per_second"] = batch * length / result["step_seconds"]
+        yield dict(length=length, rows=batch, variants=results)
+
+
+def print_local(rows):
+    layers = LOCAL_SHAPE["num_hidden_layers"]
+    print(
+        f"\nGlobal attention in all of {layers} layers x 256, and a window of {LOCAL_WINDOW} "
+        "tokens in two of three:\n"
+    )
+    table = []
+    for row in rows:
+        for name, result in row["variants"].items():
+            start = [row["length"], row["rows"], name]
+            if "error" in result:
+                table.append([*start, "-", "-", "-", result["error"][:60]])
+                continue
+            speed, times = result["tokens_per_second"], ""
+            plain = row["variants"].get(name.replace("local", "global"), {})
+            if name.startswith("local") and "tokens_per_second" in plain:
+                times = f"{speed / plain['tokens_per_second']:.2f}"
+            peak = f"{result['peak_bytes'] / 2**20:,.0f}"
+            milliseconds = f"{1e3 * result['step_seconds']:,.0f}"
+            table.append([*start, milliseconds, f"{speed:,.0f}", peak, times])
+    header = ["S", "rows", "layers", "ms a step", "tokens/s", "peak MB", "local to global"]
+    print_table(header, table)
+
+
 def print_packed(results):
     print(
         f"Short documents (one to four sentences), {results['model']}, S {results['length']}, "
@@ -340,7 +399,9 @@ def make_parser():
     )
     parser.add_argument("--only", default="", help="regular expression for names of variants")
     parser.add_argument("--list", action="store_true", help="list the variants and exit")
-    parser.add_argument("--part", type=names_among(("race", "packed")), default=["race", "packed"])
+    parts = ["race", "packed", "local"]
+    parser.add_argument("--part", type=names_among(parts), default=parts)
+    parser.add_argument("--local_lengths", type=numbers(int), default=[512, 2048, 8192])
     parser.add_argument("--packed_model", default="small")
     parser.add_argument("--packed_length", type=int, default=128)
     add_python(parser, "--oracle_python", "torch and transformers")
@@ -367,6 +428,12 @@ def main():
         results["packed"] = packed_comparison(options)
         write_results(options.json, results)
         print_packed(results["packed"])
+    if "local" in options.part:
+        results["local"] = []
+        for row in local_comparison(options):
+            results["local"].append(row)
+            write_results(options.json, results)
+        print_local(results["local"])
 
 
 if __name__ == "__main__":

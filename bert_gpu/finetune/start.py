@@ -31,7 +31,7 @@ from bert_gpu.model.config import (
     read_config_of,
 )
 from bert_gpu.model.encoders import Encoder, open_encoder
-from bert_gpu.model.heads import pooling_of
+from bert_gpu.model.heads import first_transform, pooling_of
 from bert_gpu.model.positions import fit_positions
 from bert_gpu.model.weights import WeightSpec, initialize
 from bert_gpu.runs.folder import RunFolder
@@ -115,6 +115,8 @@ def start_training(
         file_weights = {
             name: value for name, value in file_weights.items() if not name.startswith(prefixes)
         }
+        if not config.reinit_layers:
+            file_weights = first_transform(source.weights, model, head.name) | file_weights
     check_size(model, lambda few: head.weights(open_encoder(few), len(labels)))
     specs = head.weights(open_encoder(model), len(labels))
     file_weights, extensions = fit_positions(file_weights, specs, model.first_position)

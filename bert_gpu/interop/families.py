@@ -64,6 +64,8 @@ class Family(typing.NamedTuple):
       differing: {architecture: entries that replace those of `parts` in that class only}.
       leaves: {end of our name: end of their name}, as TORCH_LEAVES.
       transposed: ends of our names of the weights whose axes the family stores in reverse order.
+      gate_first: whether the gate is the first half of a feed-forward block's inner values, in
+        bert-gpu the second.
     """
 
     def of(self, architecture: str) -> "Family":
@@ -84,6 +86,7 @@ class Family(typing.NamedTuple):
     differing: Mapping[str, dict[str, str]] = {}
     leaves: Mapping[str, str] = TORCH_LEAVES
     transposed: tuple[str, ...] = ("/kernel",)
+    gate_first: bool = False
 
     def class_of(self, architecture: str) -> str:
         """Return the name of the family's class for an architecture, such as BertForMaskedLM."""
@@ -140,6 +143,7 @@ class Family(typing.NamedTuple):
         """
         if name == "embeddings/position" and self.unused_positions:
             array = np.pad(array, [(self.unused_positions, 0), (0, 0)])
+        array = self._swap_gate(name, array)
         parts = np.split(array, len(self.names(name)), axis=-1)
         return [np.ascontiguousarray(p.T if self._is_transposed(name) else p) for p in parts]
 
@@ -152,7 +156,7 @@ class Family(typing.NamedTuple):
         array = np.concatenate(tensors, axis=-1) if len(tensors) > 1 else tensors[0]
         if name == "embeddings/position":
             array = array[self.unused_positions :]
-        return np.ascontiguousarray(array)
+        return np.ascontiguousarray(self._swap_gate(name, array))
 
     def shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of each of the family's tensors for the bert-gpu weight `name`, whose
@@ -162,6 +166,13 @@ class Family(typing.NamedTuple):
         if name == "embeddings/position":
             shape = (shape[0] + self.unused_positions, *shape[1:])
         return shape[::-1] if self._is_transposed(name) else shape
+
+    def _swap_gate(self, name: str, array: np.ndarray) -> np.ndarray:
+        """Return a weight in bert-gpu's layout with its halves exchanged if `gate_first` applies to
+        it.
+        """
+        is_swapped = self.gate_first and "/feed_forward/in/" in name
+        return np.roll(array, array.shape[-1] // 2, -1) if is_swapped else array
 
     def _is_transposed(self, name: str) -> bool:
         return name.endswith(self.transposed)

@@ -9,7 +9,6 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 
 from bert_gpu.base.environment import LazyModule
-from bert_gpu.model.weights import dense_weights
 
 if typing.TYPE_CHECKING:
     import tensorflow as tf
@@ -73,17 +72,23 @@ HEADS = {
         ),
     ),
     "token_classifier": Head(
-        lambda config, num_classes: dense_weights(
-            config, "token_classifier", config.hidden_size, num_classes
+        lambda config, num_classes: heads.each_token_weights(
+            config, "token_classifier", num_classes
         ),
         {"token_classifier": "classifier"},
-        lambda weights, hidden, mask, config: dict(logits=heads.token_logits(weights, hidden)),
+        lambda weights, hidden, mask, config: dict(
+            logits=heads.token_logits(weights, hidden, config)
+        ),
     ),
     "span": Head(
-        lambda config, _: dense_weights(config, "span", config.hidden_size, 2),
+        lambda config, _: heads.each_token_weights(config, "span", 2),
         {"span": "qa_outputs"},
         lambda weights, hidden, mask, config: dict(
-            zip(("start_logits", "end_logits"), heads.span_logits(weights, hidden), strict=True)
+            zip(
+                ("start_logits", "end_logits"),
+                heads.span_logits(weights, hidden, config),
+                strict=True,
+            )
         ),
     ),
 }
@@ -148,10 +153,11 @@ LABELLED = {name: row.own for name, row in ARCHITECTURES.items() if row.has_labe
 PREFIXES = tuple(f"{head}/" for head in HEADS)
 # (names of weights, class of transformers): the first row whose weights a model all has gives its
 # class. The pooler distinguishes classifiers of texts from classifiers of tokens, whose other
-# weights have the same names in BERT's classes.
+# weights have the same names in BERT's classes. ModernBERT's heads have one name for all tasks; a
+# head of no named class counts as a classifier of texts.
 ARCHITECTURES_BY_WEIGHTS = (
-    (("span/kernel",), "BertForQuestionAnswering"),
     (("classifier/kernel", "pooler/kernel"), "BertForSequenceClassification"),
+    (("span/kernel",), "BertForQuestionAnswering"),
     (("token_classifier/kernel",), "BertForTokenClassification"),
     (("classifier/kernel",), "BertForSequenceClassification"),
     (("nsp/kernel",), "BertForPreTraining"),

@@ -235,6 +235,12 @@ def _write_folder(
     family = relative.family if relative else family_of(config)
     code, more = ({}, {}) if relative else _code_for(config)
     more |= score_meaning(notes.architecture, notes.problem_type)
+    if relative and relative.has_token_ids and (words := model.tokenizer):
+        more |= dict(
+            pad_token_id=words.pad_id,
+            **dict.fromkeys(("bos_token_id", "cls_token_id"), words.cls_id),
+            **dict.fromkeys(("eos_token_id", "sep_token_id"), words.sep_id),
+        )
     labels = _checked_labels(folder, model.weights, notes.architecture, notes.labels)
     tensors = _their_tensors(folder, family, config, model.weights, notes.architecture)
     make_config = relative.config_bytes if relative else model_config.config_bytes

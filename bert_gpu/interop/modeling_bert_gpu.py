@@ -1,5 +1,5 @@
 """BERT with bert-gpu's options, for Hugging Face's transformers: pre-LN, RMSNorm, gates, rotary or
-sinusoidal positions, no biases, factorised embeddings, layers that share weights.
+sinusoidal positions, local attention, no biases, factorised embeddings, layers that share weights.
 
 This file is copied beside a model's weights, where config.json names it; it needs only torch and
 transformers 5. The Auto classes, such as AutoModel, open the folder with trust_remote_code=True.
@@ -8,6 +8,7 @@ All weights are parameters of one module, under their names in the weights file;
 out). Legend: B batch, S sequence, H hidden, N heads, D per head, E embedding width, V vocabulary.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,10 @@ class BertGpuConfig(PretrainedConfig):
         norm_first: bool = False,
         embedding_norm: bool = True,
         position_embedding_type: str = "absolute",
+        rotary_base: float = 10000.0,
+        local_attention: int | None = None,
+        global_attention_every: int = 3,
+        local_rotary_base: float | None = None,
         use_bias: bool = True,
         embedding_size: int | None = None,
         num_hidden_groups: int | None = None,
@@ -94,6 +99,10 @@ class BertGpuConfig(PretrainedConfig):
         self.norm_first = norm_first
         self.embedding_norm = embedding_norm
         self.position_embedding_type = position_embedding_type
+        self.rotary_base = rotary_base
+        self.local_attention = local_attention
+        self.global_attention_every = global_attention_every
+        self.local_rotary_base = local_rotary_base
         self.use_bias = use_bias
         self.embedding_size = embedding_size
         self.num_hidden_groups = num_hidden_groups
@@ -177,14 +186,14 @@ def sinusoids(num_positions: int, width: int, device: torch.device) -> torch.Ten
 
 
 def angles(
-    num_positions: int, size: int, device: torch.device
+    num_positions: int, size: int, device: torch.device, base: float = 10000.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (sines, cosines) of position / 10000^(2 i / size), for the column i: float32
+    """Return (sines, cosines) of position / base^(2 i / size), for the column i: float32
     (num_positions, size / 2) each.
     """
     positions = torch.arange(num_positions, dtype=torch.float64, device=device)
     steps = torch.arange(0, size, 2, dtype=torch.float64, device=device)
-    turns = positions[:, None] / 10000.0 ** (steps / size)
+    turns = positions[:, None] / base ** (steps / size)
     return turns.sin().float(), turns.cos().float()
 
 
@@ -281,15 +290,15 @@ class BertGpuPreTrainedModel(PreTrainedModel):
         self,
         name: str,
         x: torch.Tensor,
-        mask: torch.Tensor,
-        turns: list[torch.Tensor] | None,
+        kind: tuple[torch.Tensor, list[torch.Tensor] | None],
         attentions: list[torch.Tensor] | None,
     ) -> torch.Tensor:
-        """Return the output of self-attention for x, (B, S, H). turns: [sines, cosines] of rotary
-        positions, or None. attentions: list to which the attention weights (B, N, S, S) are
-        appended, or None.
+        """Return the output of self-attention for x, (B, S, H). kind: the mask, added to the
+        scores, and [sines, cosines] of rotary positions, or None. attentions: list to which the
+        attention weights (B, N, S, S) are appended, or None.
         """
         config = self.config
+        mask, turns = kind
         batch_size, length, hidden = x.shape
         heads = (batch_size, length, 3, config.num_attention_heads, -1)
         q, k, v = self._dense(f"{name}/qkv", x).reshape(heads).permute(2, 0, 3, 1, 4)
@@ -342,19 +351,30 @@ class BertGpuPreTrainedModel(PreTrainedModel):
             attention_mask = x.new_ones(x.shape[:2])
         lowest = torch.finfo(x.dtype).min
         mask = (1.0 - attention_mask[:, None, None, :].to(x.dtype)) * lowest
-        turns = None
+        local_mask = mask
+        if config.local_attention is not None:
+            places = torch.arange(length, device=x.device)
+            is_far = (places - places[:, None]).abs() > config.local_attention // 2
+            local_mask = torch.where(is_far, lowest, mask)
+        turns = local_turns = None
         if config.position_embedding_type == "rotary":
             size = config.hidden_size // config.num_attention_heads
-            turns = [part.to(x.dtype) for part in angles(length, size, x.device)]
+            turns, local_turns = (
+                [part.to(x.dtype) for part in angles(length, size, x.device, base)]
+                for base in (config.rotary_base, config.local_rotary_base or config.rotary_base)
+            )
         layers: list[torch.Tensor] | None = [x] if keeps else None
         attentions: list[torch.Tensor] | None = [] if attends else None
         num_groups = config.num_hidden_groups or config.num_hidden_layers
         for index in range(config.num_hidden_layers):
             group = f"layer_{index * num_groups // config.num_hidden_layers}"
             name = f"{group}/attention"
-            x = self._add(
-                name, x, lambda x, name=name: self._attend(name, x, mask, turns, attentions)
+            is_local = (
+                config.local_attention is not None and index % config.global_attention_every > 0
             )
+            kind = (local_mask, local_turns) if is_local else (mask, turns)
+            attend = functools.partial(self._attend, name, kind=kind, attentions=attentions)
+            x = self._add(name, x, attend)
             name = f"{group}/feed_forward"
             x = self._add(name, x, lambda x, name=name: self._feed_forward(name, x))
             if layers is not None:

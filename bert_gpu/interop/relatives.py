@@ -3,8 +3,7 @@ as bert-gpu's encoder with some of its options set. bert-gpu's models with these
 transformers without bert-gpu's code, and bert-gpu opens models of these classes.
 
 A relative consists of its family's names and of the entries of its config.json that stand for
-bert-gpu's options. ModernBERT is not listed: it always normalises the embeddings and never the
-input of the first attention, which no options of bert-gpu's encoder give. Imports no TensorFlow.
+bert-gpu's options. Imports no TensorFlow.
 """
 
 import dataclasses
@@ -21,6 +20,7 @@ from bert_gpu.interop.hf_tensors import canonical
 from bert_gpu.interop.tensors import num_rows
 from bert_gpu.model import config as model_config
 from bert_gpu.model.config import CONFIG_FIELDS, OWN_TYPE, ModelConfig
+from bert_gpu.model.weights import TRANSFORMS
 
 SHARED = (  # fields of ModelConfig that a relative's config.json has too
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
@@ -42,6 +42,10 @@ class Relative(typing.NamedTuple):
       is_supported: function of a ModelConfig that returns whether the family computes its other
         fields.
       names: {field of ModelConfig: its key in the family's config.json} where the two differ.
+      to_theirs: function of {key: value} that returns the content of config.json: entries that
+        stand for several fields in place of entries that are named as fields. to_ours: its inverse,
+        a function of (path of the file, content).
+      has_token_ids: whether config.json names the ids of the special tokens.
     """
 
     family: Family
@@ -51,6 +55,9 @@ class Relative(typing.NamedTuple):
     free: tuple[str, ...] = ()
     is_supported: Callable[[ModelConfig], bool] = lambda config: True
     names: Mapping[str, str] = {}
+    to_theirs: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values
+    to_ours: Callable[[str, dict[str, Any]], dict[str, Any]] = lambda path, values: values
+    has_token_ids: bool = False
 
     @property
     def keys(self) -> dict[str, str]:
@@ -106,12 +113,14 @@ class Relative(typing.NamedTuple):
             for name, key in self.keys.items()
         }
         values |= self.constants | more | dict(model_type=self.family.model_type)
+        values = self.to_theirs(values)
         return model_config.json_bytes(values, self.family.class_of(architecture), labels)
 
     def read_config(self, path: str, values: dict[str, Any]) -> ModelConfig:
         """Return the ModelConfig for `values`, the content of the family's config.json at `path`.
         Raise UserError for settings that bert-gpu's encoder does not compute.
         """
+        values = self.to_ours(path, values)
         own = {key: (value, "all models here have that") for key, value in self.constants.items()}
         if values.get("position_embedding_type") is not None:
             positions = self.switches.get("position_embedding_type", "absolute")
@@ -153,7 +162,9 @@ class Relative(typing.NamedTuple):
 IGNORED_KEYS = frozenset(
     "classifier_dropout_prob head_dim net_structure_type num_memory_blocks gap_size "
     "down_scale_factor seq_classif_dropout qa_dropout tie_weights_ summary_type summary_use_proj "
-    "summary_activation summary_first_dropout summary_last_dropout".split()
+    "summary_activation summary_first_dropout summary_last_dropout embedding_dropout "
+    "deterministic_flash_attn initializer_cutoff_factor reference_compile sparse_prediction "
+    "sparse_pred_ignore_index repad_logits_with_grad".split()
 )
 _PLAIN = {name: name for name in ("gelu", "gelu_new", "relu")}
 
@@ -319,6 +330,108 @@ _NOMIC = Family(
     zeros={"cls.predictions.transform.dense.bias": lambda config: (config.hidden_size,)},
 )
 
+_MODERN_LAYER = "model.layers.{}"
+_MODERN_HEAD = ("head.dense", "head.norm")  # of all tasks
+_NO_TRANSFORM = dict.fromkeys(TRANSFORMS["mlm"], "")
+
+
+def _modern_head(head: str) -> dict[str, str]:
+    """Return the entries of `Family.differing` for the class of a task with the head `head`."""
+    transform = dict(zip(TRANSFORMS[head], _MODERN_HEAD, strict=True))
+    return _NO_TRANSFORM | transform | {head: "classifier"}
+
+
+_MODERNBERT = Family(
+    "modernbert",
+    "ModernBert",
+    "model.",
+    {
+        "embeddings/word": "model.embeddings.tok_embeddings.weight",
+        "embeddings/norm": "model.embeddings.norm",
+        "layer/attention/norm": f"{_MODERN_LAYER}.attn_norm",
+        "layer/attention/qkv": f"{_MODERN_LAYER}.attn.Wqkv",
+        "layer/attention/output": f"{_MODERN_LAYER}.attn.Wo",
+        "layer/feed_forward/norm": f"{_MODERN_LAYER}.mlp_norm",
+        "layer/feed_forward/in": f"{_MODERN_LAYER}.mlp.Wi",
+        "layer/feed_forward/output": f"{_MODERN_LAYER}.mlp.Wo",
+        "final_norm": "model.final_norm",
+        **dict(zip(TRANSFORMS["mlm"], _MODERN_HEAD, strict=True)),
+        "mlm/bias": "decoder.bias",
+        "classifier": "classifier",
+    },
+    "decoder",
+    _WITHOUT_NEXT_SENTENCES,
+    differing={
+        name: _modern_head(row.own) if row.own else _NO_TRANSFORM
+        for name, row in ARCHITECTURES.items()
+        if row.own or name == "BertModel"
+    },
+    gate_first=True,
+)
+# {type of a layer in ModernBERT: (field of its rotary base, its key in older files, default)}
+_MODERN_BASES = {
+    "full_attention": ("rotary_base", "global_rope_theta", 160000.0),
+    "sliding_attention": ("local_rotary_base", "local_rope_theta", 10000.0),
+}
+
+
+def _modern_layers(every: int, num_layers: int) -> list[str]:
+    """Return the types of ModernBERT's layers, of which each `every`-th has global attention."""
+    return [list(_MODERN_BASES)[index % every > 0] for index in range(num_layers)]
+
+
+def _to_modern(values: dict[str, Any]) -> dict[str, Any]:
+    every = values.pop("global_attention_every")
+    bases = {kind: values.pop(field) for kind, (field, *_) in _MODERN_BASES.items()}
+    return values | dict(
+        layer_types=_modern_layers(every, values["num_hidden_layers"]),
+        rope_parameters={
+            kind: dict(rope_type="default", rope_theta=base or bases["full_attention"])
+            for kind, base in bases.items()
+        },
+        classifier_pooling=values["classifier_pooling"].replace("first", "cls"),
+        embedding_dropout=values["mlp_dropout"],
+    )
+
+
+def _from_modern(path: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of a ModernBERT's config.json with those of bert-gpu's fields in place of
+    layer_types and rope_parameters, or of the keys of older files. Raise UserError where no fields
+    stand for them.
+    """
+    # ModernBERT reads neither of the two that are left out, which published files have
+    values = {
+        name: value
+        for name, value in values.items()
+        if name not in ("position_embedding_type", "layer_norm_eps")
+    }
+    every = values.pop("global_attn_every_n_layers", 3)
+    kinds = values.pop("layer_types", None)
+    if kinds is not None:
+        num_layers = len(kinds) if isinstance(kinds, list) else 0
+        candidates = (3, *range(1, num_layers + 1))
+        fitting = [n for n in candidates if kinds == _modern_layers(n, num_layers)]
+        if not fitting or num_layers != values.get("num_hidden_layers"):
+            raise UserError(
+                f"layer_types={kinds!r:.60} is not supported, only full_attention in each n-th "
+                "layer, from the first on",
+                where=path,
+            )
+        every = fitting[0]
+    rope = values.pop("rope_parameters", None) or {}
+    scaling = values.pop("rope_scaling", None)
+    for kind, (field, old, default) in _MODERN_BASES.items():
+        rules = rope.get(kind) or {} if isinstance(rope, dict) else {"rope_type": rope}
+        if scaling or rules.get("rope_type", "default") != "default":
+            raise UserError(
+                f"rope_parameters={scaling or rope!r:.60} is not supported, only default is",
+                where=path,
+            )
+        base = values.pop(old, default)
+        values[field] = rules.get("rope_theta", base) or values["rotary_base"]
+    return values | dict(global_attention_every=every)
+
+
 # several relatives may fit a model: the first of them is used
 RELATIVES = (
     *(
@@ -378,6 +491,33 @@ RELATIVES = (
         dict(position_embedding_type="rotary", use_bias=False),
         dict(geglu="gelu", reglu="relu", swiglu="silu"),
         dict(rope_parameters=dict(rope_theta=10000.0, rope_type="default")),
+    ),
+    Relative(
+        _MODERNBERT,
+        dict(
+            model_family="modernbert",
+            norm_first=True,
+            first_norm=False,
+            norm_bias=False,
+            head_transform=True,
+            use_bias=False,
+            type_vocab_size=0,
+            position_embedding_type="rotary",
+        ),
+        dict(geglu="gelu"),
+        dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False)
+        | dict(classifier_activation="gelu"),
+        ("decoder_bias", "pooling", *model_config.ATTENTION),
+        names=dict(
+            hidden_act="hidden_activation",
+            hidden_dropout_prob="mlp_dropout",
+            attention_probs_dropout_prob="attention_dropout",
+            layer_norm_eps="norm_eps",
+            pooling="classifier_pooling",
+        ),
+        to_theirs=_to_modern,
+        to_ours=_from_modern,
+        has_token_ids=True,
     ),
 )
 

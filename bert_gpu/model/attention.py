@@ -1,10 +1,13 @@
 """Computes self-attention: the mask, rotary positions, and the attention of queries to keys and
-values, which has a hand-written gradient here or runs in cuDNN.
+values, which has a hand-written gradient here or runs in cuDNN. Local attention, of a token to
+those at most `reach` tokens away, is a mask, too; in long rows it is computed in blocks.
 
-Legend: B batch, S sequence, P positions with queries, N heads, D dimensions per head.
+Legend: B batch, S sequence, P positions with queries, N heads, D dimensions per head, C blocks of a
+row, W tokens of a block.
 """
 
 import functools
+import typing
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -22,21 +25,109 @@ def mask_bias(input_mask: tf.Tensor) -> tf.Tensor:
     return (tf.cast(input_mask, tf.float32)[:, None, None, :] - 1.0) * 1e9
 
 
+def band(length: int | tf.Tensor, reach: int, positions: tf.Tensor | None = None) -> tf.Tensor:
+    """Return the mask of local attention as a bias to add to attention scores: float32, 0 between
+    tokens at most `reach` apart, -1e9 elsewhere: (1, 1, S, S), or for the queries at some positions
+    only, int32 (B, P), (B, 1, P, S).
+    """
+    keys = tf.range(length)
+    queries = keys[None] if positions is None else positions
+    is_far = tf.abs(queries[:, None, :, None] - keys) > reach
+    return tf.where(is_far, tf.constant(-1e9), tf.constant(0.0))
+
+
+class Blocks(typing.NamedTuple):
+    """The mask of local attention that is computed in blocks of W = 2 x reach tokens. The tokens of
+    a block attend to those of the block and of half a block on each side.
+
+    reach: number of tokens on each side to which a token attends. bias: float32 (B x C, 1, W, 2 W),
+    added to the scores.
+    """
+
+    reach: int
+    bias: tf.Tensor
+
+
+def split_blocks(x: tf.Tensor, reach: int) -> tf.Tensor:
+    """Return rows, after half a block of zeros, in blocks, the last of which are filled with zeros:
+    (B, S, ...) -> (B, C + 1, W, ...). S must be known.
+    """
+    batch_size, length, *rest = sizes(x)
+    width = 2 * reach
+    num_blocks = 1 - (-length // width)
+    paddings = [[0, 0], [reach, num_blocks * width - reach - length], *([[0, 0]] * len(rest))]
+    return tf.reshape(tf.pad(x, paddings), [batch_size, num_blocks, width, *rest])
+
+
+def join_blocks(blocks: tf.Tensor, axis: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """Return the queries and the keys of each block of a row, from the result of `split_blocks`
+    with its third axis moved to `axis`: (B, C, W, ...) and (B, C, 2 W, ...), so moved.
+    """
+    before = blocks[:, :-1]
+    after = blocks[:, 1:]
+    middle = [tf.split(before, 2, axis)[1], tf.split(after, 2, axis)[0]]
+    return tf.concat(middle, axis), tf.concat([before, after], axis)
+
+
+def make_blocks(ids: tf.Tensor, reach: int) -> Blocks:
+    """Return the Blocks of rows in which tokens attend to those of the same id only: int32 (B, S),
+    0 for padding.
+    """
+    width = 2 * reach
+    queries, keys = join_blocks(split_blocks(ids, reach), 2)
+    distances = tf.range(2 * width) - reach - tf.range(width)[:, None]  # (W, 2 W)
+    is_other = queries[:, :, :, None] != keys[:, :, None]
+    bias = tf.where(is_other | (tf.abs(distances) > reach), tf.constant(-1e9), tf.constant(0.0))
+    return Blocks(reach, tf.reshape(bias, [-1, 1, width, 2 * width]))
+
+
+def block_attention(
+    qkv: tf.Tensor,
+    bias: Sequence[tf.Tensor],
+    mask: Blocks,
+    rotation: tuple[tf.Tensor, tf.Tensor] | None,
+    *dropout: typing.Any,
+) -> tf.Tensor:
+    """Return local self-attention, computed in blocks; arguments and result are those of
+    `self_attention`, dropout: its rate, seed and dropout_key.
+    """
+    batch_size, length, _, num_heads, size = sizes(qkv)
+    width = 2 * mask.reach
+    blocks = split_blocks(qkv, mask.reach)
+    parts = split_heads(tf.reshape(blocks, [-1, *blocks.shape[2:]]), *bias)
+    shape = [batch_size, blocks.shape[1], num_heads, width, size]
+    joined = [join_blocks(tf.reshape(x, shape), 3) for x in parts]
+    q, k, v = (
+        tf.reshape(x, [-1, num_heads, num_tokens, size])
+        for x, num_tokens in (
+            (joined[0][0], width),
+            (joined[1][1], 2 * width),
+            (joined[2][1], 2 * width),
+        )
+    )
+    if rotation is not None:
+        # scores depend on differences of positions alone, so those in the first blocks do for all
+        q = rotate(q, *(values[mask.reach : mask.reach + width] for values in rotation))
+        k = rotate(k, *(values[: 2 * width] for values in rotation))
+    mixed = tf.transpose(attention(q, k, v, mask.bias, *dropout), [0, 2, 1, 3])
+    return tf.reshape(mixed, [batch_size, -1, num_heads, size])[:, :length]
+
+
 def rotation(
-    length: int | tf.Tensor, max_length: int, size: int, dtype: tf.DType
+    length: int | tf.Tensor, max_length: int, size: int, dtype: tf.DType, base: float = 10000.0
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Return the cosines and sines by which `rotate` turns positions 0, 1, ...: (S, D) each, with
     the sines of the first D / 2 dimensions negated.
 
-    Dimensions i and i + D / 2 are a pair, which turns by the angle position / 10000^(2 i / D) (Su
-    et al. 2021, RoFormer, 3.2.2). RoFormer pairs neighbouring dimensions instead, which differs
+    Dimensions i and i + D / 2 are a pair, which turns by the angle position / base^(2 i / D) (Su et
+    al. 2021, RoFormer, 3.2.2). RoFormer pairs neighbouring dimensions instead, which differs
     only by the order of the columns of the query and key kernels. The results are constants,
     computed in float64.
 
     Args:
       length: S, at most max_length. size: D.
     """
-    angles = np.arange(max_length)[:, None] / 10000.0 ** (np.arange(0, size, 2) / size)
+    angles = np.arange(max_length)[:, None] / base ** (np.arange(0, size, 2) / size)
     cosines = np.concatenate([np.cos(angles), np.cos(angles)], -1).astype(np.float32)
     sines = np.concatenate([-np.sin(angles), np.sin(angles)], -1).astype(np.float32)
     return tf.constant(cosines, dtype)[:length], tf.constant(sines, dtype)[:length]
@@ -123,19 +214,19 @@ def attention_from(
 def self_attention(
     qkv: tf.Tensor,
     bias: Sequence[tf.Tensor],
-    mask: tf.Tensor | cudnn_attention.Mask,
+    mask: tf.Tensor | cudnn_attention.Mask | Blocks,
     rotation: tuple[tf.Tensor, tf.Tensor] | None = None,
     rate: float = 0.0,
     seed: tf.Tensor | None = None,
     dropout_key: str = "attention",
 ) -> tf.Tensor:
     """Return self-attention from the projection to queries, keys and values. The type of the mask
-    selects the implementation, ours or cuDNN's.
+    selects the implementation, ours, ours in blocks, or cuDNN's.
 
     Args:
       qkv: queries, keys and values, (B, S, 3, N, D). bias: [(3, N, D)], added to qkv, or [].
       mask: float32, added to the scores like the `bias` of `attention`; or a cudnn_attention.Mask,
-        for cuDNN, which has no dropout.
+        for cuDNN, which has no dropout; or Blocks.
       rotation: the result of the function `rotation`; None without rotary positions. rate, seed,
         dropout_key: dropout of the attention probabilities, as for `layers.dropout`.
 
@@ -149,6 +240,8 @@ def self_attention(
         if rotation is not None:
             q, k = (rotate(x, *(values[:, None] for values in rotation)) for x in (q, k))
         return cudnn_attention.attention(q, k, v, mask)
+    if isinstance(mask, Blocks):
+        return block_attention(qkv, bias, mask, rotation, rate, seed, dropout_key)
     q, k, v = split_heads(qkv, *bias)
     if rotation is not None:
         q = rotate(q, *rotation)

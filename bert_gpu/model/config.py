@@ -21,6 +21,8 @@ from bert_gpu.base.settings import Settings, fields_of, setting
 
 GATED = ("geglu", "reglu", "swiglu")
 ENCODER_PREFIX = "garden:"
+# which tokens attend to which, and the angles of positions
+ATTENTION = ("rotary_base", "local_attention", "global_attention_every", "local_rotary_base")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,6 +136,38 @@ class ShapeConfig(Settings):
         choices=("absolute", "scaled_sinusoidal", "rotary"),
         role="departure",
         bert_values=("absolute",),
+    )
+    rotary_base: float = setting(
+        10000.0,
+        "Base of the angles of rotary positions: the slowest pair of dimensions takes about 2 pi "
+        "x this many positions to turn once. Higher bases suit longer rows (ModernBERT: 160000).",
+        above=1.0,
+        needs=("position_embedding_type", ("rotary",)),
+        role="departure",
+    )
+    local_attention: int | None = setting(
+        None,
+        "Width of the window of local attention, in tokens: in local layers, a token attends to "
+        "this many // 2 tokens on each side (ModernBERT: 128), which saves work in rows of "
+        "1,024 tokens and more. Default: each token attends to all.",
+        low=2,
+        role="departure",
+    )
+    global_attention_every: int = setting(
+        3,
+        "Of this many layers the first attends to all tokens, and the others are local "
+        "(ModernBERT: 3); 1 = no layer is local.",
+        low=1,
+        needs=("local_attention", None),
+        role="departure",
+    )
+    local_rotary_base: float | None = setting(
+        None,
+        "Base of the angles of rotary positions in local layers (ModernBERT: 10000). "
+        "Default: rotary_base.",
+        above=1.0,
+        needs=("local_attention", None),
+        role="departure",
     )
     use_bias: bool = setting(
         True,
@@ -272,6 +306,17 @@ class ShapeConfig(Settings):
         return self.intermediate_size // 2 if self.hidden_act in GATED else self.intermediate_size
 
     @property
+    def reach(self) -> int | None:
+        """Number of tokens on each side to which a token attends in local layers; None without
+        them.
+        """
+        return self.local_attention and self.local_attention // 2
+
+    def is_local(self, index: int) -> bool:
+        """Return whether the attention of the layer at `index` is local."""
+        return self.reach is not None and index % self.global_attention_every > 0
+
+    @property
     def has_own_encoder(self) -> bool:
         """Whether the encoder is this project's own, not one of TF Model Garden's."""
         return self.encoder is None
@@ -307,7 +352,7 @@ class ModelConfig(ShapeConfig):
         "bert",
         "model_type, in transformers, of the model that this one began with; its folder is written "
         "as one of that type.",
-        choices=("bert", "roberta", "xlm-roberta", "distilbert", "electra"),
+        choices=("bert", "roberta", "xlm-roberta", "distilbert", "electra", "modernbert"),
         role="departure",
     )
     first_position: int = setting(
@@ -317,6 +362,18 @@ class ModelConfig(ShapeConfig):
         "tanh",
         "Activation of a classifier's sentence vector.",
         choices=("tanh", "relu", "gelu"),
+        role="departure",
+    )
+    norm_bias: bool = setting(True, "Biases in layer normalisation.", role="departure")
+    first_norm: bool = setting(
+        True,
+        "With norm_first, normalise the input of the first attention block, too.",
+        role="departure",
+    )
+    head_transform: bool = setting(
+        False,
+        "Heads of tasks begin with a dense layer, activation and normalisation, as that of masked "
+        "words does, in place of the tanh layer of a classifier.",
         role="departure",
     )
 
@@ -329,6 +386,13 @@ class ModelConfig(ShapeConfig):
                 setting="max_position_embeddings",
                 value=self.max_position_embeddings,
             )
+        if self.head_transform and self.pooled_size != self.hidden_size:
+            raise UserError(
+                f"the head of this model has the width {self.hidden_size}",
+                "drop the flag",
+                setting="pooler_size",
+                value=self.pooler_size,
+            )
 
     @property
     def num_positions(self) -> int:
@@ -336,25 +400,27 @@ class ModelConfig(ShapeConfig):
         return self.max_position_embeddings - self.first_position
 
     def to_dict(self) -> dict[str, Any]:
-        """Return {name: value} of the fields. Fields without a flag are left out where they have
-        BERT's values, so that files about a BERT do not change.
+        """Return {name: value} of the fields. Fields without a flag, and those of ATTENTION, are
+        left out where they have BERT's values, so that files about other models do not change.
         """
+        kept = fields_of(ShapeConfig).keys() - ATTENTION
         unset = {
             name
             for name, field in fields_of(ModelConfig).items()
-            if name not in fields_of(ShapeConfig) and getattr(self, name) == field.default
+            if name not in kept and getattr(self, name) == field.default
         }
         return {name: value for name, value in super().to_dict().items() if name not in unset}
 
 
 # Fields that a training may set differently from the model whose weights it starts from: dropout,
-# the initializer's range for new weights, the number of positions (positions.py adds rows), and the
-# pooling, which only fine-tuning uses.
+# the initializer's range for new weights, the number of positions (positions.py adds rows), which
+# tokens attend to which, the angles of positions, and the pooling, which only fine-tuning uses.
 NOT_IN_WEIGHTS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
     "initializer_range",
     "max_position_embeddings",
+    *ATTENTION,
     "pooling",
     "pooler_size",
 )

@@ -19,9 +19,18 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
 from bert_gpu.model import cudnn_attention
-from bert_gpu.model.attention import attention_from, mask_bias, rotation, self_attention
+from bert_gpu.model.attention import (
+    Blocks,
+    attention_from,
+    band,
+    make_blocks,
+    mask_bias,
+    rotation,
+    self_attention,
+)
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.embeddings import embed, embedding_products, embedding_weights
 from bert_gpu.model.layers import activate, add_dropped, norm, project, select, sizes
@@ -72,21 +81,29 @@ def encoder_weights(config: ModelConfig) -> dict[str, WeightSpec]:
         }
     if config.norm_first:
         specs.update(norm_weights(config, "final_norm", config.hidden_size))
+    if not config.first_norm:
+        unused = "layer_0/attention/norm/"
+        specs = {name: spec for name, spec in specs.items() if not name.startswith(unused)}
     return specs
 
 
+LONG_ROW = 1024  # tokens of the shortest rows whose local attention is computed in blocks
+
+
 class BatchContext(typing.NamedTuple):
-    """The values of a batch that all layers read.
+    """The values of a batch that all layers with the same kind of attention read.
 
     batch_size, length: B and S. mask: float32, (B, 1, 1, S) or (B, 1, S, S), added to attention
-    scores, or cudnn_attention.Mask. rotation: cosines and sines of rotary positions, (S, D) each;
-    None without them.
+    scores, cudnn_attention.Mask or Blocks. rotation: cosines and sines of rotary positions, (S, D)
+    each; None without them. reach: number of tokens on each side to which a token attends; None =
+    all.
     """
 
     batch_size: int | tf.Tensor
     length: int | tf.Tensor
-    mask: tf.Tensor | cudnn_attention.Mask
+    mask: tf.Tensor | cudnn_attention.Mask | Blocks
     rotation: tuple[tf.Tensor, tf.Tensor] | None
+    reach: int | None = None
 
     def rows_at(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         """Return the vectors in x of the tokens at some positions of each row: (R, H), int32 (B, P)
@@ -197,11 +214,12 @@ def attention_block(
     H), and this bias, [(H,)] or [], which the caller adds. With a Readout, the output is for its
     tokens only: `query_inputs` (B x P, H) -> (B x P, H).
 
-    cuDNN's attention is always computed for all tokens; a Readout's are selected from its result.
+    Attention by cuDNN or in blocks is always computed for all tokens; a Readout's are selected from
+    its result.
     """
     if readout is None:
         mixed = mix_values(weights, x, context, config, seed, dropout_key)
-    elif isinstance(context.mask, cudnn_attention.Mask):
+    elif isinstance(context.mask, (cudnn_attention.Mask, Blocks)):
         mixed = mix_values(weights, x, context, config, seed, dropout_key)
         mixed = context.rows_at(mixed, readout.positions)
     else:
@@ -250,12 +268,19 @@ class Products(typing.NamedTuple):
     unread: float = 0
 
 
-def token_products(config: ModelConfig, num_attended: float) -> Products:
-    """Return the Products of `encode` for a token that attends to `num_attended` tokens, when no
-    activation is recomputed.
+def token_products(
+    config: ModelConfig, num_attended: float, num_local: float | None = None
+) -> Products:
+    """Return the Products of `encode` for a token that attends to `num_attended` tokens, in local
+    layers to `num_local` tokens (None = as many), when no activation is recomputed.
     """
-    layer = attention_products(config, num_attended) + feed_forward_products(config)
-    return Products(embedding_products(config), config.num_hidden_layers * layer)
+    numbers = [
+        num_attended if num_local is None or not config.is_local(index) else num_local
+        for index in range(config.num_hidden_layers)
+    ]
+    layers = sum(attention_products(config, number) for number in numbers)
+    layers += len(numbers) * feed_forward_products(config)
+    return Products(embedding_products(config), layers, unread=unread_products(config, numbers[-1]))
 
 
 def unread_products(config: ModelConfig, num_attended: float) -> float:
@@ -296,7 +321,8 @@ def run_layer(
     dropout_key = f"layer_{index}/"
 
     def before(part: str, x: tf.Tensor) -> tf.Tensor:
-        return norm(own, f"{part}/norm", x, config) if config.norm_first else x
+        has_norm = config.norm_first and f"{part}/norm/scale" in own
+        return norm(own, f"{part}/norm", x, config) if has_norm else x
 
     def add(part: str, x: tf.Tensor, change: tuple[tf.Tensor, list[tf.Tensor]]) -> tf.Tensor:
         x = add_dropped(x, *change, config.hidden_dropout_prob, seed, dropout_key + part)
@@ -348,25 +374,14 @@ def encode(
       (B, S, H), or (B, P, H), in the compute dtype.
     """
     batch_size, length = sizes(batch["input_ids"])
-    size = config.hidden_size // config.num_attention_heads
-    if attention == "cudnn":
-        mask = cudnn_attention.make_mask(batch, dtype)
-    else:
-        mask = (
-            sequence_bias(batch["sequence_ids"])
-            if "sequence_ids" in batch
-            else mask_bias(batch["input_mask"])
-        )
-    context = BatchContext(
-        batch_size,
-        length,
-        mask,
-        rotation(length, config.max_position_embeddings, size, dtype)
-        if config.position_embedding_type == "rotary"
-        else None,
-    )
-    readout = None if positions is None else make_readout(batch, positions, context)
     last = config.num_hidden_layers - 1
+    contexts = {
+        is_local: make_context(batch, config, dtype, attention, is_local)
+        for is_local in {config.is_local(index) for index in range(last + 1)}
+    }
+    readout = None
+    if positions is not None:
+        readout = make_readout(batch, positions, contexts[config.is_local(last)])
     x = embed(weights, batch, config, dtype=dtype, seed=seed)
     for first in range(0, config.num_hidden_layers, recompute_every or config.num_hidden_layers):
         indices = range(
@@ -382,6 +397,7 @@ def encode(
         ) -> tf.Tensor:
             for index in indices:
                 read = readout if index == last else None
+                context = contexts[config.is_local(index)]
                 x = run_layer(weights, index, x, context, config, seed, read)
             return x
 
@@ -400,14 +416,51 @@ def encode(
     return tf.reshape(x, [batch_size, num_read, config.hidden_size])
 
 
+def is_in_blocks(length: float | tf.Tensor, reach: int) -> bool:
+    """Return whether local attention is computed in blocks for rows of `length` tokens: a length
+    that is known, and long enough that blocks save time (dev/measurements.md).
+    """
+    return isinstance(length, int) and length >= max(LONG_ROW, 4 * reach)
+
+
+def make_context(
+    batch: Mapping[str, tf.Tensor],
+    config: ModelConfig,
+    dtype: tf.DType,
+    attention: str,
+    is_local: bool,
+) -> BatchContext:
+    """Return the BatchContext of a batch for the layers with local, or with global attention;
+    arguments as for `encode`. cuDNN computes global attention only.
+    """
+    batch_size, length = sizes(batch["input_ids"])
+    ids = batch.get("sequence_ids")
+    turns = None
+    if config.position_embedding_type == "rotary":
+        size = config.hidden_size // config.num_attention_heads
+        base = (is_local and config.local_rotary_base) or config.rotary_base
+        turns = rotation(length, config.max_position_embeddings, size, dtype, base)
+    if attention == "cudnn" and not is_local:
+        return BatchContext(batch_size, length, cudnn_attention.make_mask(batch, dtype), turns)
+    reach = config.reach if is_local else None
+    if reach and is_in_blocks(length, reach):
+        blocks = make_blocks(batch["input_mask"] if ids is None else ids, reach)
+        return BatchContext(batch_size, length, blocks, turns, reach)
+    mask = mask_bias(batch["input_mask"]) if ids is None else sequence_bias(ids)
+    mask = mask + band(length, reach) if reach else mask
+    return BatchContext(batch_size, length, mask, turns, reach)
+
+
 def make_readout(
     batch: Mapping[str, tf.Tensor], positions: tf.Tensor, context: BatchContext
 ) -> Readout:
     """Return the Readout of the tokens at `positions`, int32 (B, P), of a batch."""
     mask = context.mask
     rotation_at_positions = None
-    if "sequence_ids" in batch and not isinstance(mask, cudnn_attention.Mask):
-        mask = sequence_bias(batch["sequence_ids"], positions)
+    ids = batch.get("sequence_ids")
+    if isinstance(mask, tf.Tensor) and (ids is not None or context.reach):
+        mask = mask_bias(batch["input_mask"]) if ids is None else sequence_bias(ids, positions)
+        mask = mask + band(context.length, context.reach, positions) if context.reach else mask
     if context.rotation is not None:
         cosines, sines = (tf.gather(values, positions)[:, None] for values in context.rotation)
         rotation_at_positions = (cosines, sines)
@@ -470,14 +523,22 @@ class BertEncoder:
             size=size, dropout=self.config.attention_probs_dropout_prob, **conditions
         )
 
-    def token_products(self, num_attended: float) -> Products:
-        products = token_products(self.config, num_attended)
-        products = products._replace(unread=unread_products(self.config, num_attended))
+    def token_products(self, num_attended: float, num_local: float | None = None) -> Products:
+        config = self.config
+        if num_local is None and config.reach and is_in_blocks(num_attended, config.reach):
+            products = token_products(config, num_attended, 4 * config.reach)
+            if config.is_local(config.num_hidden_layers - 1):  # attends for all tokens
+                unread = unread_products(config, 0) - config.hidden_size**2
+                products = products._replace(unread=unread)
+        else:
+            products = token_products(config, num_attended, num_local)
         return products._replace(recomputed=products.layers) if self.recompute_every else products
 
     def for_training(
         self, *, recompute_every: int = 0, attention: str = "plain", xla: bool = False
     ) -> "BertEncoder":
+        if attention == "cudnn" and self.config.reach:
+            console.warn_once("cuDNN has no local attention; local layers use plain attention")
         return dataclasses.replace(
             self, recompute_every=recompute_every, attention=attention, xla=xla
         )

@@ -73,9 +73,12 @@ class Encoder(typing.Protocol):
         conditions: the arguments of `cudnn_attention.obstacle` that do not describe the model.
         """
 
-    def token_products(self, num_attended: float) -> Products | None:
+    def token_products(
+        self, num_attended: float, num_local: float | None = None
+    ) -> Products | None:
         """Return the numbers of multiply-adds for a token that attends to `num_attended` tokens;
-        None when they are not known for this encoder.
+        None when they are not known for this encoder. num_local: number of tokens to which it
+        attends in local layers; None = as many as are computed in rows of num_attended tokens.
         """
 
     def for_training(

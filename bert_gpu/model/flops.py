@@ -12,8 +12,10 @@ Model FLOPs are those that the mathematics needs; hardware FLOPs are those that 
 differ where activations are recomputed, which runs the layers forward once more (counted in full,
 although a compiler may drop an unused product), and in packed rows, where attention is computed for
 all S^2 pairs of tokens, of which T S are within a sequence (a token attends to T tokens on
-average). The engine adds an optimizer's matrix products (Muon's) to the hardware FLOPs. Padding is
-computed, so both counts include it; throughput of real tokens is reported separately.
+average). They differ likewise in local layers, where T S pairs are within the window, and S^2 are
+computed or, in blocks, S times twice the window. The engine adds an optimizer's matrix products
+(Muon's) to the hardware FLOPs. Padding is computed, so both counts include it; throughput of real
+tokens is reported separately.
 """
 
 import dataclasses
@@ -43,18 +45,22 @@ class FlopsCounter:
     encoder: Encoder
 
     def per_row(
-        self, length: int, heads: Sequence[tuple[int, int]], *, attended: float | None = None
+        self,
+        length: int,
+        heads: Sequence[tuple[int, int]],
+        *,
+        attended: tuple[float, float] | None = None,
     ) -> Flops:
         """Return the Flops of one row.
 
         Args:
           length: S. heads: for each head (number of hidden states of a row that it reads,
             multiply-adds for each of them).
-          attended: T, the number of tokens that a position attends to, averaged over the row; None
-            = S, for rows of one sequence.
+          attended: T, the number of tokens that a position attends to, averaged over the row, and
+            the same in local layers; None = as many as are computed.
         """
         computed = self.encoder.token_products(length)
-        needed = computed if attended is None else self.encoder.token_products(attended)
+        needed = computed if attended is None else self.encoder.token_products(*attended)
         assert computed is not None and needed is not None
         others = length * computed.embeddings
         for num_read, products in heads:
@@ -74,18 +80,21 @@ class FlopsCounter:
         Google's BERT, and with "sequence_ids" for packed rows. heads: as for `per_row`.
         """
         num_rows, length = np.shape(batch["input_mask"])
-        packed = np.asarray(batch["sequence_ids"]) if "sequence_ids" in batch else None
-        attended = None if packed is None else mean_attended(packed)
+        ids = np.asarray(batch.get("sequence_ids", np.ones([1, length])))
+        attended = mean_attended(ids), mean_attended(ids, self.encoder.config.reach)
         row = self.per_row(length, heads, attended=attended)
         return Flops(model=num_rows * row.model, hardware=num_rows * row.hardware)
 
 
-def mean_attended(sequence_ids: np.ndarray) -> float:
-    """Return the mean number of tokens that a token attends to, i.e. the length of its sequence,
-    over all tokens of packed rows. sequence_ids: int (B, S). Padding (id 0) counts as a sequence,
-    because attention is computed for it too.
+def mean_attended(sequence_ids: np.ndarray, reach: int | None = None) -> float:
+    """Return the mean number of tokens that a token attends to, over all tokens of packed rows: all
+    of its sequence or, with local attention, those at most `reach` tokens away. sequence_ids: int
+    (B, S). Padding (id 0) counts as a sequence, because attention is computed for it too.
     """
     starts = np.ones_like(sequence_ids, bool)
     starts[:, 1:] = sequence_ids[:, 1:] != sequence_ids[:, :-1]
     lengths = np.diff(np.append(np.flatnonzero(starts), sequence_ids.size)).astype(np.float64)
-    return float(np.sum(lengths**2) / sequence_ids.size)
+    reaches = np.minimum(lengths - 1, np.inf if reach is None else reach)
+    # of L tokens, L - d have one that is d tokens to the right, for each d up to the reach
+    pairs = lengths * (1 + 2 * reaches) - reaches * (reaches + 1)
+    return float(np.sum(pairs) / sequence_ids.size)

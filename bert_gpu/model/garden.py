@@ -179,9 +179,11 @@ class GardenEncoder:
     def cudnn_obstacle(self, **conditions: Any) -> str:
         return f"works only with our own encoder, not with {self.flag}; drop that flag"
 
-    def token_products(self, num_attended: float) -> Products | None:
+    def token_products(
+        self, num_attended: float, num_local: float | None = None
+    ) -> Products | None:
         return (
-            token_products(self.config, num_attended)
+            token_products(self.config, num_attended)._replace(unread=0)
             if self.name in BERT_PRODUCTS and not self.options
             else None
         )

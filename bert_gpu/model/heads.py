@@ -18,7 +18,45 @@ import tensorflow as tf
 from bert_gpu.base.fused import column_sums, custom_gradient, fused, widened
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.layers import dense, dropout, norm, project, select, sizes, ungated
-from bert_gpu.model.weights import WeightSpec, dense_products, dense_weights, norm_weights
+from bert_gpu.model.weights import (
+    TRANSFORMS,
+    WeightSpec,
+    dense_products,
+    dense_weights,
+    norm_weights,
+)
+
+
+def transform_weights(config: ModelConfig, head: str, width: int) -> dict[str, WeightSpec]:
+    """Return the specifications of the transform of a head, from H to `width`."""
+    dense_name, norm_name = TRANSFORMS[head]
+    return {
+        **dense_weights(config, dense_name, config.hidden_size, width, config.use_bias),
+        **norm_weights(config, norm_name, width),
+    }
+
+
+def transform(
+    weights: Mapping[str, tf.Tensor], head: str, x: tf.Tensor, config: ModelConfig
+) -> tf.Tensor:
+    """Return hidden states after the transform of a head: (R, H) -> (R, width)."""
+    dense_name, norm_name = TRANSFORMS[head]
+    x, bias = project(weights, dense_name, x)
+    return norm(weights, norm_name, ungated(config.hidden_act)(x, *bias), config)
+
+
+def first_transform(
+    weights: Mapping[str, np.ndarray], config: ModelConfig, head: str
+) -> dict[str, np.ndarray]:
+    """Return the weights with which the transform of a task's head starts: those of masked words,
+    under the names of `head`; {} for a model without them.
+    """
+    return {
+        name.replace(mlm, own, 1): value
+        for mlm, own in zip(TRANSFORMS["mlm"], TRANSFORMS.get(head, ()), strict=False)
+        for name, value in weights.items()
+        if config.head_transform and name.startswith(f"{mlm}/")
+    }
 
 
 def mlm_weights(config: ModelConfig) -> dict[str, WeightSpec]:
@@ -27,12 +65,7 @@ def mlm_weights(config: ModelConfig) -> dict[str, WeightSpec]:
     """
     specs = {}
     if config.mlm_transform:
-        specs = {
-            **dense_weights(
-                config, "mlm/transform", config.hidden_size, config.embedding_width, config.use_bias
-            ),
-            **norm_weights(config, "mlm/norm", config.embedding_width),
-        }
+        specs = transform_weights(config, "mlm", config.embedding_width)
     if config.decoder_bias:
         specs["mlm/bias"] = WeightSpec((config.vocab_size,), "zeros")
     return specs
@@ -40,6 +73,8 @@ def mlm_weights(config: ModelConfig) -> dict[str, WeightSpec]:
 
 def pooler_weights(config: ModelConfig, width: int | None = None) -> dict[str, WeightSpec]:
     """Return the specifications of the pooler, a dense layer from H to `width`, by default H."""
+    if config.head_transform:
+        return transform_weights(config, "classifier", config.hidden_size)
     return dense_weights(config, "pooler", config.hidden_size, width or config.hidden_size)
 
 
@@ -60,6 +95,12 @@ def classifier_weights(config: ModelConfig, num_classes: int) -> dict[str, Weigh
     }
 
 
+def each_token_weights(config: ModelConfig, name: str, num_classes: int) -> dict[str, WeightSpec]:
+    """Return the specifications of the head `name`, which gives each token scores."""
+    own = transform_weights(config, name, config.hidden_size) if config.head_transform else {}
+    return own | dense_weights(config, name, config.hidden_size, num_classes)
+
+
 def mlm_product(
     weights: Mapping[str, tf.Tensor],
     hidden: tf.Tensor,
@@ -71,8 +112,7 @@ def mlm_product(
     """
     x = tf.reshape(tf.cast(hidden, dtype), [-1, config.hidden_size])
     if config.mlm_transform:
-        x, bias = project(weights, "mlm/transform", x)
-        x = norm(weights, "mlm/norm", ungated(config.hidden_act)(x, *bias), config)
+        x = transform(weights, "mlm", x, config)
     logits = tf.matmul(x, tf.cast(weights["embeddings/word"], dtype), transpose_b=True)
     return logits, [weights["mlm/bias"]] if config.decoder_bias else []
 
@@ -186,7 +226,8 @@ def sentence_vector(
     weights: Mapping[str, tf.Tensor], hidden: tf.Tensor, mask: tf.Tensor, config: ModelConfig
 ) -> tf.Tensor:
     """Return the input of a classifier for each row: the activation config.pooler_act of a dense
-    layer, which reads [CLS] or the mean of all tokens, as config.pooling says.
+    layer, or the head's transform, which reads [CLS] or the mean of all tokens, as config.pooling
+    says.
 
     Args:
       hidden: hidden states, (B, S, H), or only those at `sentence_positions`, (B, 1, H). mask: (B,
@@ -195,10 +236,11 @@ def sentence_vector(
     Returns:
       (B, config.pooled_size).
     """
-    if config.pooling == "first":
-        return pool(weights, hidden, config.pooler_act)
-    mean = mean_of_tokens(hidden, mask)
-    return getattr(tf.nn, config.pooler_act)(dense(weights, "pooler", tf.cast(mean, hidden.dtype)))
+    if config.pooling != "first":
+        hidden = tf.cast(mean_of_tokens(hidden, mask), hidden.dtype)[:, None]
+    if config.head_transform:
+        return transform(weights, "classifier", hidden[:, 0], config)
+    return pool(weights, hidden, config.pooler_act)
 
 
 def mean_of_tokens(hidden: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -225,26 +267,38 @@ def classifier_logits(
 def token_logits(
     weights: Mapping[str, tf.Tensor],
     hidden: tf.Tensor,
+    config: ModelConfig,
     seed: tf.Tensor | None = None,
     rate: float = 0.0,
 ) -> tf.Tensor:
     """Return the scores of each token's classes from the hidden states: (B, S, H) -> (B, S, C). The
     hidden states get dropout unless seed is None.
     """
-    return _each_token(weights, "token_classifier", dropout(hidden, rate, seed, "token_classifier"))
+    return _each_token(weights, "token_classifier", hidden, config, seed, rate)
 
 
-def span_logits(weights: Mapping[str, tf.Tensor], hidden: tf.Tensor) -> list[tf.Tensor]:
+def span_logits(
+    weights: Mapping[str, tf.Tensor], hidden: tf.Tensor, config: ModelConfig
+) -> list[tf.Tensor]:
     """Return two scores of each token, as the first and as the last token of an answer: (B, S, H)
     -> [(B, S), (B, S)].
     """
-    return tf.unstack(_each_token(weights, "span", hidden), axis=-1)
+    return tf.unstack(_each_token(weights, "span", hidden, config), axis=-1)
 
 
-def _each_token(weights: Mapping[str, tf.Tensor], name: str, hidden: tf.Tensor) -> tf.Tensor:
-    """Return the output of the dense layer `name` for each token: (B, S, H) -> (B, S, out)."""
+def _each_token(
+    weights: Mapping[str, tf.Tensor],
+    name: str,
+    hidden: tf.Tensor,
+    config: ModelConfig,
+    seed: tf.Tensor | None = None,
+    rate: float = 0.0,
+) -> tf.Tensor:
+    """Return the scores of the head `name` for each token: (B, S, H) -> (B, S, out)."""
     batch_size, length = sizes(hidden)[:2]
-    rows = dense(weights, name, tf.reshape(hidden, [-1, hidden.shape[-1]]))
+    rows = tf.reshape(hidden, [-1, hidden.shape[-1]])
+    rows = transform(weights, name, rows, config) if config.head_transform else rows
+    rows = dense(weights, name, dropout(rows, rate, seed, name))
     return tf.reshape(rows, [batch_size, length, rows.shape[-1]])
 
 

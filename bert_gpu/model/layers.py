@@ -111,19 +111,17 @@ def _normalise_gradient(
 
 def layer_norm(weights: Mapping[str, tf.Tensor], name: str, x: tf.Tensor, eps: float) -> tf.Tensor:
     """Return x, (R, H), layer-normalised over the last axis (Ba et al. 2016), in x's dtype;
-    statistics are computed in float32.
+    statistics are computed in float32. The bias is optional.
     """
+    scale = tf.cast(weights[f"{name}/scale"], tf.float32)
+    bias = weights.get(f"{name}/bias")
 
     @custom_gradient
     def normalise(x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Callable]:
         y, mean, inverse = _normalise(x, scale, bias, tf.constant(eps, tf.float32))
         return y, lambda upstream: _normalise_gradient(x, scale, mean, inverse, upstream)
 
-    return normalise(
-        x,
-        tf.cast(weights[f"{name}/scale"], tf.float32),
-        tf.cast(weights[f"{name}/bias"], tf.float32),
-    )
+    return normalise(x, scale, tf.zeros_like(scale) if bias is None else tf.cast(bias, tf.float32))
 
 
 @fused

@@ -13,6 +13,15 @@ import numpy as np
 
 from bert_gpu.model.config import ModelConfig
 
+# {head: its dense layer and normalisation before the scores}; the head of a task has them, in place
+# of the pooler, if config.head_transform
+TRANSFORMS = {
+    "mlm": ("mlm/transform", "mlm/norm"),
+    "classifier": ("pooler", "pooler/norm"),
+    "token_classifier": ("token_classifier/transform", "token_classifier/norm"),
+    "span": ("span/transform", "span/norm"),
+}
+
 
 class WeightSpec(typing.NamedTuple):
     """Shape and initializer of a weight: "normal" (truncated, with standard deviation `value`),
@@ -55,11 +64,11 @@ def dense_products(specs: Mapping[str, WeightSpec]) -> int:
 
 
 def norm_weights(config: ModelConfig, name: str, size: int) -> dict[str, WeightSpec]:
-    """Return the specifications of a normalisation: scale and, unless it is RMSNorm, bias, (size,)
-    each.
+    """Return the specifications of a normalisation: scale and, unless it is RMSNorm or the config
+    excludes it, bias, (size,) each.
     """
     scale = {f"{name}/scale": WeightSpec((size,), "ones")}
-    if config.norm_type == "rms_norm":
+    if config.norm_type == "rms_norm" or not config.norm_bias:
         return scale
     return scale | {f"{name}/bias": WeightSpec((size,), "zeros")}
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, complaint, fields_of, setting
 from bert_gpu.data.config import InputConfig
@@ -232,6 +233,9 @@ def resolve_model(
             + (f" and {model.first_position} unused rows" if model.first_position else ""),
             "raise it, or build the data with a smaller --max_seq_length",
         )
+    for name in architecture:
+        if problem := model.without_effect(name):
+            console.warn_once(problem)
     return model
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import fields_of
 from bert_gpu.data import pipeline
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.mixture import NEVER
@@ -285,9 +286,8 @@ def initial_weights(run: Run[PretrainSettings], model: Model) -> dict[str, np.nd
     if start is None or is_resumed:
         return initialize(specs, seed)
     source, (source_config, source_weights, notes, *_) = models.read_start(start)
-    values = config.to_dict()
     check_continues(
-        {name: (value, f"--{name}={value}") for name, value in values.items()},
+        {name: (value, f"--{name}={value}") for name, value in config.to_dict().items()},
         source_config,
         source,
     )
@@ -313,9 +313,9 @@ def initial_weights(run: Run[PretrainSettings], model: Model) -> dict[str, np.nd
                 value=start,
             )
     changed = [
-        f"{name}={values[name]} instead of {value}"
-        for name, value in source_config.to_dict().items()
-        if name in NOT_IN_WEIGHTS and values[name] != value
+        f"{name}={getattr(config, name)} instead of {getattr(source_config, name)}"
+        for name in fields_of(ModelConfig)
+        if name in NOT_IN_WEIGHTS and getattr(config, name) != getattr(source_config, name)
     ]
     shape = f"the model of its config.json{''.join(f', {text}' for text in changed)}"
     console.say(

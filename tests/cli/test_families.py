@@ -1,5 +1,5 @@
-"""RoBERTa, DistilBERT and ELECTRA through the commands: continued, fine-tuned for every kind of
-task, used, and exported as the class that they came from.
+"""RoBERTa, DistilBERT, ELECTRA and ModernBERT through the commands: continued, fine-tuned for every kind
+of task, used, and exported as the class that they came from.
 """
 
 import dataclasses
@@ -27,6 +27,7 @@ from tests import pretraining
 from tests.cli import test_answers, test_classify, test_tagging
 from tests.cli.test_classify import VOCAB, WORDS
 from tests.interop.test_huggingface import say_in_config
+from tests.interop.test_leaving import MODERN
 
 SIZES = dict(
     vocab_size=len(VOCAB) + 1,  # a padded table
@@ -59,8 +60,14 @@ FAMILIES = {
         embedding_size=16,
         initializer_range=0.1,  # so that a few steps are enough
     ),
+    # rows are longer than the window
+    "modernbert": ModelConfig(
+        **SIZES | dict(num_hidden_layers=2), **MODERN, max_position_embeddings=32
+    ),
 }
-CLASSES = dict(roberta="Roberta", distilbert="DistilBert", electra="Electra")
+CLASSES = dict(
+    roberta="Roberta", distilbert="DistilBert", electra="Electra", modernbert="ModernBert"
+)
 
 
 def config_of(folder):
@@ -116,25 +123,36 @@ def train(data, output, *flags, steps=2):
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("distilbert", "electra")]
 
 
-@pytest.mark.parametrize("name", ["roberta", *LONG])
+@pytest.mark.parametrize("name", ["roberta", "modernbert", *LONG])
 def test_a_continued_family_stays_one(world, tmp_path, capsys, name):
     """Rows fill all positions; the unused rows are kept, in spite of weight decay."""
     start = world / name
     flags = [f"--init_checkpoint={start}", "--learning_rate=1e-3"]
+    other = ["--rotary_base=90"] if name == "modernbert" else []  # not in the weights
+    flags += other
     assert train(world / "packed", tmp_path / "run", *flags) == 0
-    assert "fresh" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "fresh" not in out and ("rotary_base=90.0 instead of 80.0" in out) == bool(other)
     there = tmp_path / "run" / "model"
     said, config = config_of(start), config_of(there)
+    if other:
+        assert said["rope_parameters"]["full_attention"]["rope_theta"] == 80.0
+        said["rope_parameters"]["full_attention"]["rope_theta"] = 90.0
     assert said["architectures"] == [f"{CLASSES[name]}ForMaskedLM"]
     assert {key: config[key] for key in said if key != "crc32c"} == {
         key: said[key] for key in said if key != "crc32c"
     }
     before, after = (load_file(folder / "model.safetensors") for folder in (start, there))
     assert before.keys() == after.keys()
-    positions = f"{name}.embeddings.position_embeddings.weight"
-    first = FAMILIES[name].first_position
-    moved = np.any(before[positions] != after[positions], -1)
-    assert moved.tolist() == [False] * first + [True] * 32
+    if name == "modernbert":
+        assert all(np.any(before[tensor] != after[tensor]) for tensor in before)
+        assert "model.layers.0.attn_norm.weight" not in before.keys()
+        assert [said["pad_token_id"], said["cls_token_id"], said["eos_token_id"]] == [0, 2, 3]
+    else:
+        positions = f"{name}.embeddings.position_embeddings.weight"
+        first = FAMILIES[name].first_position
+        moved = np.any(before[positions] != after[positions], -1)
+        assert moved.tolist() == [False] * first + [True] * 32
     assert len(json.loads((there / "tokenizer_config.json").read_text())) > 3
     assert json.loads((there / "tokenizer_config.json").read_text())["model_max_length"] == 32
     assert "| Longest text | 32 tokens |" in (there / "README.md").read_text()
@@ -185,6 +203,9 @@ TASKS = [  # (kind of task, folder of the start, class)
     ("squad", "roberta", "RobertaForQuestionAnswering"),
     ("pairs", "discriminator", "ElectraForSequenceClassification"),
     ("squad", "electra", "ElectraForQuestionAnswering"),
+    ("pairs", "modernbert", "ModernBertForSequenceClassification"),
+    ("ner", "modernbert", "ModernBertForTokenClassification"),
+    ("squad", "modernbert", "ModernBertForQuestionAnswering"),
 ]
 
 
@@ -212,8 +233,8 @@ def write_task(kind, folder):
 @pytest.mark.long
 @pytest.mark.parametrize("kind, name, class_name", TASKS)
 def test_a_fine_tuned_family_stays_one(world, tmp_path, capsys, kind, name, class_name):
-    """Its classifier is that of its class, whose first layer is fresh; the model alone gives the
-    same results.
+    """Its classifier is that of its class, whose first layer is fresh, or that of masked words in
+    ModernBERT; the model alone gives the same results.
     """
     (tmp_path / "data").mkdir()
     flags = [*write_task(kind, tmp_path / "data"), "--max_seq_length=24", "--learning_rate=2e-3"]
@@ -224,7 +245,13 @@ def test_a_fine_tuned_family_stays_one(world, tmp_path, capsys, kind, name, clas
     there = tmp_path / "run" / "model"
     assert config_of(there)["architectures"] == [class_name]
     assert ("discriminator_predictions" in out) == (name == "discriminator")
-    if class_name.endswith("ForSequenceClassification"):
+    if name == "modernbert":
+        assert models.read_model(str(there)).config.model_family == name
+        (fresh,) = (line for line in out.splitlines() if "fresh weights" in line)
+        head = dict(pairs="classifier", ner="token_classifier", squad="span")[kind]
+        assert fresh.split()[2:] == [f"{head}/bias,", f"{head}/kernel"]
+        assert "head.norm.weight" in load_file(there / "model.safetensors")
+    elif class_name.endswith("ForSequenceClassification"):
         first = dict(distilbert="pre_classifier").get(name, "classifier.dense")
         assert f"{first}.weight" in load_file(there / "model.safetensors")
         assert "pooler/kernel" in out
@@ -247,9 +274,10 @@ def vectors_of(folder):
 
 
 @pytest.mark.long
-def test_a_family_gives_the_same_as_a_savedmodel(world, tmp_path):
+@pytest.mark.parametrize("name", ["roberta", "modernbert"])
+def test_a_family_gives_the_same_as_a_savedmodel(world, tmp_path, name):
     """Vectors, and words for a mask, of strings; with our tokenizers."""
-    folder = world / "roberta"
+    folder = world / name
     model = models.open_model(str(folder), "model")[1]
     savedmodel.write(model, str(tmp_path), ExportConfig(format="savedmodel"))
     signatures = tf.saved_model.load(str(tmp_path)).signatures
@@ -285,7 +313,8 @@ def test_a_family_gives_the_same_as_onnx(world, tmp_path, capsys, name):
     export = ["bert-gpu", "export", f"--from={folder}", f"--to={tmp_path}/google"]
     assert command([*export, "--format=google"]) == 2
     error = capsys.readouterr().err
-    assert name in error and error.count("\n") == 1
+    switch = "local_attention=4" if name == "modernbert" else name
+    assert switch in error and error.count("\n") == 1
 
 
 @pytest.mark.long

@@ -48,6 +48,8 @@ DISTIL = dict(
     intermediate_size="hidden_dim", hidden_dropout_prob="dropout",
     attention_probs_dropout_prob="attention_dropout",
 )  # fmt: skip
+MODERN = {name: SIZES[name] for name in list(SIZES)[:6]} | dict(attn_implementation="eager")
+NO_IDS = dict.fromkeys(("bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"), 1)
 for index, shape in enumerate(SHAPES):
     for family in ("Roberta", "XLMRoberta"):
         MODELS[f"{family}ForMaskedLM-{index}"] = ROBERTA | shape
@@ -58,6 +60,21 @@ for index, shape in enumerate(SHAPES):
     width = (10, 40, SHAPES[index].get("hidden_size"))[index]
     MODELS[f"ElectraForMaskedLM-{index}"] = dict(hidden_act="gelu", embedding_size=width) | shape
 MODELS["ElectraForPreTraining"] = dict(hidden_act="gelu", embedding_size=10)
+    # rows are longer than the windows; the first model is written as files of transformers 4 are
+    old = dict(
+        norm_eps=1e-6, local_attention=4 + 2 * index, pad_token_id=0, decoder_bias=index < 2,
+        classifier_pooling=("cls", "mean")[index % 2], **NO_IDS,
+    )  # fmt: skip
+    MODELS[f"ModernBertForMaskedLM-{index}"] = (
+        MODERN
+        | shape
+        | old
+        | (
+            dict(global_attn_every_n_layers=2, global_rope_theta=90.0, local_rope_theta=30.0)
+            if index == 0
+            else {}
+        )
+    )
 # rows of the table of positions before that of the first token
 UNUSED = {"roberta-prelayernorm": 1, "roberta": 2, "xlm-roberta": 2}
 
@@ -80,7 +97,7 @@ def main(folder):
     batch = {name: torch.tensor(values) for name, values in np.load(f"{folder}/batch.npz").items()}
     for name, options in MODELS.items():
         model = getattr(transformers, name.partition("-")[0])
-        sizes = {} if name.startswith("Distil") else SIZES
+        sizes = {} if name.startswith(("Distil", "Modern")) else SIZES
         model = model(model.config_class(**sizes | options)).eval()
         with torch.no_grad():
             # so that no norm or bias is 0 or 1; sinusoids are frozen

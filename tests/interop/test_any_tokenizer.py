@@ -110,7 +110,31 @@ def word_piece(lines, lowers, strips, *others):
     return made.to_str()
 
 
+def modernbert(lines):
+    """Byte-level BPE with pieces for runs of spaces, and the special pieces behind all others."""
+    made = tokenizers.Tokenizer(models.BPE())
+    made.normalizer = normalizers.NFC()
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=2000,
+        special_tokens=["|||IP_ADDRESS|||", "<|padding|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(lines, trainer)
+    made.add_tokens([tokenizers.AddedToken(" " * count) for count in range(24, 1, -1)])
+    made.add_special_tokens([*map(special, ("[UNK]", "[CLS]", "[SEP]", "[PAD]"))])
+    made.add_special_tokens([special("[MASK]", True)])
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[(piece, made.token_to_id(piece)) for piece in ("[CLS]", "[SEP]")],
+    )
+    return made.to_str()
+
+
 FORMS = {
+    "modernbert": (modernbert, "PreTrainedTokenizerFast"),
     "roberta": (roberta, "RobertaTokenizer"),
     "xlm-roberta": (xlm_roberta, "XLMRobertaTokenizer"),
     "added": (
@@ -176,7 +200,8 @@ def test_ten_thousand_lines_get_the_ids_of_transformers_before_and_after(folders
             is_googles = odd and not isinstance(tokenizer, HuggingFaceTokenizer)
             assert is_googles or mine.tolist() == row, (folder, line)
         specials = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id]
-        is_unnamed = folder == folders["cased"]  # its class has no names, nor its settings
+        # their class has no names, nor their settings
+        is_unnamed = folder in (folders["cased"], folders["modernbert"])
         assert theirs[folder]["specials"] == ([None] * 4 if is_unnamed else specials)
         (masked,) = frame_masked(tokenizer, ["a [MASK] ."])[:1]
         name = tokenizer.vocab[tokenizer.mask_id]
@@ -219,7 +244,7 @@ def test_a_form_is_opened_with_its_casing_frame_and_word_starts(folders, name):
     }
     words = {i for i in range(len(text)) if text[i] != " " and (i == 0 or text[i - 1] == " ")}
     marks = {i for i, letter in enumerate(text) if letter in ",:"}
-    if "roberta" == name:
+    if name in ("roberta", "modernbert"):
         words -= {0}  # no space before it
     assert words | marks <= starts
     lettered = {i for i in starts - words - marks if text[i - 1] not in ",:"}

@@ -135,9 +135,11 @@ def assert_same_outputs(name, weights, config, expected):
     if name == "BertForSequenceClassification":
         close(heads.classifier_logits(weights, heads.pool(weights, hidden)), expected["logits"])
     if name == "BertForTokenClassification":
-        close(heads.token_logits(weights, hidden).numpy()[real], expected["logits"][real])
+        close(heads.token_logits(weights, hidden, config).numpy()[real], expected["logits"][real])
     if name == "BertForQuestionAnswering":
-        for ours, theirs in zip(heads.span_logits(weights, hidden), ("start", "end"), strict=True):
+        for ours, theirs in zip(
+            heads.span_logits(weights, hidden, config), ("start", "end"), strict=True
+        ):
             close(ours.numpy()[real], expected[f"{theirs}_logits"][real])
 
 

@@ -33,8 +33,13 @@ from tests.interop.test_huggingface import (
     oracle_python,
     say_in_config,
 )
-from tests.model.variants import SMALL, VARIANTS, random_batch
+from tests.model.variants import SMALL, VARIANTS, as_tensors, random_batch
 
+MODERN = dict(
+    model_family="modernbert", norm_first=True, first_norm=False, norm_bias=False,
+    head_transform=True, use_bias=False, type_vocab_size=0, position_embedding_type="rotary",
+    rotary_base=80.0, local_rotary_base=20.0, local_attention=4, hidden_act="geglu",
+)  # fmt: skip
 # a model of each relative
 OF_RELATIVES = {
     "MegatronBert": ModelConfig(**SMALL, norm_first=True, embedding_norm=False),
@@ -51,8 +56,9 @@ OF_RELATIVES = {
         **SMALL, model_family="distilbert", pooler_act="relu", type_vocab_size=0, hidden_act="relu"
     ),
     "Electra": ModelConfig(**SMALL, model_family="electra", pooler_act="gelu", embedding_size=6),
+    "ModernBert": ModelConfig(**SMALL, **MODERN),
 }
-WITHOUT_POOLER = ("DistilBert", "Electra")
+WITHOUT_POOLER = ("distilbert", "electra", "modernbert")
 # of families, what their classes do not compute
 DEPARTED = ModelConfig(
     **SMALL,
@@ -85,7 +91,7 @@ def model_of(config, architecture, seed=5):
         name: (0.2 * generator.standard_normal(spec.shape)).astype(np.float32)
         for name, spec in specs.items()
     }
-    if architecture == "BertModel" and config in (OF_RELATIVES[x] for x in WITHOUT_POOLER):
+    if architecture == "BertModel" and config.model_family in WITHOUT_POOLER:
         weights = {name: x for name, x in weights.items() if not name.startswith("pooler/")}
     labels = ("no", "yes", "perhaps") if architecture in LABELLED else ()
     return formats.Model(config, weights, formats.Notes([], [], architecture, labels))
@@ -145,6 +151,7 @@ def test_each_relative_has_a_model_here():
         ModelConfig(**SMALL, model_family="electra", embedding_size=6),
         dataclasses.replace(OF_RELATIVES["Electra"], pooling="mean"),
         dataclasses.replace(OF_RELATIVES["Electra"], hidden_act="relu"),
+        ModelConfig(**SMALL, **MODERN | dict(hidden_act="swiglu")),
     ):
         assert relative_of(config, "BertForMaskedLM") is None
 
@@ -179,6 +186,12 @@ def test_each_relative_has_a_model_here():
         ("Electra", dict(tie_word_embeddings=False), "tie_word_embeddings=False is not supported"),
         ("Electra", dict(is_decoder=True), "is_decoder=True is not supported"),
         ("MegatronBert", dict(num_hidden_layers=2), "more layers than config.json says"),
+        ("ModernBert", dict(layer_types=["sliding_attention"] * 4), "layer_types=.* not supported"),
+        ("ModernBert", dict(num_hidden_layers=5), "layer_types=.* not supported"),
+        ("ModernBert", dict(rope_parameters=3), "rope_parameters=.*only default is"),
+        ("ModernBert", dict(rope_scaling=dict(factor=2.0)), "rope_parameters=.*only default is"),
+        ("ModernBert", dict(mlp_bias=True), "mlp_bias=True is not supported, only False is"),
+        ("ModernBert", dict(hidden_activation="silu"), "hidden_activation='silu' is not supported"),
     ],
 )
 def test_faults_of_a_relatives_folder_are_named(name, said, message, tmp_path):
@@ -208,9 +221,13 @@ def expected_outputs(model, batch):
         BertForSequenceClassification=lambda: dict(
             logits=heads.classifier_logits(weights, vector())
         ),
-        BertForTokenClassification=lambda: dict(logits=heads.token_logits(weights, hidden)),
+        BertForTokenClassification=lambda: dict(logits=heads.token_logits(weights, hidden, config)),
         BertForQuestionAnswering=lambda: dict(
-            zip(("start_logits", "end_logits"), heads.span_logits(weights, hidden), strict=True)
+            zip(
+                ("start_logits", "end_logits"),
+                heads.span_logits(weights, hidden, config),
+                strict=True,
+            )
         ),
     )[architecture]()
     return {name: value.numpy() for name, value in outputs.items()}
@@ -267,6 +284,43 @@ def test_exported_models_compute_the_same_there(tmp_path):
         held = kept(model, model.notes.architecture)
         assert saved.weights.keys() == held.keys()
         assert all((saved.weights[key] == value).all() for key, value in held.items())
+
+
+@needs_oracle
+def test_a_row_of_8192_tokens_computes_the_same_there(tmp_path):
+    """Of a ModernBERT with its own window and bases, of which the local layers are in blocks; and
+    all of its weights learn from such a row.
+    """
+    sizes = dict(num_attention_heads=1, max_position_embeddings=8192, local_attention=128)
+    sizes |= dict(rotary_base=160000.0, local_rotary_base=10000.0)
+    config = ModelConfig(**SMALL | MODERN | sizes)
+    model, path = model_of(config, "BertForMaskedLM"), tmp_path / "folders/long"
+    export(model, path)
+    batch = random_batch(config, [8000], 8192)
+    np.savez(
+        tmp_path / "batch.npz",
+        input_ids=batch["input_ids"].astype(np.int64),
+        attention_mask=batch["input_mask"].astype(np.int64),
+    )
+    script = [HERE / "folders_oracle.py", tmp_path / "folders", tmp_path / "batch.npz"]
+    done = subprocess.run(
+        [oracle_python(), *map(str, script)],
+        env=oracle_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    theirs = np.load(f"{path}.npz")["logits"][0, :8000]
+    weights = {name: tf.constant(value) for name, value in kept(model, "BertForMaskedLM").items()}
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        hidden = encoder.encode(weights, as_tensors(batch), config)
+        ours = heads.chosen_mlm_logits(weights, hidden, config)[0, :8000]
+        gradients = tape.gradient(tf.reduce_sum(ours * theirs), weights)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=2e-5 * abs(theirs).max())
+    sizes = [tf.norm(gradient).numpy() for gradient in gradients.values()]
+    assert np.isfinite(sizes).all() and min(sizes) > 0
 
 
 GRAPHS = {
@@ -384,9 +438,9 @@ def test_pipelines_open_exported_folders(tmp_path):
     [
         ModelConfig(**SMALL),
         OF_OURS["quick"],
-        *(OF_RELATIVES[name] for name in ("Roberta", "DistilBert", "Electra")),
+        *(OF_RELATIVES[name] for name in ("Roberta", "DistilBert", "Electra", "ModernBert")),
     ],
-    ids=["bert", "quick", "roberta", "distilbert", "electra"],
+    ids=["bert", "quick", "roberta", "distilbert", "electra", "modernbert"],
 )
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_heads_are_known_by_their_tensors(config, architecture, tmp_path):
@@ -409,6 +463,8 @@ def test_heads_are_known_by_their_tensors(config, architecture, tmp_path):
             assert back.weights.keys() == left
             assert back.notes.foreign == said[0]
             assert len(back.notes.unused) == len(expected) - len(left)
+        elif config.head_transform and head:  # the heads of all tasks have the same names
+            assert back.notes.architecture == "BertForSequenceClassification"
         else:
             assert back.notes == model.notes and back.weights.keys() == expected
 

@@ -95,9 +95,11 @@ def expected(model, ids, mask, segments):
         vectors = heads.sentence_vector(weights, hidden, batch["input_mask"], model.config)
         found["logits"] = heads.classifier_logits(weights, vectors)
     if kind == "BertForTokenClassification":
-        found["logits"] = heads.token_logits(weights, hidden)
+        found["logits"] = heads.token_logits(weights, hidden, model.config)
     if kind == "BertForQuestionAnswering":
-        found["start_logits"], found["end_logits"] = heads.span_logits(weights, hidden)
+        found["start_logits"], found["end_logits"] = heads.span_logits(
+            weights, hidden, model.config
+        )
     return {name: value.numpy() for name, value in found.items()}
 
 

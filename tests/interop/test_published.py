@@ -22,7 +22,7 @@ from bert_gpu.interop import models
 from bert_gpu.interop.relatives import read_shape
 from bert_gpu.interop.sources import read_config
 from bert_gpu.model import heads
-from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.config import ATTENTION, ModelConfig
 from bert_gpu.model.encoders import open_encoder
 from tests import pretraining
 from tests.cli.test_continued import make_data
@@ -223,6 +223,49 @@ ELECTRA = {key: value for key, value in BERT.items() if key != "hidden_act"} | d
     summary_type="first",
     summary_use_proj=True,
 )
+OLDER = dict(global_attn_every_n_layers=3, global_rope_theta=160000.0, local_rope_theta=10000.0)
+MODERNBERT = OLDER | dict(
+    architectures=["ModernBertForMaskedLM"],
+    attention_bias=False,
+    attention_dropout=0.0,
+    bos_token_id=50281,
+    classifier_activation="gelu",
+    classifier_bias=False,
+    classifier_dropout=0.0,
+    classifier_pooling="mean",
+    cls_token_id=50281,
+    decoder_bias=True,
+    deterministic_flash_attn=False,
+    embedding_dropout=0.0,
+    eos_token_id=50282,
+    gradient_checkpointing=False,
+    hidden_activation="gelu",
+    hidden_size=768,
+    initializer_cutoff_factor=2.0,
+    initializer_range=0.02,
+    intermediate_size=1152,
+    layer_norm_eps=1e-05,
+    local_attention=128,
+    max_position_embeddings=8192,
+    mlp_bias=False,
+    mlp_dropout=0.0,
+    model_type="modernbert",
+    norm_bias=False,
+    norm_eps=1e-05,
+    num_attention_heads=12,
+    num_hidden_layers=22,
+    pad_token_id=50283,
+    position_embedding_type="absolute",
+    reference_compile=None,
+    repad_logits_with_grad=False,
+    sep_token_id=50282,
+    sparse_pred_ignore_index=-100,
+    sparse_prediction=False,
+    tie_word_embeddings=True,
+    torch_dtype="float32",
+    transformers_version="4.47.0.dev0",
+    vocab_size=50368,
+)
 PUBLISHED = {
     "bert-base-uncased": (
         BERT | TOKENS | dict(gradient_checkpointing=False, transformers_version="4.6.0.dev0"),
@@ -262,6 +305,26 @@ PUBLISHED = {
         "max_position_embeddings=2: must be above 2, because the table of positions begins with 2",
     ),
     "distilbert-base-uncased": (DISTILBERT, 30522),
+    "answerdotai/ModernBERT-base": (MODERNBERT, 50368),
+    "ModernBERT saved by transformers 5": (
+        {key: value for key, value in MODERNBERT.items() if key not in OLDER}
+        | dict(
+            layer_types=(["full_attention"] + 2 * ["sliding_attention"]) * 7 + ["full_attention"],
+            rope_parameters=dict(
+                full_attention=dict(rope_theta=160000.0, rope_type="default"),
+                sliding_attention=dict(rope_theta=10000.0, rope_type="default"),
+            ),
+        ),
+        50368,
+    ),
+    "a modernbert with other layers": (
+        MODERNBERT | dict(layer_types=["full_attention"] * 2 + ["sliding_attention"] * 20),
+        "layer_types=.* is not supported, only full_attention in each n-th layer, from the first",
+    ),
+    "a modernbert with interpolated positions": (
+        MODERNBERT | dict(rope_scaling=dict(rope_type="linear", factor=2.0)),
+        "rope_parameters=.*linear.* is not supported, only default is",
+    ),
     "a sinusoidal distilbert": (
         DISTILBERT | dict(sinusoidal_pos_embds=True),
         "sinusoidal_pos_embds=True is not supported, only False is",
@@ -317,7 +380,11 @@ def test_a_published_config_is_read_or_refused_for_its_reason(name, tmp_path, ca
     for _ in range(2):
         config = read_shape(str(tmp_path / "config.json")).config
     assert config.vocab_size == size and config.hidden_size == 768 or "nvidia" in name
-    assert config.num_positions == 512
+    assert config.num_positions == (8192 if values.get("model_type") == "modernbert" else 512)
+    if config.num_positions == 8192:
+        found = [getattr(config, field) for field in ATTENTION]
+        assert found == [160000.0, 128, 3, 10000.0]
+        assert (config.pooling, config.intermediate_size) == ("mean", 2304)
     err = capsys.readouterr().err
     assert err == "" or (err.count("\n") == 1 and err.endswith(": split\n") and "split" in values)
 

@@ -5,6 +5,7 @@ MegatronBERT is pre-LN without an embedding norm, RoBERTa-PreLayerNorm pre-LN, R
 factorised, ALBERT factorised with shared layers, Nomic BERT rotary with SwiGLU and no biases.
 RoBERTa and XLM-R begin their positions at row 2, DistilBERT has no segments and no pooler. ELECTRA
 is factorised, to narrower, wider or equal embeddings, without a pooler.
+ModernBERT is rotary with local layers, GEGLU, no biases and no first norm.
 """
 
 import json
@@ -105,6 +106,13 @@ COMING_IN = {
 }
 ROBERTA = dict(first_position=2, max_position_embeddings=18, type_vocab_size=1, layer_norm_eps=1e-5)
 DISTIL = dict(model_family="distilbert", pooler_act="relu", type_vocab_size=0, layer_norm_eps=1e-12)
+MODERN = dict(
+    model_family="modernbert", norm_first=True, first_norm=False, norm_bias=False,
+    head_transform=True, use_bias=False, type_vocab_size=0, position_embedding_type="rotary",
+    rotary_base=160000.0, local_rotary_base=10000.0, hidden_act="geglu",
+    hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+)  # fmt: skip
+OLDER = dict(rotary_base=90.0, local_rotary_base=30.0)
 for shape, sizes in enumerate(
     (
         {},
@@ -118,6 +126,12 @@ for shape, sizes in enumerate(
     COMING_IN[f"DistilBertForMaskedLM-{shape}"] = DISTIL | sizes | more
     more = dict(model_family="electra", pooler_act="gelu", embedding_size=(10, 40, None)[shape])
     COMING_IN[f"ElectraForMaskedLM-{shape}"] = sizes | more
+    more = dict(local_attention=4 + 2 * shape, decoder_bias=shape < 2)
+    more |= dict(pooling=("first", "mean")[shape % 2])
+    inner = 2 * sizes.get("intermediate_size", SIZES["intermediate_size"])
+    COMING_IN[f"ModernBertForMaskedLM-{shape}"] = (
+        MODERN | sizes | more | (OLDER if shape == 0 else {}) | dict(intermediate_size=inner)
+    )
 
 
 @pytest.fixture(scope="module")

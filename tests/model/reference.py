@@ -30,16 +30,16 @@ def linear(weights, name, x, has_bias):
     return x @ weights[f"{name}/kernel"] + (weights[f"{name}/bias"] if has_bias else 0)
 
 
-def turned(x, position):
+def turned(x, position, base):
     """x (D,) as D / 2 complex numbers, each turned by the position times its frequency."""
     half = len(x) // 2
-    pairs = (x[:half] + 1j * x[half:]) * np.exp(
-        1j * position * 10000.0 ** (-np.arange(half) / half)
-    )
+    pairs = (x[:half] + 1j * x[half:]) * np.exp(1j * position * base ** (-np.arange(half) / half))
     return np.concatenate([pairs.real, pairs.imag])
 
 
-def attend(weights, name, x, config):
+def attend(weights, name, x, config, is_local):
+    base = (is_local and config.local_rotary_base) or config.rotary_base
+    distances = np.abs(np.arange(len(x)) - np.arange(len(x))[:, None])
     width = config.hidden_size // config.num_attention_heads
     q, k, v = np.split(linear(weights, f"{name}/qkv", x, config.use_bias), 3, -1)
     outputs = []
@@ -48,15 +48,17 @@ def attend(weights, name, x, config):
         query, key = q[:, columns], k[:, columns]
         if config.position_embedding_type == "rotary":
             query, key = (
-                np.stack([turned(row, position) for position, row in enumerate(rows)])
+                np.stack([turned(row, position, base) for position, row in enumerate(rows)])
                 for rows in (query, key)
             )
         scores = np.exp(query @ key.T / math.sqrt(width))
+        if is_local:
+            scores[distances > config.local_attention // 2] = 0
         outputs.append(scores / scores.sum(-1, keepdims=True) @ v[:, columns])
     return linear(weights, f"{name}/output", np.concatenate(outputs, -1), config.use_bias)
 
 
-def feed_forward(weights, name, x, config):
+def feed_forward(weights, name, x, config, is_local):
     x = linear(weights, f"{name}/in", x, config.use_bias)
     if config.hidden_act in GATES:
         half = config.intermediate_size // 2
@@ -86,12 +88,16 @@ def encode(weights, ids, segments, config):
         group = index // (
             config.num_hidden_layers // (config.num_hidden_groups or config.num_hidden_layers)
         )
+        is_local = config.local_attention is not None and index % config.global_attention_every > 0
         for part, block in (("attention", attend), ("feed_forward", feed_forward)):
             name = f"layer_{group}/{part}"
             if config.norm_first:
-                x = x + block(weights, name, normalise(weights, f"{name}/norm", x, config), config)
+                x = x + block(
+                    weights, name, normalise(weights, f"{name}/norm", x, config), config, is_local
+                )
             else:
-                x = normalise(weights, f"{name}/norm", x + block(weights, name, x, config), config)
+                change = block(weights, name, x, config, is_local)
+                x = normalise(weights, f"{name}/norm", x + change, config)
     return normalise(weights, "final_norm", x, config) if config.norm_first else x
 
 

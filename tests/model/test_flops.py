@@ -153,7 +153,7 @@ def test_no_product_of_the_forward_pass_is_forgotten(name, next_sentence):
         autograph=False,
     )
     counted = traced_products(losses.get_concrete_function(weights).graph)
-    assert rows * row_flops(encoder, next_sentence, length, num_predictions).model == 3 * counted
+    assert rows * row_flops(encoder, next_sentence, length, num_predictions).hardware == 3 * counted
 
 
 @pytest.mark.parametrize("next_sentence", [pytest.param(False, marks=pytest.mark.long), True])

@@ -58,7 +58,10 @@ def taken_apart(values, sequences):
     return apart
 
 
-@pytest.mark.parametrize("name", ["bert", "crammed", "all at once"])
+@pytest.mark.parametrize(
+    "name",
+    ["bert", "crammed", "all at once", pytest.param("local rotary", marks=pytest.mark.long)],
+)
 def test_each_sequence_gets_what_it_would_get_alone(name):
     config = VARIANTS[name]
     weights = as_tensors(random_weights(config))

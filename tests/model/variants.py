@@ -20,6 +20,11 @@ SWITCHES = {
     "no embedding norm": dict(embedding_norm=False, norm_first=True),
     "sinusoidal": dict(position_embedding_type="scaled_sinusoidal"),
     "rotary": dict(position_embedding_type="rotary"),
+    "local": dict(local_attention=5, global_attention_every=2),
+    "local rotary": dict(
+        local_attention=4, position_embedding_type="rotary", rotary_base=50.0,
+        local_rotary_base=20.0,
+    ),
     "no segments": dict(type_vocab_size=0),
     **{act: dict(hidden_act=act) for act in ("gelu_new", "relu", "geglu", "reglu", "swiglu")},
     "no biases": dict(use_bias=False),

@@ -84,7 +84,8 @@ def tag_logits(
     dropout of the hidden states, as in Hugging Face's BertForTokenClassification.
     """
     hidden = encoder.encode(weights, batch, dtype=dtype, seed=seed)
-    return token_logits(weights, hidden, seed, encoder.config.hidden_dropout_prob)
+    config = encoder.config
+    return token_logits(weights, hidden, config, seed, config.hidden_dropout_prob)
 
 
 def answer_logits(
@@ -98,7 +99,7 @@ def answer_logits(
     Padding has MASKED_SCORE, so that no result depends on the amount of padding.
     """
     hidden = encoder.encode(weights, batch, dtype=dtype, seed=seed)
-    scores = tf.cast(tf.stack(span_logits(weights, hidden), -1), tf.float32)
+    scores = tf.cast(tf.stack(span_logits(weights, hidden, encoder.config), -1), tf.float32)
     return tf.where(batch["input_mask"][:, :, None] > 0, scores, MASKED_SCORE)
 
 
