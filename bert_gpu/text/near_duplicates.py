@@ -77,7 +77,8 @@ def find_near_duplicates(
       blocks: all blocks of the text, which has a document.
       folder: for temporary files of about `disk_bytes`, which all workers share; created here and
         removed at the end.
-      report: called with the bytes of text read since its last call; some is read twice.
+      report: called with the bytes of text read since its last call; a negative number for those
+        that will be read again.
     """
     num_documents = blocks[-1].documents.stop
     bands = choose_bands(threshold)
@@ -92,6 +93,8 @@ def find_near_duplicates(
         links = (link(rows, is_compared, spread) for rows in keys)
         pairs = clean.sort_on_disk(links, f"{folder}/pairs", num_rows)
         marked = [block for block in blocks if is_compared[block.documents].any()]
+        if report:
+            report(-sum(block.num_bytes for block in marked), 0)
         collections.deque(map_blocks(write, marked, workers, report), 0)
         starts = np.array([block.first_document for block in blocks])
         read = functools.partial(read_shingles, folder, starts, is_compared)

@@ -1,5 +1,5 @@
-"""RoBERTa, DistilBERT, ELECTRA and ModernBERT through the commands: continued, fine-tuned for every kind
-of task, used, and exported as the class that they came from.
+"""RoBERTa, DistilBERT, ELECTRA and ModernBERT through the commands: continued, fine-tuned for every
+kind of task, used, and exported as the class that they came from.
 """
 
 import dataclasses

@@ -59,7 +59,6 @@ for index, shape in enumerate(SHAPES):
     # embeddings narrower and wider than the hidden states, and as wide
     width = (10, 40, SHAPES[index].get("hidden_size"))[index]
     MODELS[f"ElectraForMaskedLM-{index}"] = dict(hidden_act="gelu", embedding_size=width) | shape
-MODELS["ElectraForPreTraining"] = dict(hidden_act="gelu", embedding_size=10)
     # rows are longer than the windows; the first model is written as files of transformers 4 are
     old = dict(
         norm_eps=1e-6, local_attention=4 + 2 * index, pad_token_id=0, decoder_bias=index < 2,
@@ -75,6 +74,7 @@ MODELS["ElectraForPreTraining"] = dict(hidden_act="gelu", embedding_size=10)
             else {}
         )
     )
+MODELS["ElectraForPreTraining"] = dict(hidden_act="gelu", embedding_size=10)
 # rows of the table of positions before that of the first token
 UNUSED = {"roberta-prelayernorm": 1, "roberta": 2, "xlm-roberta": 2}
 

@@ -305,6 +305,7 @@ def test_every_refusal_fits_in_a_line():
 
 def test_the_choice_reaches_the_encoder(monkeypatch):
     monkeypatch.setattr("bert_gpu.train.memory.lowest_capability", lambda gpus: (9, 0))
+    monkeypatch.setattr("bert_gpu.train.memory.tf_config.is_op_determinism_enabled", lambda: False)
     devices = types.SimpleNamespace(kind="GPU", xla=True, precision="bfloat16")
     assert training_encoder(BertEncoder(MODEL), MemoryConfig(), devices).attention == "cudnn"
     assert (
