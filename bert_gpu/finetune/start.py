@@ -99,7 +99,7 @@ def start_training(
     else:
         path, source = models.read_start(init_checkpoint)
         unused = models.describe_unused(source.notes)
-        embedding = source.notes.embedding
+        embedding = source.notes.embedding.of_pairs()
         model = source.config
         tokenizer = checked_tokenizer(config, path, model)
         model = with_dropout(model, config)
@@ -263,7 +263,7 @@ def start_trained(config: StartConfig, trained: Trained) -> Start:
     """
     path, model, weights, labels, *_, notes = trained
     tokenizer = checked_tokenizer(config, path, model)
-    return Start(path, model, tokenizer, labels, weights, [], embedding=notes.embedding)
+    return Start(path, model, tokenizer, labels, weights, [], embedding=notes.embedding.of_pairs())
 
 
 # keys that a task.json may lack, beside the fields of TokenConfig

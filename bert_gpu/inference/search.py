@@ -150,11 +150,12 @@ def read_notes(folder: str, origin: dict[str, Any], is_anew: bool) -> dict[str, 
     """
     path = os.path.join(folder, INDEX)
     empty = origin | dict(num_lines=0, text=digest_of(()))
-    if not os.path.exists(path):
+    if is_anew or not os.path.exists(path):
         return empty
-    notes = read_json(path, "the index of a search", keys=empty)
-    if is_anew:
-        return empty
+    try:
+        notes = read_json(path, "the index of a search", keys=empty)
+    except UserError as error:
+        raise UserError(error.problem, ANEW, where=path) from None
     other = next((name for name, value in origin.items() if notes[name] != value), None)
     if other:
         raise UserError(

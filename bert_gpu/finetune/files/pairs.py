@@ -58,12 +58,6 @@ class PairExamples(Examples):
         self.is_binary = set(self.labels) <= set(BINARY)  # all labels are 0 or 1
         self.kind = self._kind()
         names = METRICS[self.kind] if self.has_labels and source.stem != "train" else ()
-        if names and task.metrics not in ((), names):
-            self.has_labels = False
-            self.warnings += (
-                f"has {self.kind}, unlike the dev file, so it is predicted without metrics; "
-                "--do_eval --dev_file evaluates it",
-            )
         self.task = dataclasses.replace(task, metrics=task.metrics or names)
 
     @property

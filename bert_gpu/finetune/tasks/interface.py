@@ -14,8 +14,6 @@ import typing
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bert_gpu.base.errors import UserError
-from bert_gpu.finetune.config import first_set
 from bert_gpu.finetune.tasks import table
 from bert_gpu.finetune.tasks.table import TaskSpec
 
@@ -57,9 +55,6 @@ class TaskType(typing.Protocol):
 
     HEAD: Head
     PREDICTED: str  # name of the file of predictions
-
-    def check(self, settings: FinetuneSettings) -> None:
-        """Raise UserError for settings that have no meaning for the task type."""
 
     def open_examples(
         self, task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
@@ -120,18 +115,3 @@ class TaskType(typing.Protocol):
 def open_task_type(task: TaskSpec) -> TaskType:
     """Return the module of a task's type."""
     return importlib.import_module(f"{__package__}.{table.KINDS[task.kind]}")
-
-
-def check_texts_only(
-    settings: FinetuneSettings,
-    task_name: str,
-    names: Sequence[str] = ("pictures", "pooling", "pooler_size"),
-) -> None:
-    """Raise UserError for settings that only classifiers of texts have; settings that a recipe has
-    set are ignored.
-    """
-    for name in names:
-        if first_set(name, settings.run, settings.start) and name not in settings.flexible:
-            raise UserError(
-                f"applies to text classification only, not to {task_name}", "drop it", setting=name
-            )

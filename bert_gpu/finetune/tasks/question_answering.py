@@ -29,7 +29,7 @@ from bert_gpu.finetune.files.squad import Question, Questions
 from bert_gpu.finetune.start import Start
 from bert_gpu.finetune.tasks import problem_types, squad_metrics
 from bert_gpu.finetune.tasks.heads import SPAN
-from bert_gpu.finetune.tasks.interface import Evaluated, check_texts_only
+from bert_gpu.finetune.tasks.interface import Evaluated
 from bert_gpu.finetune.tasks.n_best import NO_ANSWER, Best, best_of, predict
 from bert_gpu.finetune.tasks.offsets import locate_pieces
 from bert_gpu.finetune.tasks.table import TaskSpec
@@ -95,10 +95,6 @@ class Answers(problem_types.ProblemType):
         return rows
 
 
-def check(settings: FinetuneSettings) -> None:
-    check_texts_only(settings, "squad")
-
-
 def open_examples(
     task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
 ) -> Questions:
@@ -118,7 +114,6 @@ def defaults(examples: Questions) -> dict[str, Any]:
 def make_problem_type(
     settings: FinetuneSettings, task: TaskSpec, labels: tuple[str, ...], examples: Questions | None
 ) -> Answers:
-    problem_types.check_plain_loss(settings.run, task)
     return Answers(bool(settings.tokens.version_2_with_negative))
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune import results
 from bert_gpu.finetune.config import FinetuneSettings
@@ -23,12 +22,6 @@ from bert_gpu.finetune.tasks.table import TaskSpec
 
 HEAD = CLASSIFIER
 PREDICTED = results.PREDICTIONS
-
-
-def check(settings: FinetuneSettings) -> None:
-    if settings.run.pictures:
-        remedy = "pip install 'bert-gpu[report]', or leave the flag out"
-        import_extra("matplotlib", "--pictures", remedy)
 
 
 def open_examples(
@@ -50,7 +43,6 @@ def make_problem_type(
 ) -> TextProblem:
     config = settings.run
     if task.kind != "classification":
-        problem_types.check_plain_loss(config, task)
         return (
             problem_types.MultiLabel(task.separator or problem_types.SEPARATOR)
             if task.kind == "multilabel"

@@ -28,7 +28,7 @@ from bert_gpu.finetune.files.examples import Source
 from bert_gpu.finetune.start import Start
 from bert_gpu.finetune.tasks import metrics, problem_types
 from bert_gpu.finetune.tasks.heads import TOKEN_CLASSIFIER, rows_of
-from bert_gpu.finetune.tasks.interface import Evaluated, check_texts_only
+from bert_gpu.finetune.tasks.interface import Evaluated
 from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.finetune.tasks.tag_schemes import (
     as_entities,
@@ -82,10 +82,6 @@ class Tagging(problem_types.ProblemType):
         return problem_types.Classification().outputs(np.concatenate(rows).astype(np.float64))
 
 
-def check(settings: FinetuneSettings) -> None:
-    check_texts_only(settings, "ner")
-
-
 def open_examples(
     task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
 ) -> TaggedExamples:
@@ -106,7 +102,6 @@ def make_problem_type(
     labels: tuple[str, ...],
     examples: TaggedExamples | None,
 ) -> Tagging:
-    problem_types.check_plain_loss(settings.run, task)
     if examples is None:
         return Tagging(earlier_scheme(labels))
     scheme = find_scheme(examples.tag_counts)
