@@ -102,13 +102,15 @@ class Embedder:
 
     def describe(self) -> str:
         """Return how texts become vectors, for the log."""
-        own = self.own
-        length = "of length 1" * self.is_normalized
-        prefix = self.prefixes.get(str(self.prompt), own.prefix)
-        source = f"modules.json: {own.lacking or own.pooling}" * bool(own.lacking or own.pooling)
-        before = f"prefix {prefix[:40]!r}" * bool(prefix)
-        parts = [f"pooling {self.pooling}", length, before, source]
-        return ", ".join(filter(None, parts))
+        rules = self.own.lacking or self.own.pooling
+        prefix = self.prefixes.get(str(self.prompt), self.own.prefix)
+        facts = {
+            f"pooling {self.pooling}": True,
+            "of length 1": self.is_normalized,
+            f"prefix {prefix[:40]!r}": prefix,
+            f"modules.json: {rules}": rules,
+        }
+        return ", ".join(text for text, is_so in facts.items() if is_so)
 
     def frame(self, texts: Sequence[str | bytes], prompt: str | None = None) -> Framed:
         """Tokenize texts, with the prefix and the case that the model was trained with."""

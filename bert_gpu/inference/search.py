@@ -108,8 +108,8 @@ def open_index(
     if num_bytes and (not os.path.exists(path) or os.path.getsize(path) < num_bytes):
         raise UserError(f"has no {VECTORS} that fits", ANEW, setting="index", value=folder)
     if num_old < len(places):
-        new = (texts[place] for place in places[num_old:])
         with only_writer(folder, "index", "index", folder):
+            new = (texts[place] for place in places[num_old:])
             num_cut = append(folder, embedder, new, num_bytes, console)
             counts = dict(num_lines=len(texts), text=digest_of(texts))
             write_json(os.path.join(folder, INDEX), origin | counts)
