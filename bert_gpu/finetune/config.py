@@ -413,8 +413,9 @@ def check_settings(settings: FinetuneSettings, task: table.TaskSpec) -> None:
             value=start[:80],
         )
     if settings.run.pictures:
-        remedy = "pip install 'bert-gpu[report]', or leave the flag out"
-        import_extra("matplotlib", "--pictures", remedy)
+        import_extra(
+            "matplotlib", "--pictures", "pip install 'bert-gpu[report]', or leave the flag out"
+        )
 
 
 def first_set(name: str, *holders: object, default: object = None) -> Any:

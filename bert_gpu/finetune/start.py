@@ -90,16 +90,17 @@ def start_training(
     """
     init_checkpoint = DEFAULT_START if config.init_checkpoint is None else config.init_checkpoint
     file_weights: dict[str, np.ndarray] = {}
+    facts: dict[str, Any] = {}
     if init_checkpoint == NONE:
         path = NONE
-        unused = ""
-        embedding = Embedding()
         model, tokenizer = fresh_model(config)
         model = with_pooling(model, config, head)
     else:
         path, source = models.read_start(init_checkpoint)
-        unused = models.describe_unused(source.notes)
-        embedding = source.notes.embedding.of_pairs()
+        facts = dict(
+            unused=models.describe_unused(source.notes),
+            embedding=source.notes.embedding.of_pairs(),
+        )
         model = source.config
         tokenizer = checked_tokenizer(config, path, model)
         model = with_dropout(model, config)
@@ -127,9 +128,8 @@ def start_training(
         labels,
         {name: file_weights.get(name, value) for name, value in weights.items()},
         fresh,
-        unused,
-        extensions,
-        embedding,
+        extensions=extensions,
+        **facts,
     )
 
 

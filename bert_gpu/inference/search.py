@@ -68,15 +68,16 @@ def read_queries(config: SearchConfig) -> Iterable[list[str]]:
     if config.query is not None and not config.query.strip():
         raise UserError("is empty", "write what to find", setting="query", value=config.query)
     asked = [] if config.query is None else [[config.query]]
-    others: Iterable[list[str]] = ()
+    windows: Iterable[list[bytes]] = ()
     if config.query_file == STANDARD_INPUT:
-        arriving = iter(sys.stdin.buffer.readline, b"")
-        texts = (line.decode(errors="replace").rstrip("\r\n") for line in arriving)
-        others = ([text] for text in texts if text.strip())
+        windows = ([line] for line in iter(sys.stdin.buffer.readline, b""))
     elif config.query_file is not None:
-        windows = lines.windows(config.query_file, Console(quiet=True))
-        others = [[line.decode() for line in window if line.strip()] for window in windows]
-    return itertools.chain(asked, others)
+        windows = list(lines.windows(config.query_file, Console(quiet=True)))
+    texts = (
+        [line.decode(errors="replace").rstrip("\r\n") for line in window if line.strip()]
+        for window in windows
+    )
+    return itertools.chain(asked, filter(None, texts))
 
 
 def open_index(

@@ -131,14 +131,6 @@ class BatchPlan:
             num_steps=self.num_steps,
         )
 
-    def open_rows(
-        self, data: TrainingData, position: int
-    ) -> Generator[dict[str, np.ndarray], None, None]:
-        """Return an endless iterator over batches {feature: array} of `unit_size` records.
-        position: number of records that the run has consumed before.
-        """
-        return data.open_batches(batch_size=self.unit_size, position=position)
-
     def describe(self, unit: str, rows_per_example: int = 1) -> str:
         """Return the division of the global batch in words. unit: the word for a replica, such as
         "GPU". rows_per_example: sequences in an example.

@@ -208,7 +208,9 @@ class Loop:
         With a batch ramp the thread only reads records ahead, because the size of a step is known
         only when the step begins.
         """
-        rows = self.plan.open_rows(self.data, self.progress.records)
+        rows = self.data.open_batches(
+            batch_size=self.plan.unit_size, position=self.progress.records
+        )
         if not self.plan.is_ramped:
             return prefetch(self._prepared(rows, self.progress.step))
         depth = 2 * self.steps_per_loop * self.plan.num_micro_batches

@@ -289,19 +289,18 @@ class TrainStep:
         """
         inputs = (batches, num_micro_batches, learning_rates, step)
         strategy = self.devices.strategy
+
+        def metrics_of(index: tf.Tensor) -> tf.Tensor:
+            metrics = strategy.run(self._replica_step, args=inputs_of_step(index, *inputs))
+            return strategy.experimental_local_results(metrics)[0]
+
         if num_steps == 1:
-            metrics = strategy.run(self._replica_step, args=inputs_of_step(tf.constant(0), *inputs))
-            return strategy.experimental_local_results(metrics)[0][None]
-
-        def body(index: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            strategy = self.devices.strategy
-            args = inputs_of_step(index, *inputs)
-            metrics = strategy.run(self._replica_step, args=args)
-            return index + 1, rows.write(index, strategy.experimental_local_results(metrics)[0])
-
-        rows = tf.TensorArray(tf.float32, num_steps)
+            return metrics_of(tf.constant(0))[None]
         _, rows = tf.while_loop(
-            lambda index, _: index < num_steps, body, (tf.constant(0), rows), parallel_iterations=1
+            lambda index, _: index < num_steps,
+            lambda index, rows: (index + 1, rows.write(index, metrics_of(index))),
+            (tf.constant(0), tf.TensorArray(tf.float32, num_steps)),
+            parallel_iterations=1,
         )
         return rows.stack()
 

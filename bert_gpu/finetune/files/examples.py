@@ -317,16 +317,10 @@ class Examples(Loaded):
         rows = (
             (line, number, cells)
             for number, (line, cells) in enumerate(self.table.rows())
-            if not self._is_left_out(cells) and self.source.part.takes(self._texts(cells))
+            if (self.label is None or cells[self.label].strip() not in self.left_out)
+            and self.source.part.takes(self._texts(cells))
         )
         return map(self._chunk, batched(rows, CHUNK_ROWS))
-
-    def _is_left_out(self, cells: Sequence[str]) -> bool:
-        return (
-            bool(self.left_out)
-            and self.label is not None
-            and cells[self.label].strip() in self.left_out
-        )
 
     def _chunk(self, rows: Sequence[tuple[int, int, list[str]]]) -> Chunk:
         def column(index: int) -> list[str]:
