@@ -147,8 +147,7 @@ class Embedder:
         hidden = tf.cast(self.opened.hidden(input_ids, num_tokens), tf.float32)
         if self.pooling == "none":
             return hidden
-        is_token = tf.range(tf.shape(hidden)[1]) < num_tokens[:, None]
-        return mean_of_tokens(hidden, is_token)
+        return mean_of_tokens(hidden, tf.range(tf.shape(hidden)[1]) < num_tokens[:, None])
 
 
 def embed_file(config: EmbedConfig, console: Console = LOG) -> Embedded:

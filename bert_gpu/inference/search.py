@@ -45,8 +45,7 @@ def search(config: SearchConfig, console: Console = LOG) -> Iterator[tuple[str, 
     names = fields_of(EmbedConfig).keys() & fields_of(SearchConfig).keys()
     embedder = Embedder(EmbedConfig(**{name: getattr(config, name) for name in names}))
     console.say(f"{embedder.opened.path}: {embedder.describe()}")
-    windows = lines.windows(str(config.input), console)
-    texts = [text for window in windows for text in window]
+    texts = list(itertools.chain.from_iterable(lines.windows(str(config.input), console)))
     places = np.flatnonzero([bool(text.strip()) for text in texts])
     if not len(places):
         raise lines.empty_input(str(config.input))

@@ -36,7 +36,6 @@ class CroppedTexts(EncodedExamples):
     the second crop.
     """
 
-    rows_per_example: int = 2
     seed: int = 0
     begins: np.ndarray = dataclasses.field(kw_only=True)
     tokenizer: Tokenizer = dataclasses.field(kw_only=True)
@@ -64,11 +63,9 @@ class CroppedTexts(EncodedExamples):
         begins = self.begins[indices, None] + (shares[:, 2:] * (lengths - sizes + 1)).astype(
             np.int64
         )
-        tokenizer = self.tokenizer
+        ends = [self.tokenizer.cls_id], [self.tokenizer.sep_id]
         crops = [
-            np.concatenate(
-                [[tokenizer.cls_id], prefix, self.ids[begin : begin + size], [tokenizer.sep_id]]
-            )
+            np.concatenate([ends[0], prefix, self.ids[begin : begin + size], ends[1]])
             for own in zip(begins.tolist(), sizes.tolist(), strict=True)
             for prefix, begin, size in zip(self.prefixes, *own, strict=True)
         ]
@@ -120,6 +117,7 @@ def encode_crops(
         begins=rows.splits[:-1][is_long] + 1,
         max_seq_length=max_seq_length,
         padding=padding,
+        rows_per_example=2,
         seed=seed,
         tokenizer=tokenizer,
         prefixes=[

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import types
 import typing
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,8 @@ class Evaluated:
 
 class TaskType(typing.Protocol):
     """The functions that the module of a task type provides. `labels` are the names of the classes.
-    `problem_type` comes from `make_problem_type`, `examples` from `open_examples`.
+    `problem_type` comes from `make_problem_type`, `examples` from `open_examples`. DEFAULTS has
+    the functions that a module may lack.
     """
 
     HEAD: Head
@@ -112,6 +114,16 @@ class TaskType(typing.Protocol):
         """Write the predictions; return the path of the main file."""
 
 
+# {function of TaskType: what it is where a module lacks it}
+DEFAULTS: dict[str, Any] = dict(
+    find_labels=lambda task, examples: (),
+    defaults=lambda examples: {},
+    metric_names=lambda task, problem_type, labels: task.metrics or problem_type.metrics,
+    after_evaluation=lambda output_dir, evaluated: None,
+)
+
+
 def open_task_type(task: TaskSpec) -> TaskType:
-    """Return the module of a task's type."""
-    return importlib.import_module(f"{__package__}.{table.KINDS[task.kind]}")
+    """Return the functions of the module of a task's type."""
+    module = importlib.import_module(f"{__package__}.{table.KINDS[task.kind]}")
+    return typing.cast(TaskType, types.SimpleNamespace(**DEFAULTS | vars(module)))

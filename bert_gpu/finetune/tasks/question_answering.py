@@ -101,10 +101,6 @@ def open_examples(
     return Questions(task, source, needs_label)
 
 
-def find_labels(task: TaskSpec, examples: Questions) -> tuple[str, ...]:
-    return ()
-
-
 def defaults(examples: Questions) -> dict[str, Any]:
     return dict(
         doc_stride=128, max_query_length=64, version_2_with_negative=examples.has_impossible

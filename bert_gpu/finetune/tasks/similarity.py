@@ -53,11 +53,13 @@ class Similarity(problem_types.ProblemType):
     max_score: float | None = None
     positive_label: str | None = None
     temperature: float | None = None
+    metrics = METRICS[PAIRS]
 
     @property
     def head(self) -> Head:
-        pooling = self.embedding.pooling
-        return SENTENCE._replace(logits=functools.partial(SENTENCE.logits, pooling=pooling))
+        return SENTENCE._replace(
+            logits=functools.partial(SENTENCE.logits, pooling=self.embedding.pooling)
+        )
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -86,10 +88,6 @@ def open_examples(
     task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
 ) -> PairExamples:
     return PairExamples(task, source, needs_label)
-
-
-def find_labels(task: TaskSpec, examples: PairExamples) -> tuple[str, ...]:
-    return ()
 
 
 def defaults(examples: PairExamples) -> dict[str, Any]:
@@ -173,12 +171,6 @@ def describe(examples: PairExamples, rows: encoded.EncodedExamples) -> str:
     return ", ".join(parts)
 
 
-def metric_names(
-    task: TaskSpec, problem_type: Similarity, labels: tuple[str, ...]
-) -> tuple[str, ...]:
-    return task.metrics or METRICS[PAIRS]
-
-
 def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]:
     kind, text_ids = evaluated.examples.kind, np.asarray(evaluated.rows.text_ids)
     if not np.isfinite(evaluated.outputs).all():  # a model that has overflowed
@@ -194,10 +186,6 @@ def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]
             else compute_metrics(similarities[:, None], targets, METRICS[SCORED])
         )
     return {name: values.get(name) for name in names}
-
-
-def after_evaluation(output_dir: str, evaluated: Evaluated) -> None:
-    pass
 
 
 def write(output_dir: str, evaluated: Evaluated) -> str:

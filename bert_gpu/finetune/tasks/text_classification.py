@@ -3,7 +3,6 @@ interface.TaskType describes the functions of this module.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -32,10 +31,6 @@ def open_examples(
 
 def find_labels(task: TaskSpec, examples: Examples) -> tuple[str, ...]:
     return task.labels or problem_types.PROBLEM_TYPES[task.kind]().find_labels(examples)
-
-
-def defaults(examples: Examples) -> dict[str, Any]:
-    return {}
 
 
 def make_problem_type(
@@ -109,12 +104,6 @@ def describe(examples: Examples, rows: encoded.EncodedExamples) -> str:
         else ""
     )
     return f"{len(examples):,} {unit}, {len(rows.ids) / len(rows):.1f} tokens each{cut}"
-
-
-def metric_names(
-    task: TaskSpec, problem_type: TextProblem, labels: tuple[str, ...]
-) -> tuple[str, ...]:
-    return task.metrics or problem_type.metrics
 
 
 def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]:

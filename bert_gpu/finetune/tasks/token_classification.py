@@ -292,10 +292,6 @@ def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]
     return {name: values[name] for name in names}
 
 
-def after_evaluation(output_dir: str, evaluated: Evaluated) -> None:
-    pass
-
-
 def write(output_dir: str, evaluated: Evaluated) -> str:
     """Write predictions.conll, the lines of the file with the predicted tag as a further column,
     and test_results.tsv, with the probability of each tag.
