@@ -397,7 +397,7 @@ def check_settings(settings: FinetuneSettings, task: table.TaskSpec) -> None:
     for name, (kinds, owner) in APPLIES.items():
         value = first_set(name, settings.run, settings.start, settings.tokens)
         if value and task.kind not in kinds and name not in settings.flexible:
-            own = task.kind if task.kind in table.TEXT_KINDS else task.name
+            own = task.kind if owner == "classification" else task.name
             raise UserError(
                 f"applies to {owner} only, not to {own}",
                 "drop it",

@@ -50,7 +50,6 @@ class Embedder:
 
     def __init__(self, config: EmbedConfig) -> None:
         self.opened = open_model(config, "model")
-        model = self.opened.config
         notes = self.opened.notes
         own = self.own = notes.embedding
         if own.lacking and config.pooling is None:
@@ -70,10 +69,11 @@ class Embedder:
                 value=config.prompt,
             )
         self.prefixes = dict(query=own.query_prefix, passage=own.passage_prefix)
-        self.width = model.hidden_size
-        limit = model.num_positions
-        default = min(notes.max_seq_length or DEFAULT_LENGTH, limit)
-        self.max_seq_length = config.max_seq_length or default
+        self.width = self.opened.config.hidden_size
+        limit = self.opened.config.num_positions
+        self.max_seq_length = config.max_seq_length or min(
+            notes.max_seq_length or DEFAULT_LENGTH, limit
+        )
         if self.max_seq_length > limit:
             raise UserError(
                 f"the model (--model={config.model}) has {limit} positions",

@@ -78,16 +78,6 @@ class BatchPlan:
         return RunLength(self.num_steps, hours and 3600 * hours)
 
     @property
-    def schedule_length(self) -> RunLength:
-        """The RunLength, in steps or in seconds, over which the learning rate schedule is
-        stretched.
-        """
-        schedule = self.schedule
-        return RunLength.of_schedule(
-            schedule.lr_schedule, self.num_steps, schedule.total_training_time
-        )
-
-    @property
     def global_batch_size(self) -> int:
         return self.micro_batch_size * self.num_micro_batches * self.num_replicas
 

@@ -457,9 +457,15 @@ class TrainStep:
         losses = self.objective.divided(sums, counts)
         if is_single:
             return gradients_of(tape, vectors, trained, scale * gradient), losses
-        batch = {**batch, GRADIENT: gradient}
-        one = {GRADIENT: tf.constant(1.0)}
-        return self.gradients(weights, batch, num_micro_batches, one, scale, seed)[0], losses
+        gradients, _ = self.gradients(
+            weights,
+            {**batch, GRADIENT: gradient},
+            num_micro_batches,
+            {GRADIENT: tf.constant(1.0)},
+            scale,
+            seed,
+        )
+        return gradients, losses
 
     def _vectors(
         self,

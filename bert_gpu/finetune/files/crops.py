@@ -104,8 +104,9 @@ def encode_crops(
     is_long = rows.lengths - 2 >= 2 * MIN_TOKENS
     too_short = f"fewer than {2 * MIN_TOKENS} tokens, too few for two crops"
     if not is_long.any():
-        where = examples.path
-        raise UserError(f"each of its texts has {too_short}", "give longer ones", where=where)
+        raise UserError(
+            f"each of its texts has {too_short}", "give longer ones", where=examples.path
+        )
     examples.why_skipped = f"lines with {too_short},"
     examples.num_skipped += int(np.count_nonzero(~is_long))
     examples.num_examples = int(np.count_nonzero(is_long))

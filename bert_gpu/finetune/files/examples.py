@@ -190,8 +190,7 @@ class Examples(Loaded):
         highest: dict[str, float] = {}
         for _, row in self.table.rows():
             cell = row[column].strip()
-            share = share_of(self._texts(row))
-            cells[cell] = max(share, cells.get(cell, 0.0))
+            cells[cell] = max(share_of(self._texts(row)), cells.get(cell, 0.0))
         self.task = with_separator(self.task, cells)
         for cell, labels in read_labels(cells, self.task, names=self.names).items():
             for label in labels:

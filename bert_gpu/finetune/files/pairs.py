@@ -75,8 +75,7 @@ class PairExamples(Examples):
         if self.b is None or self.label is None:
             return TEXTS if self.b is None else PAIRS
         names = [label for label in self.labels if number_in(label) is None]
-        is_labelled = self.is_binary or len(names) == len(self.labels) == 2
-        return LABELLED if is_labelled else SCORED
+        return LABELLED if self.is_binary or len(names) == len(self.labels) == 2 else SCORED
 
     def texts(self) -> Iterator[list[str]]:
         """Read the file again: yield the texts of chunks, those of an example after each other; a

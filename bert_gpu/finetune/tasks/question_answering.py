@@ -87,8 +87,7 @@ class Answers(problem_types.ProblemType):
     def row_outputs(self, logits: np.ndarray, batch: Mapping[str, np.ndarray]) -> list[Best]:
         """Return a Best for each row: its best first and last tokens, with their scores."""
         lengths = batch["input_mask"].sum(-1)
-        wide = logits.astype(np.float64)
-        rows = zip(wide, lengths, strict=True)
+        rows = zip(logits.astype(np.float64), lengths, strict=True)
         return [best_of(scores[:length], self.n_best_size) for scores, length in rows]
 
     def join_rows(self, rows: Sequence[Best]) -> Sequence[Best]:

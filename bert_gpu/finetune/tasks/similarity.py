@@ -142,9 +142,15 @@ def encode(
             yield texts
 
     if examples.kind == TEXTS:
-        seed = settings.run.seed
         rows, is_long = crops.encode_crops(
-            examples, chunks(), tokenizer, prefixes, max_seq_length, padding, seed, folder
+            examples,
+            chunks(),
+            tokenizer,
+            prefixes,
+            max_seq_length,
+            padding,
+            settings.run.seed,
+            folder,
         )
         own = np.array(text_ids, np.int32)[is_long]
         return dataclasses.replace(rows, text_ids=np.stack([own, own], 1))

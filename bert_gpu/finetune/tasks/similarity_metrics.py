@@ -68,10 +68,10 @@ def retrieval_metrics(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, fl
     documents, first_documents, document_of = np.unique(
         text_ids[:, 1:], return_index=True, return_inverse=True
     )
-    document_of = document_of.reshape(len(text_ids), -1)[:, 0]
+    of_pair = document_of.reshape(len(text_ids), -1)[:, 0]
     flat = vectors[:, 1:].reshape(-1, vectors.shape[-1])
     is_text = documents >= 0
-    pairs = np.unique(query_of * len(documents) + document_of)
+    pairs = np.unique(query_of * len(documents) + of_pair)
     _, ranked = nearest(
         units(vectors[first_queries, 0]), units(flat[first_documents[is_text]]), RANKS
     )
@@ -80,9 +80,8 @@ def retrieval_metrics(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, fl
     num_right = np.bincount(pairs // len(documents))
     gains = 1 / np.log2(np.arange(RANKS) + 2)
     best = np.cumsum(gains)[np.minimum(num_right, RANKS) - 1]
-    ranks = np.argmax(is_right, 1) + 1
     return {
-        "mrr@10": float(np.mean(is_right.any(1) / ranks)),
+        "mrr@10": float(np.mean(is_right.any(1) / (np.argmax(is_right, 1) + 1))),
         "recall@1": float(np.mean(is_right[:, 0] / num_right)),
         "recall@10": float(np.mean(is_right.sum(1) / num_right)),
         "ndcg@10": float(np.mean(is_right @ gains[: is_right.shape[1]] / best)),

@@ -73,8 +73,7 @@ class Tagging(problem_types.ProblemType):
 
     def row_outputs(self, logits: np.ndarray, batch: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the scores (words of the row, C) of each row's words."""
-        width = logits.shape[1]
-        is_word = batch[self.target][:, :width] >= 0
+        is_word = batch[self.target][:, : logits.shape[1]] >= 0
         return [scores[marked] for scores, marked in zip(logits, is_word, strict=True)]
 
     def join_rows(self, rows: Sequence[np.ndarray]) -> np.ndarray:
