@@ -32,18 +32,13 @@ def nearest(
       queries: (Q, H). documents: (N, H). k: at least 1; with fewer documents, k is their number.
       query_rows, document_rows: size of a block of products.
     """
-    scores = np.empty((len(queries), min(k, len(documents))), np.float32)
-    indices = np.empty(scores.shape, np.int64)
-    for start in range(0, len(queries), query_rows):
-        rows = slice(start, start + query_rows)
-        scores[rows], indices[rows] = _nearest(queries[rows], documents, k, document_rows)
-    return scores, indices
-
-
-def _nearest(
-    queries: np.ndarray, documents: np.ndarray, k: int, document_rows: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the result of `nearest` for one block of queries."""
+    if len(queries) > query_rows:
+        parts = [
+            nearest(queries[start : start + query_rows], documents, k, query_rows, document_rows)
+            for start in range(0, len(queries), query_rows)
+        ]
+        scores, indices = map(np.concatenate, zip(*parts, strict=True))
+        return scores, indices
     queries = np.asarray(queries, np.float32)
     scores = np.empty((len(queries), 0), np.float32)
     indices = np.empty(scores.shape, np.int64)
@@ -69,7 +64,6 @@ def _largest(scores: np.ndarray, k: int) -> np.ndarray:
     last = np.partition(scores, width - k, 1)[:, width - k, None]  # the k-th largest
     is_one = scores >= last
     for row in np.flatnonzero(np.count_nonzero(is_one, 1) > k):  # several scores equal the k-th
-        is_equal = scores[row] == last[row]
         surplus = np.count_nonzero(is_one[row]) - k
-        is_one[row, np.flatnonzero(is_equal)[-surplus:]] = False
+        is_one[row, np.flatnonzero(scores[row] == last[row])[-surplus:]] = False
     return np.nonzero(is_one)[1].reshape(len(scores), k)

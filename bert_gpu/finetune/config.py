@@ -1,9 +1,11 @@
 """The settings of a fine-tuning: the task, the run, and the model that it starts from."""
 
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, setting
 from bert_gpu.finetune.tasks import table
@@ -18,6 +20,17 @@ if TYPE_CHECKING:
 DEFAULT_START = "runs/pretrain/model"
 DEFAULT_TASK = "pairs"
 STANDARD_OUTPUT = "-"
+# {setting: (the kinds of task that it applies to, their name in messages)}
+APPLIES = dict(
+    **dict.fromkeys(("pictures", "pooler_size"), (table.TEXT_KINDS, "text classification")),
+    pooling=(table.WHOLE_KINDS, "text classification"),
+    **dict.fromkeys(("label_smoothing", "class_weights"), (("classification",), "classification")),
+    positive_label=(("classification", "similarity"), "classification"),
+    **dict.fromkeys(
+        ("temperature", "query_prefix", "passage_prefix", "max_score"),
+        (("similarity",), "similarity"),
+    ),
+)
 FILES = dict(train="train", eval="dev", predict="test")  # {phase: the split that it reads}
 
 
@@ -375,6 +388,34 @@ def resolve_task(config: FinetuneConfig, notes: "TaskNotes | None" = None) -> ta
         if {task.kind, notes.task_kind} <= set(table.TEXT_KINDS):
             return with_columns(task, config, type(notes)(task_kind=notes.task_kind))
     return with_columns(task, config)
+
+
+def check_settings(settings: FinetuneSettings, task: table.TaskSpec) -> None:
+    """Raise UserError for a setting that does not apply to the task, unless a recipe has set it,
+    for two models as the start of the task similarity, and for --pictures without matplotlib.
+    """
+    for name, (kinds, owner) in APPLIES.items():
+        value = first_set(name, settings.run, settings.start, settings.tokens)
+        if value and task.kind not in kinds and name not in settings.flexible:
+            own = task.kind if owner == "classification" else task.name
+            raise UserError(
+                f"applies to {owner} only, not to {own}",
+                "drop it",
+                setting=name,
+                value=None if value is True else value,
+            )
+    start = settings.start.init_checkpoint or ""
+    if task.kind == "similarity" and "," in start and not os.path.exists(start):
+        raise UserError(
+            "names two models, and one encoder computes both texts; two towers are not supported",
+            "name one model; --query_prefix and --passage_prefix tell it the texts apart",
+            setting="init_checkpoint",
+            value=start[:80],
+        )
+    if settings.run.pictures:
+        import_extra(
+            "matplotlib", "--pictures", "pip install 'bert-gpu[report]', or leave the flag out"
+        )
 
 
 def first_set(name: str, *holders: object, default: object = None) -> Any:

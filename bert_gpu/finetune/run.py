@@ -23,6 +23,7 @@ from bert_gpu.finetune.config import (
     FILES,
     FinetuneConfig,
     FinetuneSettings,
+    check_settings,
     first_set,
     resolve_phases,
     resolve_task,
@@ -126,7 +127,7 @@ def finetune(
         phases = resolve_phases(run)
     task = resolve_task(settings.run, notes)
     task_type = open_task_type(task)
-    task_type.check(settings)
+    check_settings(settings, task)
     if trained is not None and notes is not None:
         check_use(trained, notes, task, console)
     init_checkpoint = settings.start.init_checkpoint or DEFAULT_START
@@ -744,7 +745,7 @@ def write_model(prepared: Prepared, path: str, state: TrainState, step: int) -> 
         start.labels,
         problem_type.config_name,
         max_seq_length=prepared.length if is_cut else None,
-        embedding=problem_type.embedding,
+        embedding=problem_type.embedding.trained_from(start.embedding),
     )
     model = models.Model(start.model, state.read_weights(), notes, start.tokenizer, card)
     models.write_own(model, path, files)

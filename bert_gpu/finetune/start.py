@@ -12,7 +12,7 @@ import numpy as np
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import CHECKSUM, json_checksum, read_json
 from bert_gpu.base.run_names import MODEL, RUN
-from bert_gpu.base.settings import Settings, fields_of, like, setting
+from bert_gpu.base.settings import fields_of, like, setting
 from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, StartConfig, TokenConfig
 from bert_gpu.finetune.files.examples import Loaded
 from bert_gpu.finetune.tasks import table
@@ -90,16 +90,17 @@ def start_training(
     """
     init_checkpoint = DEFAULT_START if config.init_checkpoint is None else config.init_checkpoint
     file_weights: dict[str, np.ndarray] = {}
+    facts: dict[str, Any] = {}
     if init_checkpoint == NONE:
         path = NONE
-        unused = ""
-        embedding = Embedding()
         model, tokenizer = fresh_model(config)
         model = with_pooling(model, config, head)
     else:
         path, source = models.read_start(init_checkpoint)
-        unused = models.describe_unused(source.notes)
-        embedding = source.notes.embedding
+        facts = dict(
+            unused=models.describe_unused(source.notes),
+            embedding=source.notes.embedding.of_pairs(),
+        )
         model = source.config
         tokenizer = checked_tokenizer(config, path, model)
         model = with_dropout(model, config)
@@ -129,9 +130,8 @@ def start_training(
         labels,
         {name: file_weights.get(name, value) for name, value in weights.items()},
         fresh,
-        unused,
-        extensions,
-        embedding,
+        extensions=extensions,
+        **facts,
     )
 
 
@@ -265,7 +265,7 @@ def start_trained(config: StartConfig, trained: Trained) -> Start:
     """
     path, model, weights, labels, *_, notes = trained
     tokenizer = checked_tokenizer(config, path, model)
-    return Start(path, model, tokenizer, labels, weights, [], embedding=notes.embedding)
+    return Start(path, model, tokenizer, labels, weights, [], embedding=notes.embedding.of_pairs())
 
 
 # keys that a task.json may lack, beside the fields of TokenConfig
@@ -273,9 +273,9 @@ OPTIONAL = ("tag_scheme", "separator", "positive_label", "columns", "pooling")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskNotes(Settings):
+class TaskNotes(TokenConfig):
     """The content of task.json in a model's folder: the task that the model was trained for. The
-    labels are in the model's config.json.
+    labels are in the model's config.json. Further settings of single tasks may be missing.
     """
 
     task_name: str | None = like(FinetuneConfig, "task_name")
@@ -285,18 +285,12 @@ class TaskNotes(Settings):
     label: str | None = like(FinetuneConfig, "label")
     columns: tuple[str, ...] | None = like(FinetuneConfig, "columns")
     max_seq_length: int | None = like(FinetuneConfig, "max_seq_length")
-    doc_stride: int | None = like(TokenConfig, "doc_stride")
-    max_query_length: int | None = like(TokenConfig, "max_query_length")
-    version_2_with_negative: bool | None = like(TokenConfig, "version_2_with_negative")
     tag_scheme: str | None = setting(None, "How tags spell entities.", choices=NAMES)
     separator: str | None = setting(
         None, "Separator between the labels of a cell.", choices=SEPARATORS
     )
     positive_label: str | None = like(FinetuneConfig, "positive_label")
     pooling: str | None = like(StartConfig, "pooling")
-    query_prefix: str | None = like(TokenConfig, "query_prefix")
-    passage_prefix: str | None = like(TokenConfig, "passage_prefix")
-    max_score: float | None = like(TokenConfig, "max_score")
 
 
 def write_notes(
@@ -331,7 +325,8 @@ def read_notes(path: str, head: Head = CLASSIFIER, file_notes: Notes | None = No
         keys = tuple(name for name in fields if name not in optional)
         notes = read_json(file, "the task of a fine-tuned model", fields, keys=keys)
         columns = notes.get("columns") and tuple(notes["columns"])
-        return TaskNotes(**{name: notes.get(name) for name in fields} | dict(columns=columns))
+        known = {name: value for name, value in notes.items() if name in fields}
+        return TaskNotes(**known | dict(columns=columns))
     if head is not CLASSIFIER:
         task = next(task for task in table.TASKS.values() if open_task_type(task).HEAD is head)
         length = file_notes and file_notes.max_seq_length

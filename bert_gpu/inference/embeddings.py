@@ -50,7 +50,6 @@ class Embedder:
 
     def __init__(self, config: EmbedConfig) -> None:
         self.opened = open_model(config, "model")
-        model = self.opened.config
         notes = self.opened.notes
         own = self.own = notes.embedding
         if own.lacking and config.pooling is None:
@@ -70,10 +69,11 @@ class Embedder:
                 value=config.prompt,
             )
         self.prefixes = dict(query=own.query_prefix, passage=own.passage_prefix)
-        self.width = model.hidden_size
-        limit = model.num_positions
-        default = min(notes.max_seq_length or DEFAULT_LENGTH, limit)
-        self.max_seq_length = config.max_seq_length or default
+        self.width = self.opened.config.hidden_size
+        limit = self.opened.config.num_positions
+        self.max_seq_length = config.max_seq_length or min(
+            notes.max_seq_length or DEFAULT_LENGTH, limit
+        )
         if self.max_seq_length > limit:
             raise UserError(
                 f"the model (--model={config.model}) has {limit} positions",
@@ -102,13 +102,15 @@ class Embedder:
 
     def describe(self) -> str:
         """Return how texts become vectors, for the log."""
-        own = self.own
-        length = "of length 1" * self.is_normalized
-        prefix = self.prefixes.get(str(self.prompt), own.prefix)
-        source = f"modules.json: {own.lacking or own.pooling}" * bool(own.lacking or own.pooling)
-        before = f"prefix {prefix[:40]!r}" * bool(prefix)
-        parts = [f"pooling {self.pooling}", length, before, source]
-        return ", ".join(filter(None, parts))
+        rules = self.own.lacking or self.own.pooling
+        prefix = self.prefixes.get(str(self.prompt), self.own.prefix)
+        facts = {
+            f"pooling {self.pooling}": True,
+            "of length 1": self.is_normalized,
+            f"prefix {prefix[:40]!r}": prefix,
+            f"modules.json: {rules}": rules,
+        }
+        return ", ".join(text for text, is_so in facts.items() if is_so)
 
     def frame(self, texts: Sequence[str | bytes], prompt: str | None = None) -> Framed:
         """Tokenize texts, with the prefix and the case that the model was trained with."""
@@ -145,8 +147,7 @@ class Embedder:
         hidden = tf.cast(self.opened.hidden(input_ids, num_tokens), tf.float32)
         if self.pooling == "none":
             return hidden
-        is_token = tf.range(tf.shape(hidden)[1]) < num_tokens[:, None]
-        return mean_of_tokens(hidden, is_token)
+        return mean_of_tokens(hidden, tf.range(tf.shape(hidden)[1]) < num_tokens[:, None])
 
 
 def embed_file(config: EmbedConfig, console: Console = LOG) -> Embedded:

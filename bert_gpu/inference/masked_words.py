@@ -77,8 +77,7 @@ class MaskFiller:
             rows = candidates[indices]
             input_ids, num_tokens = self.opened.pad(ids, splits, rows, length, num_rows)
             positions = np.flatnonzero(input_ids == tokenizer.mask_id)  # row by row
-            hidden = self.encode(input_ids, num_tokens)
-            answers = self._best(hidden, positions)
+            answers = self._best(self.encode(input_ids, num_tokens), positions)
             for row, answer in zip(rows[positions // length], answers, strict=True):
                 words[row].append(answer)
         return words

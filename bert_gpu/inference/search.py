@@ -45,8 +45,7 @@ def search(config: SearchConfig, console: Console = LOG) -> Iterator[tuple[str, 
     names = fields_of(EmbedConfig).keys() & fields_of(SearchConfig).keys()
     embedder = Embedder(EmbedConfig(**{name: getattr(config, name) for name in names}))
     console.say(f"{embedder.opened.path}: {embedder.describe()}")
-    windows = lines.windows(str(config.input), console)
-    texts = [text for window in windows for text in window]
+    texts = list(itertools.chain.from_iterable(lines.windows(str(config.input), console)))
     places = np.flatnonzero([bool(text.strip()) for text in texts])
     if not len(places):
         raise lines.empty_input(str(config.input))
@@ -68,15 +67,16 @@ def read_queries(config: SearchConfig) -> Iterable[list[str]]:
     if config.query is not None and not config.query.strip():
         raise UserError("is empty", "write what to find", setting="query", value=config.query)
     asked = [] if config.query is None else [[config.query]]
-    others: Iterable[list[str]] = ()
+    windows: Iterable[list[bytes]] = ()
     if config.query_file == STANDARD_INPUT:
-        arriving = iter(sys.stdin.buffer.readline, b"")
-        texts = (line.decode(errors="replace").rstrip("\r\n") for line in arriving)
-        others = ([text] for text in texts if text.strip())
+        windows = ([line] for line in iter(sys.stdin.buffer.readline, b""))
     elif config.query_file is not None:
-        windows = lines.windows(config.query_file, Console(quiet=True))
-        others = [[line.decode() for line in window if line.strip()] for window in windows]
-    return itertools.chain(asked, others)
+        windows = list(lines.windows(config.query_file, Console(quiet=True)))
+    texts = (
+        [line.decode(errors="replace").rstrip("\r\n") for line in window if line.strip()]
+        for window in windows
+    )
+    return itertools.chain(asked, filter(None, texts))
 
 
 def open_index(
@@ -108,8 +108,8 @@ def open_index(
     if num_bytes and (not os.path.exists(path) or os.path.getsize(path) < num_bytes):
         raise UserError(f"has no {VECTORS} that fits", ANEW, setting="index", value=folder)
     if num_old < len(places):
-        new = (texts[place] for place in places[num_old:])
         with only_writer(folder, "index", "index", folder):
+            new = (texts[place] for place in places[num_old:])
             num_cut = append(folder, embedder, new, num_bytes, console)
             counts = dict(num_lines=len(texts), text=digest_of(texts))
             write_json(os.path.join(folder, INDEX), origin | counts)
@@ -150,11 +150,12 @@ def read_notes(folder: str, origin: dict[str, Any], is_anew: bool) -> dict[str, 
     """
     path = os.path.join(folder, INDEX)
     empty = origin | dict(num_lines=0, text=digest_of(()))
-    if not os.path.exists(path):
+    if is_anew or not os.path.exists(path):
         return empty
-    notes = read_json(path, "the index of a search", keys=empty)
-    if is_anew:
-        return empty
+    try:
+        notes = read_json(path, "the index of a search", keys=empty)
+    except UserError as error:
+        raise UserError(error.problem, ANEW, where=path) from None
     other = next((name for name, value in origin.items() if notes[name] != value), None)
     if other:
         raise UserError(

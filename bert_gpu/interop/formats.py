@@ -42,6 +42,22 @@ class Embedding(typing.NamedTuple):
     lowers: bool = False
     lacking: str = ""
 
+    def of_pairs(self) -> "Embedding":
+        """Return these rules with the default prefix as that of queries and passages where they
+        have none.
+        """
+        if self.query_prefix or self.passage_prefix:
+            return self
+        return self._replace(query_prefix=self.prefix, passage_prefix=self.prefix)
+
+    def trained_from(self, start: "Embedding") -> "Embedding":
+        """Return these rules, those of a training, with what it takes over from the model that it
+        started from: lower-casing, and which prefix is the default, where that model has one.
+        """
+        own = {start.query_prefix: self.query_prefix, start.passage_prefix: self.passage_prefix}
+        prefix = own.get(start.prefix, start.prefix) if start.prefix else self.prefix
+        return self._replace(prefix=prefix, lowers=start.lowers)
+
     @property
     def is_known(self) -> bool:
         """Return whether the rules are there and bert-gpu computes what they say."""

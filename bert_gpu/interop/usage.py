@@ -154,13 +154,15 @@ def written_usage(model: Model) -> dict[str, bytes]:
 
 def sentence_files(model: Model) -> dict[str, bytes]:
     """Return {name: bytes} of the files by which sentence-transformers, of any version, computes
-    the vectors of a sentence model. The prefix of passages is also the default one: encode() puts
-    it before texts, encode_query() that of queries.
+    the vectors of a sentence model. encode() puts the default prefix before texts,
+    encode_query() that of queries.
     """
     rules = model.notes.embedding
     parts = ["Transformer", "Pooling", *["Normalize"] * rules.is_normalized]
     modes = {mode: pooling == rules.pooling for mode, pooling in POOLINGS.items() if "_" in mode}
     prompts = dict.fromkeys(PASSAGES[:2], rules.passage_prefix) | dict(query=rules.query_prefix)
+    named = next((name for name, text in prompts.items() if text == rules.prefix), "default")
+    default = {named: rules.prefix} if rules.prefix else {}
     contents = {
         MODULES: [
             dict(
@@ -175,8 +177,8 @@ def sentence_files(model: Model) -> dict[str, bytes]:
         | {f"{SWITCH}{mode}": is_on for mode, is_on in modes.items()},
         TEXTS: dict(max_seq_length=model.notes.max_seq_length, do_lower_case=rules.lowers),
         SENTENCES: dict(
-            prompts=prompts,
-            default_prompt_name="document" if rules.passage_prefix else None,
+            prompts=prompts | default,
+            default_prompt_name=next(iter(default), None),
             similarity_fn_name="cosine",
         ),
     }

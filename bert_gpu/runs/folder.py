@@ -58,6 +58,7 @@ RETIRED = dict(
     muon_momentum=0.95,
     quantization_block_size=2048,
     layer_adaptation_exclude=None,
+    temperature=0.05,  # of a training on scores, which has none
 )
 MANY_CHARACTERS = 110  # a longer list of changed settings is shortened in a message
 

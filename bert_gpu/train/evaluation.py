@@ -27,9 +27,10 @@ class ForwardPass:
     ) -> None:
         self.devices = devices
         self.state = state
-        self.function = function
         self.compiled = tf.function(
-            self._compute,
+            lambda weights, batch: function(
+                cast_weights(weights, devices.dtype), batch, devices.dtype
+            ),
             autograph=False,
             jit_compile=devices.xla,
             reduce_retracing=not devices.xla,
@@ -65,15 +66,9 @@ class ForwardPass:
         }
 
     def _replica(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        weights = {
-            name: tf.convert_to_tensor(variable) for name, variable in self.state.weights.items()
-        }
-        return self.compiled(weights, batch)
-
-    def _compute(
-        self, weights: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor]
-    ) -> dict[str, tf.Tensor]:
-        return self.function(cast_weights(weights, self.devices.dtype), batch, self.devices.dtype)
+        return self.compiled(
+            {name: tf.convert_to_tensor(value) for name, value in self.state.weights.items()}, batch
+        )
 
 
 class MeanMetrics:

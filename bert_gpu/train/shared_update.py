@@ -10,6 +10,7 @@ Legend: R replicas; K inputs of one shape.
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
@@ -24,6 +25,8 @@ from bert_gpu.optim.optimizers import JointPart
 # fast as 100 Gbit/s between machines. All are rough; none has been measured on several GPUs yet.
 PRODUCT_EFFICIENCY = 0.6
 NVLINK_BYTES_PER_SECOND, PCIE_BYTES_PER_SECOND = 150e9, 12e9
+# {type that TensorFlow's gather rejects or moves through the host: type that moves the same bits}
+MOVED_AS = {tf.bfloat16: tf.float16, tf.int32: tf.float32}
 NVLINK_NAMES = re.compile(r"SXM|HBM3|H200|B200|GB200", re.IGNORECASE)
 
 
@@ -119,19 +122,19 @@ def own_share(
 
 def gather(
     context: tf.distribute.ReplicaContext,
-    shares: Mapping[tuple, tf.Tensor],
+    shares: Mapping[Any, tf.Tensor],
     options: tf.distribute.experimental.CommunicationOptions | None,
-) -> dict[tuple, tf.Tensor]:
-    """Return, on every replica, the shares of all R replicas, concatenated: {shape: (ceil(K / R),
-    ...)} of each replica -> {shape: (R x ceil(K / R), ...)}, where K counts the inputs of a shape.
+) -> dict[Any, tf.Tensor]:
+    """Return, on every replica, the shares of all R replicas, concatenated in their order: {key:
+    (n, ...)} of each replica -> {key: (R x n, ...)}. A key is the shape of inputs of the joint
+    work, of which n = ceil(K / R), or a name.
     """
 
     def all_gather(value: tf.Tensor) -> tf.Tensor:
-        if value.dtype != tf.bfloat16:
-            return context.all_gather(value, 0, options)
-        # TensorFlow's gather rejects bfloat16; float16 moves the same bits
-        return tf.bitcast(
-            context.all_gather(tf.bitcast(value, tf.float16), 0, options), tf.bfloat16
-        )
+        bits = tf.bitcast(value, MOVED_AS.get(value.dtype, value.dtype))
+        whole = tf.bitcast(context.all_gather(bits, 0, options), value.dtype)
+        # the gather forgets the shape
+        num_rows = context.num_replicas_in_sync * value.shape[0]
+        return tf.ensure_shape(whole, [num_rows, *value.shape[1:]])
 
-    return {shape: all_gather(value) for shape, value in shares.items()}
+    return {key: all_gather(value) for key, value in shares.items()}

@@ -289,19 +289,18 @@ class TrainStep:
         """
         inputs = (batches, num_micro_batches, learning_rates, step)
         strategy = self.devices.strategy
+
+        def metrics_of(index: tf.Tensor) -> tf.Tensor:
+            metrics = strategy.run(self._replica_step, args=inputs_of_step(index, *inputs))
+            return strategy.experimental_local_results(metrics)[0]
+
         if num_steps == 1:
-            metrics = strategy.run(self._replica_step, args=inputs_of_step(tf.constant(0), *inputs))
-            return strategy.experimental_local_results(metrics)[0][None]
-
-        def body(index: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            strategy = self.devices.strategy
-            args = inputs_of_step(index, *inputs)
-            metrics = strategy.run(self._replica_step, args=args)
-            return index + 1, rows.write(index, strategy.experimental_local_results(metrics)[0])
-
-        rows = tf.TensorArray(tf.float32, num_steps)
+            return metrics_of(tf.constant(0))[None]
         _, rows = tf.while_loop(
-            lambda index, _: index < num_steps, body, (tf.constant(0), rows), parallel_iterations=1
+            lambda index, _: index < num_steps,
+            lambda index, rows: (index + 1, rows.write(index, metrics_of(index))),
+            (tf.constant(0), tf.TensorArray(tf.float32, num_steps)),
+            parallel_iterations=1,
         )
         return rows.stack()
 
@@ -421,23 +420,17 @@ class TrainStep:
         if self.num_micro_batches == 1:
             return micro_batch(0)
 
-        def accumulate(
-            index: tf.Tensor, gradients: dict[str, tf.Tensor], losses: dict[str, tf.Tensor]
-        ) -> tuple[tf.Tensor, dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-            more_gradients, more_losses = micro_batch(index)
-            gradients = {name: value + more_gradients[name] for name, value in gradients.items()}
-            return (
-                index + 1,
-                gradients,
-                {name: value + more_losses[name] for name, value in losses.items()},
-            )
-
         end = num_micro_batches if self.is_ramped else self.num_micro_batches
         zeros = {name: tf.zeros(weights[name].shape) for name in self.state.trained}
-        sums = [*counts, *self.objective.measures]
-        start = (tf.constant(0), zeros, {name: tf.constant(0.0) for name in sums})
-        _, gradients, losses = tf.while_loop(
-            lambda index, *_: index < end, accumulate, start, parallel_iterations=1
+        sums = {name: tf.constant(0.0) for name in [*counts, *self.objective.measures]}
+        _, (gradients, losses) = tf.while_loop(
+            lambda index, _: index < end,
+            lambda index, sums: (
+                index + 1,
+                tf.nest.map_structure(tf.add, sums, micro_batch(index)),
+            ),
+            (tf.constant(0), (zeros, sums)),
+            parallel_iterations=1,
         )
         return gradients, losses
 
@@ -464,9 +457,15 @@ class TrainStep:
         losses = self.objective.divided(sums, counts)
         if is_single:
             return gradients_of(tape, vectors, trained, scale * gradient), losses
-        batch = {**batch, GRADIENT: gradient}
-        one = {GRADIENT: tf.constant(1.0)}
-        return self.gradients(weights, batch, num_micro_batches, one, scale, seed)[0], losses
+        gradients, _ = self.gradients(
+            weights,
+            {**batch, GRADIENT: gradient},
+            num_micro_batches,
+            {GRADIENT: tf.constant(1.0)},
+            scale,
+            seed,
+        )
+        return gradients, losses
 
     def _vectors(
         self,
@@ -480,7 +479,13 @@ class TrainStep:
         as for `_gradients`.
         """
         cast = cast_weights(weights, self.devices.dtype)
-        vectors_of = functools.partial(self._vectors_of, functions, cast, batch, seed)
+
+        def vectors_of(index: int | tf.Tensor) -> tf.Tensor:
+            rows = {name: value[index] for name, value in batch.items()}
+            own_seed = fold_seed(seed, index)
+            vectors = functions.vectors(cast, rows, dtype=self.devices.dtype, seed=own_seed)
+            return tf.cast(vectors, tf.float32)
+
         if self.num_micro_batches == 1:
             return vectors_of(0)[None]
         end = num_micro_batches if self.is_ramped else self.num_micro_batches
@@ -491,22 +496,6 @@ class TrainStep:
             parallel_iterations=1,
         )
         return tf.ensure_shape(vectors.stack(), [self.num_micro_batches, None, None, None])
-
-    def _vectors_of(
-        self,
-        functions: VectorLosses,
-        weights: Mapping[str, tf.Tensor],
-        batch: Mapping[str, tf.Tensor],
-        seed: tf.Tensor,
-        index: int | tf.Tensor,
-    ) -> tf.Tensor:
-        """Return the vectors of micro-batch number `index`, float32 (B, V, H); arguments as for
-        `_micro_batch`.
-        """
-        rows = {name: value[index] for name, value in batch.items()}
-        index_seed = fold_seed(seed, index)
-        vectors = functions.vectors(weights, rows, dtype=self.devices.dtype, seed=index_seed)
-        return tf.cast(vectors, tf.float32)
 
     def _micro_batch(
         self,

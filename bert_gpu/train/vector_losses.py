@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 import tensorflow as tf
 
 from bert_gpu.devices.devices import Devices
+from bert_gpu.train import shared_update
 
 GRADIENT = "vector_gradient"  # the feature of a batch with the gradient at its vectors, (B, V, H)
 
@@ -68,28 +69,9 @@ def at_vectors(
     if not is_alone:
         context = tf.distribute.get_replica_context()
         own += own.shape[0] * context.replica_id_in_sync_group
-        values = gather(context, values, devices)
+        values = shared_update.gather(context, values, devices.communication)
     sums, gradient = functions.losses(values.pop("vectors"), values, own, counts)
     if not is_alone:
         total = context.all_reduce(tf.distribute.ReduceOp.SUM, gradient, devices.communication)
         gradient = tf.gather(total, own)
     return sums, tf.reshape(gradient, vectors.shape)
-
-
-def gather(
-    context: tf.distribute.ReplicaContext, values: Mapping[str, tf.Tensor], devices: Devices
-) -> dict[str, tf.Tensor]:
-    """Return the values of all replicas in their order, {name: (n, ...)} -> {name: (N, ...)}, by
-    one collective, in which integers travel as the bits of floats.
-    """
-    rows = [
-        tf.reshape(tf.bitcast(value, tf.float32), [value.shape[0], value.shape[1:].num_elements()])
-        for value in values.values()
-    ]
-    rows_of_all = context.all_gather(tf.concat(rows, 1), 0, devices.communication)
-    parts = tf.split(rows_of_all, [row.shape[1] for row in rows], 1)
-    number = devices.num_replicas * rows[0].shape[0]
-    return {
-        name: tf.bitcast(tf.reshape(part, [number, *value.shape[1:]]), value.dtype)
-        for (name, value), part in zip(values.items(), parts, strict=True)
-    }

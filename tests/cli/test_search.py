@@ -225,10 +225,6 @@ WRONG = {
     ),
     "gzip": (lambda folder: (folder / "text.txt").write_bytes(b"\x1f\x8b\x08ab"), "gzip archive"),
     "file": (write("index"), "index: "),
-    "folder": (
-        lambda folder: (folder / "index").mkdir() or write("index/index.json")(folder),
-        "it should be the index of a search",
-    ),
 }
 
 
@@ -237,6 +233,23 @@ def test_a_wrong_text_or_folder_is_one_line(name, model, text, capsys):
     change, message = WRONG[name]
     change(text.parent)
     assert message in fails(capsys, model, text, "--query=ba", "--overwrite")
+
+
+DAMAGES = {
+    "has no": lambda data: b"{}",
+    "not valid JSON": lambda data: data[:50],
+    "does not match its checksum": lambda data: data.replace(b'"num_lines": 60', b'"num_lines": 9'),
+}
+
+
+@pytest.mark.parametrize("problem", DAMAGES)
+def test_a_damaged_index_is_one_line_and_is_made_anew(problem, model, embedder, text, capsys):
+    ask(model, text)
+    notes = text.parent / "index" / "index.json"
+    notes.write_bytes(DAMAGES[problem](notes.read_bytes()))
+    line = fails(capsys, model, text)
+    assert f"index.json: {problem}" in line and "give --overwrite to make the index anew" in line
+    check(ask(model, text, overwrite=True), expected(embedder, text, 5))
 
 
 def test_wrong_queries_are_one_line(model, text, tmp_path, capsys):

@@ -128,16 +128,13 @@ def judge(evaluated, names):
 TRIPLETS = dict(
     HEAD=CLASSIFIER,
     PREDICTED=results.PREDICTIONS,
-    check=lambda settings: None,
     open_examples=lambda task, source, needs_label, labels: TripletExamples(task, source),
     find_labels=lambda task, examples: ("score",),
-    defaults=lambda examples: {},
     make_problem_type=lambda settings, task, labels, examples: Triplets(),
     encode=encode,
     describe=lambda examples, rows: f"{len(rows)} triplets",
     metric_names=lambda task, problem_type, labels: ("accuracy", "loss"),
     judge=judge,
-    after_evaluation=lambda output_dir, evaluated: None,
 )
 
 

@@ -8,14 +8,18 @@ import pytest
 
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
+from bert_gpu.cli import classify, flags
 from bert_gpu.finetune.config import FinetuneSettings
+from bert_gpu.finetune.files.examples import Source
 from bert_gpu.finetune.run import finetune
+from bert_gpu.finetune.tasks import similarity
+from bert_gpu.finetune.tasks.table import find_task
 from bert_gpu.inference.config import EmbedConfig
 from bert_gpu.inference.embeddings import Embedder
 from bert_gpu.interop import models
 from bert_gpu.interop.formats import Embedding
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.folder import RunFolder, check_resumable
 
 MODEL = ModelConfig(
     vocab_size=45,
@@ -125,7 +129,7 @@ def test_pairs_and_hard_negatives_train_a_sentence_model(folder):
         "global batch 8 examples of 4 sequences",
     ):
         assert line in text
-    assert set(result.metrics["dev"]) == {"accuracy", "f1", "average_precision", "threshold"}
+    assert set(result.metrics["dev"]) == {"accuracy", "threshold"}
     assert result.metrics["test"] == result.metrics["dev"]
     model = str(folder / "run" / "model")
     read = models.read_model(model)
@@ -194,6 +198,58 @@ def losses(folder, name, **more):
     run(folder, name, **more, do_train=True, do_eval=False)
     lines = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
     return [line["loss"] for line in lines if "loss" in line]
+
+
+@pytest.mark.long
+def test_a_start_folder_gives_its_case_and_its_default_prefix(folder):
+    """Texts in capitals are those in small letters behind the prefix."""
+    run(folder, "run", do_train=True, do_eval=False, num_train_steps=1)
+    start = models.open_model(str(folder / "run" / "model"), "model")[1]
+    for name, rules in (("lower", dict(prefix="query ", lowers=True)), ("plain", {})):
+        notes = start.notes._replace(embedding=Embedding("mean", True, **rules))
+        models.write_own(start._replace(notes=notes, task=None), str(folder / name))
+    rows = pairs(11, 100)
+    capitals = [(one.upper(), two.upper()) for one, two in rows]
+    write(folder / "capitals.tsv", ["text_a", "text_b"], capitals)
+    prefixed = [(f"query {one}", f"query {two}") for one, two in rows]
+    write(folder / "prefixed.tsv", ["text_a", "text_b"], prefixed)
+    more = dict(task_name="similarity", do_predict=True)
+    for name, file in (("lower", "capitals.tsv"), ("plain", "prefixed.tsv")):
+        own = dict(init_checkpoint=str(folder / name), predict_file=str(folder / file))
+        run(folder, f"of {name}", **USED | more | own)
+    assert predictions(folder / "of lower") == predictions(folder / "of plain")
+    own = dict(bert_config_file=None, vocab_file=None, init_checkpoint=str(folder / "lower"))
+    run(folder, "trained", **own, do_train=True, do_eval=False, num_train_steps=1)
+    trained = models.read_model(str(folder / "trained" / "model")).notes.embedding
+    assert trained == Embedding("mean", True, *["query "] * 3, lowers=True)
+
+
+def test_a_training_on_scores_has_no_temperature(folder):
+    task = find_task("similarity")
+    settings = settings_of(folder, "run", temperature=0.1)
+    scored, labelled = (
+        similarity.open_examples(task, Source("train", str(folder / name)), True, None)
+        for name in ("scored.tsv", "labelled.tsv")
+    )
+    assert "temperature" not in similarity.defaults(scored)
+    assert similarity.defaults(labelled)["temperature"] == 0.05
+    assert similarity.make_problem_type(settings, task, (), labelled).temperature == 0.1
+    with pytest.raises(UserError, match="temperature=0.1: applies to pairs without scores"):
+        similarity.make_problem_type(settings, task, (), scored)
+    check_resumable("run", dict(settings=dict(temperature=0.05)), {})  # of an earlier version
+
+
+FLAGS = dict(temperature=0.1, query_prefix="query: ", passage_prefix="passage: ", max_score=5.0)
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+@pytest.mark.parametrize("task", ["pairs", "ner"])
+def test_a_flag_of_similarity_is_refused_by_other_tasks(folder, flag, task, capsys):
+    call = [f"--task_name={task}", f"--data_dir={folder}", f"--output_dir={folder}/run"]
+    assert flags.exit_code(classify.main, ["classify", *call, f"--{flag}={FLAGS[flag]}"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{flag}={FLAGS[flag]}: applies to similarity only, not to" in line
+    assert not (folder / "run").exists()
 
 
 def test_two_encoders_are_refused(folder):

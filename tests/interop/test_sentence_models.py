@@ -27,6 +27,8 @@ RULES = {
     "mean": Embedding("mean", True, "ba ", "do du ", "ba "),
     "cls": Embedding("cls", True, "", "do "),  # as BGE: only queries have a prefix
     "lower": Embedding("cls", False, "ba ", "", "ba ", lowers=True),
+    "query": Embedding("mean", True, "do ", "do ", "ba "),
+    "other": Embedding("mean", True, "du ", "do ", "ba "),
 }
 TEXTS = ["ba be", "bi", "", "du " * 30, "ko ka ke ki", "Ba be"]
 
@@ -77,6 +79,18 @@ def test_the_rules_of_a_sentence_model_are_in_its_folder_and_in_every_copy(
     assert "pipeline_tag: sentence-similarity" in card and 'SentenceTransformer("FOLDER")' in card
     (warning,) = copy(tmp_path / "model", tmp_path / "lost", "google")
     assert "modules.json" in warning and len(warning) <= 300
+
+
+def test_a_training_takes_over_the_default_prefix_and_the_case_of_its_start():
+    plain, trained = Embedding("cls"), Embedding("mean", True, "ba ", "do ", "ba ")
+    assert trained.trained_from(plain) == trained
+    assert trained.trained_from(RULES["cls"]) == trained
+    assert trained.trained_from(RULES["lower"]) == trained._replace(lowers=True)
+    assert trained.trained_from(RULES["query"]).prefix == "do "
+    assert trained.trained_from(RULES["other"]).prefix == "du "
+    alone = Embedding("cls", prefix="ku ")
+    assert alone.of_pairs() == Embedding("cls", False, "ku ", "ku ", "ku ")
+    assert all(rules.of_pairs() == rules for rules in (plain, trained, RULES["cls"]))
 
 
 def test_a_model_that_is_none_gets_no_file_of_sentence_transformers(tokenizer, tmp_path):

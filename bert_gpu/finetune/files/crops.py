@@ -15,37 +15,38 @@ import numpy as np
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.data.random_bits import derive_key, row_keys
-from bert_gpu.finetune.files.disk_array import DiskArray
-from bert_gpu.finetune.files.encoded import EncodedExamples, splits_of
+from bert_gpu.finetune.files.encoded import EncodedExamples, encode_examples, splits_of
 from bert_gpu.finetune.files.pairs import PairExamples
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 MIN_TOKENS = 4  # of a crop; a text needs twice as many
 MIN_SHARE = 0.05
 MAX_SHARE = 0.5
+UNLIMITED = 1 << 40  # tokens of a whole text
 NO_EPOCH = -1  # the epoch of an evaluation, whose crops are always the same
 
 
 @dataclasses.dataclass(frozen=True)
 class CroppedTexts(EncodedExamples):
-    """Texts, of which each batch has two crops; `ids` and `splits` are those of the whole texts
-    without [CLS] and [SEP].
+    """Texts that are long enough, N, of which each batch has two crops; `ids` and `splits` are
+    those of all whole texts.
 
-    seed: of the draws. tokenizer: its ids of [CLS] and [SEP] are used. prefixes: ids before the
-    first and before the second crop.
+    begins: int64 (N,), the index in `ids` of each text's first token behind [CLS]. seed: of the
+    draws. tokenizer: its ids of [CLS] and [SEP] are used. prefixes: ids before the first and before
+    the second crop.
     """
 
-    rows_per_example: int = 2
     seed: int = 0
+    begins: np.ndarray = dataclasses.field(kw_only=True)
     tokenizer: Tokenizer = dataclasses.field(kw_only=True)
     prefixes: list[np.ndarray] = dataclasses.field(kw_only=True)
 
     def __len__(self) -> int:
-        return len(self.splits) - 1
+        return len(self.first_lengths)
 
     @property
     def lengths(self) -> np.ndarray:
-        longest = np.diff(self.splits) // 2 + 2 + max(map(len, self.prefixes))
+        longest = self.first_lengths // 2 + 1 + max(map(len, self.prefixes))
         return np.minimum(longest, self.max_seq_length)
 
     def drawn(
@@ -54,18 +55,17 @@ class CroppedTexts(EncodedExamples):
         examples = indices + len(self) * (NO_EPOCH if epochs is None else epochs)
         keys = row_keys(derive_key(self.seed, "crops"), examples[:, None] * 4 + np.arange(4))
         shares = (keys >> np.uint64(11)) / 2.0**53  # in [0, 1)
-        firsts = self.splits[indices][:, None]
-        lengths = self.splits[indices + 1][:, None] - firsts
+        lengths = self.first_lengths[indices, None] - 2
         before = np.array([len(prefix) for prefix in self.prefixes])
         high = np.minimum((lengths * MAX_SHARE).astype(np.int64), self.max_seq_length - 2 - before)
         low = np.minimum(high, np.maximum(MIN_TOKENS, np.ceil(lengths * MIN_SHARE)))
         sizes = (low + shares[:, :2] * (high - low + 1)).astype(np.int64)
-        begins = firsts + (shares[:, 2:] * (lengths - sizes + 1)).astype(np.int64)
-        tokenizer = self.tokenizer
+        begins = self.begins[indices, None] + (shares[:, 2:] * (lengths - sizes + 1)).astype(
+            np.int64
+        )
+        ends = [self.tokenizer.cls_id], [self.tokenizer.sep_id]
         crops = [
-            np.concatenate(
-                [[tokenizer.cls_id], prefix, self.ids[begin : begin + size], [tokenizer.sep_id]]
-            )
+            np.concatenate([ends[0], prefix, self.ids[begin : begin + size], ends[1]])
             for own in zip(begins.tolist(), sizes.tolist(), strict=True)
             for prefix, begin, size in zip(self.prefixes, *own, strict=True)
         ]
@@ -99,29 +99,26 @@ def encode_crops(
 
     Raises UserError when all texts are too short.
     """
-    ids = DiskArray(folder)
-    lengths: list[np.ndarray] = []
-    for chunk in texts:
-        tokens, splits = tokenizer.tokenize(chunk)
-        lengths.append(np.diff(splits))
-        ids.append(tokens[np.repeat(lengths[-1] >= 2 * MIN_TOKENS, lengths[-1])])
-    whole_ids = ids.finish()
-    sizes = np.concatenate(lengths)
-    is_long = sizes >= 2 * MIN_TOKENS
+    chunks = ((chunk, None) for chunk in texts)
+    rows = encode_examples(tokenizer, chunks, None, UNLIMITED, folder=folder)
+    is_long = rows.lengths - 2 >= 2 * MIN_TOKENS
     too_short = f"fewer than {2 * MIN_TOKENS} tokens, too few for two crops"
     if not is_long.any():
-        where = examples.path
-        raise UserError(f"each of its texts has {too_short}", "give longer ones", where=where)
+        raise UserError(
+            f"each of its texts has {too_short}", "give longer ones", where=examples.path
+        )
     examples.why_skipped = f"lines with {too_short},"
     examples.num_skipped += int(np.count_nonzero(~is_long))
     examples.num_examples = int(np.count_nonzero(is_long))
     whole = CroppedTexts(
-        ids=whole_ids,
-        splits=splits_of([sizes[is_long]]),
-        first_lengths=sizes[is_long],
+        ids=rows.ids,
+        splits=rows.splits,
+        first_lengths=rows.first_lengths[is_long],
         labels=None,
+        begins=rows.splits[:-1][is_long] + 1,
         max_seq_length=max_seq_length,
         padding=padding,
+        rows_per_example=2,
         seed=seed,
         tokenizer=tokenizer,
         prefixes=[

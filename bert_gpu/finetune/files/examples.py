@@ -190,8 +190,7 @@ class Examples(Loaded):
         highest: dict[str, float] = {}
         for _, row in self.table.rows():
             cell = row[column].strip()
-            share = share_of(self._texts(row))
-            cells[cell] = max(share, cells.get(cell, 0.0))
+            cells[cell] = max(share_of(self._texts(row)), cells.get(cell, 0.0))
         self.task = with_separator(self.task, cells)
         for cell, labels in read_labels(cells, self.task, names=self.names).items():
             for label in labels:
@@ -317,16 +316,10 @@ class Examples(Loaded):
         rows = (
             (line, number, cells)
             for number, (line, cells) in enumerate(self.table.rows())
-            if not self._is_left_out(cells) and self.source.part.takes(self._texts(cells))
+            if (self.label is None or cells[self.label].strip() not in self.left_out)
+            and self.source.part.takes(self._texts(cells))
         )
         return map(self._chunk, batched(rows, CHUNK_ROWS))
-
-    def _is_left_out(self, cells: Sequence[str]) -> bool:
-        return (
-            bool(self.left_out)
-            and self.label is not None
-            and cells[self.label].strip() in self.left_out
-        )
 
     def _chunk(self, rows: Sequence[tuple[int, int, list[str]]]) -> Chunk:
         def column(index: int) -> list[str]:

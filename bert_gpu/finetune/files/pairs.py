@@ -58,12 +58,6 @@ class PairExamples(Examples):
         self.is_binary = set(self.labels) <= set(BINARY)  # all labels are 0 or 1
         self.kind = self._kind()
         names = METRICS[self.kind] if self.has_labels and source.stem != "train" else ()
-        if names and task.metrics not in ((), names):
-            self.has_labels = False
-            self.warnings += (
-                f"has {self.kind}, unlike the dev file, so it is predicted without metrics; "
-                "--do_eval --dev_file evaluates it",
-            )
         self.task = dataclasses.replace(task, metrics=task.metrics or names)
 
     @property
@@ -81,8 +75,7 @@ class PairExamples(Examples):
         if self.b is None or self.label is None:
             return TEXTS if self.b is None else PAIRS
         names = [label for label in self.labels if number_in(label) is None]
-        is_labelled = self.is_binary or len(names) == len(self.labels) == 2
-        return LABELLED if is_labelled else SCORED
+        return LABELLED if self.is_binary or len(names) == len(self.labels) == 2 else SCORED
 
     def texts(self) -> Iterator[list[str]]:
         """Read the file again: yield the texts of chunks, those of an example after each other; a

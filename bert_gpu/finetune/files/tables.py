@@ -318,9 +318,7 @@ def as_text(value: object) -> str:
     """Return a value of JSON or parquet as the text of a cell; null is empty."""
     if isinstance(value, str):
         return value
-    if value is None:
-        return ""
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def read_pieces(path: str, digest: hashlib._Hash) -> Iterator[bytes]:

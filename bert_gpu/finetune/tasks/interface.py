@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import types
 import typing
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from bert_gpu.base.errors import UserError
-from bert_gpu.finetune.config import first_set
 from bert_gpu.finetune.tasks import table
 from bert_gpu.finetune.tasks.table import TaskSpec
 
@@ -52,14 +51,12 @@ class Evaluated:
 
 class TaskType(typing.Protocol):
     """The functions that the module of a task type provides. `labels` are the names of the classes.
-    `problem_type` comes from `make_problem_type`, `examples` from `open_examples`.
+    `problem_type` comes from `make_problem_type`, `examples` from `open_examples`. DEFAULTS has
+    the functions that a module may lack.
     """
 
     HEAD: Head
     PREDICTED: str  # name of the file of predictions
-
-    def check(self, settings: FinetuneSettings) -> None:
-        """Raise UserError for settings that have no meaning for the task type."""
 
     def open_examples(
         self, task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
@@ -117,21 +114,16 @@ class TaskType(typing.Protocol):
         """Write the predictions; return the path of the main file."""
 
 
+# {function of TaskType: what it is where a module lacks it}
+DEFAULTS: dict[str, Any] = dict(
+    find_labels=lambda task, examples: (),
+    defaults=lambda examples: {},
+    metric_names=lambda task, problem_type, labels: task.metrics or problem_type.metrics,
+    after_evaluation=lambda output_dir, evaluated: None,
+)
+
+
 def open_task_type(task: TaskSpec) -> TaskType:
-    """Return the module of a task's type."""
-    return importlib.import_module(f"{__package__}.{table.KINDS[task.kind]}")
-
-
-def check_texts_only(
-    settings: FinetuneSettings,
-    task_name: str,
-    names: Sequence[str] = ("pictures", "pooling", "pooler_size"),
-) -> None:
-    """Raise UserError for settings that only classifiers of texts have; settings that a recipe has
-    set are ignored.
-    """
-    for name in names:
-        if first_set(name, settings.run, settings.start) and name not in settings.flexible:
-            raise UserError(
-                f"applies to text classification only, not to {task_name}", "drop it", setting=name
-            )
+    """Return the functions of the module of a task's type."""
+    module = importlib.import_module(f"{__package__}.{table.KINDS[task.kind]}")
+    return typing.cast(TaskType, types.SimpleNamespace(**DEFAULTS | vars(module)))

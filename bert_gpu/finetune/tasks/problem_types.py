@@ -18,8 +18,6 @@ import numpy as np
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.settings import number_in
-from bert_gpu.finetune.config import FinetuneConfig
-from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.interop.formats import Embedding
 
 if TYPE_CHECKING:
@@ -249,20 +247,6 @@ TextProblem = Classification | Regression | MultiLabel
 PROBLEM_TYPES: dict[str, Callable[[], TextProblem]] = dict(
     classification=Classification, regression=Regression, multilabel=MultiLabel
 )
-
-
-def check_plain_loss(config: FinetuneConfig, task: TaskSpec) -> None:
-    """Raise UserError when a flag for classification is given, such as --class_weights; called for
-    tasks that are no classification.
-    """
-    for flag in ("label_smoothing", "class_weights", "positive_label"):
-        if getattr(config, flag):
-            raise UserError(
-                f"applies to classification only, not to {task.kind}",
-                "drop it",
-                setting=flag,
-                value=getattr(config, flag),
-            )
 
 
 def find_classes(

@@ -29,7 +29,7 @@ from bert_gpu.finetune.files.squad import Question, Questions
 from bert_gpu.finetune.start import Start
 from bert_gpu.finetune.tasks import problem_types, squad_metrics
 from bert_gpu.finetune.tasks.heads import SPAN
-from bert_gpu.finetune.tasks.interface import Evaluated, check_texts_only
+from bert_gpu.finetune.tasks.interface import Evaluated
 from bert_gpu.finetune.tasks.n_best import NO_ANSWER, Best, best_of, predict
 from bert_gpu.finetune.tasks.offsets import locate_pieces
 from bert_gpu.finetune.tasks.table import TaskSpec
@@ -87,26 +87,17 @@ class Answers(problem_types.ProblemType):
     def row_outputs(self, logits: np.ndarray, batch: Mapping[str, np.ndarray]) -> list[Best]:
         """Return a Best for each row: its best first and last tokens, with their scores."""
         lengths = batch["input_mask"].sum(-1)
-        wide = logits.astype(np.float64)
-        rows = zip(wide, lengths, strict=True)
+        rows = zip(logits.astype(np.float64), lengths, strict=True)
         return [best_of(scores[:length], self.n_best_size) for scores, length in rows]
 
     def join_rows(self, rows: Sequence[Best]) -> Sequence[Best]:
         return rows
 
 
-def check(settings: FinetuneSettings) -> None:
-    check_texts_only(settings, "squad")
-
-
 def open_examples(
     task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
 ) -> Questions:
     return Questions(task, source, needs_label)
-
-
-def find_labels(task: TaskSpec, examples: Questions) -> tuple[str, ...]:
-    return ()
 
 
 def defaults(examples: Questions) -> dict[str, Any]:
@@ -118,7 +109,6 @@ def defaults(examples: Questions) -> dict[str, Any]:
 def make_problem_type(
     settings: FinetuneSettings, task: TaskSpec, labels: tuple[str, ...], examples: Questions | None
 ) -> Answers:
-    problem_types.check_plain_loss(settings.run, task)
     return Answers(bool(settings.tokens.version_2_with_negative))
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from bert_gpu.finetune.files.tables import hash_of
 from bert_gpu.finetune.start import Start
 from bert_gpu.finetune.tasks import problem_types, similarity_metrics
 from bert_gpu.finetune.tasks.heads import SENTENCE, Head
-from bert_gpu.finetune.tasks.interface import Evaluated, check_texts_only
+from bert_gpu.finetune.tasks.interface import Evaluated
 from bert_gpu.finetune.tasks.metrics import compute_metrics
 from bert_gpu.finetune.tasks.similarity_metrics import LABELLED, METRICS, PAIRS, SCORED, TEXTS
 from bert_gpu.finetune.tasks.table import TaskSpec
@@ -54,11 +53,13 @@ class Similarity(problem_types.ProblemType):
     max_score: float | None = None
     positive_label: str | None = None
     temperature: float | None = None
+    metrics = METRICS[PAIRS]
 
     @property
     def head(self) -> Head:
-        pooling = self.embedding.pooling
-        return SENTENCE._replace(logits=functools.partial(SENTENCE.logits, pooling=pooling))
+        return SENTENCE._replace(
+            logits=functools.partial(SENTENCE.logits, pooling=self.embedding.pooling)
+        )
 
     @property
     def notes(self) -> dict[str, Any]:
@@ -83,30 +84,15 @@ class Similarity(problem_types.ProblemType):
 NOTED = ("pooling", "query_prefix", "passage_prefix")  # fields of Embedding that task.json has
 
 
-def check(settings: FinetuneSettings) -> None:
-    check_texts_only(settings, "similarity", ("pictures", "pooler_size"))
-    start = settings.start.init_checkpoint or ""
-    if "," in start and not os.path.exists(start):
-        raise UserError(
-            "names two models, and one encoder computes both texts; two towers are not supported",
-            "name one model; --query_prefix and --passage_prefix tell it the texts apart",
-            setting="init_checkpoint",
-            value=start[:80],
-        )
-
-
 def open_examples(
     task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
 ) -> PairExamples:
     return PairExamples(task, source, needs_label)
 
 
-def find_labels(task: TaskSpec, examples: PairExamples) -> tuple[str, ...]:
-    return ()
-
-
 def defaults(examples: PairExamples) -> dict[str, Any]:
-    return dict.fromkeys((*NOTED, "max_score")) | dict(pooling="mean", temperature=0.05)
+    values = dict.fromkeys((*NOTED, "max_score")) | dict(pooling="mean")
+    return values if examples.kind == SCORED else values | dict(temperature=0.05)
 
 
 def make_problem_type(
@@ -116,12 +102,17 @@ def make_problem_type(
     examples: PairExamples | None,
 ) -> Similarity:
     run, tokens = settings.run, settings.tokens
-    problem_types.check_plain_loss(dataclasses.replace(run, positive_label=None), task)
+    if examples and examples.kind == SCORED and tokens.temperature:
+        raise UserError(
+            f"applies to pairs without scores only, and {examples.path} has scores",
+            "drop it",
+            setting="temperature",
+            value=tokens.temperature,
+        )
     pooling = "mean" if settings.start.pooling == "mean" else "cls"
     query, passage = tokens.query_prefix or "", tokens.passage_prefix or ""
     embedding = Embedding(pooling, True, passage, query, passage)
-    is_contrastive = examples is not None and examples.kind != SCORED
-    temperature = tokens.temperature if is_contrastive else None
+    temperature = tokens.temperature if examples else None
     return Similarity(embedding, tokens.max_score, run.positive_label, temperature)
 
 
@@ -135,12 +126,15 @@ def encode(
 ) -> encoded.EncodedExamples:
     tokenizer, padding = start.tokenizer, encoded.padding_of(settings, start.encoder)
     targets = examples.targets(problem_type.positive_label, problem_type.max_score or 1.0)
-    prefixes = problem_type.embedding.query_prefix, problem_type.embedding.passage_prefix
+    change = str.lower if start.embedding.lowers else str
+    rules = problem_type.embedding
+    prefixes = change(rules.query_prefix), change(rules.passage_prefix)
     numbers: dict[int, int] = {}  # {hash of a text: its number}
     text_ids: list[int] = []
 
     def chunks() -> Iterator[list[str]]:
-        for texts in examples.texts():
+        for own_texts in examples.texts():
+            texts = list(map(change, own_texts))
             plain = (" ".join(text.split()) for text in texts)
             text_ids.extend(
                 numbers.setdefault(hash_of(text), len(numbers)) if text else -1 for text in plain
@@ -148,9 +142,15 @@ def encode(
             yield texts
 
     if examples.kind == TEXTS:
-        seed = settings.run.seed
         rows, is_long = crops.encode_crops(
-            examples, chunks(), tokenizer, prefixes, max_seq_length, padding, seed, folder
+            examples,
+            chunks(),
+            tokenizer,
+            prefixes,
+            max_seq_length,
+            padding,
+            settings.run.seed,
+            folder,
         )
         own = np.array(text_ids, np.int32)[is_long]
         return dataclasses.replace(rows, text_ids=np.stack([own, own], 1))
@@ -177,12 +177,6 @@ def describe(examples: PairExamples, rows: encoded.EncodedExamples) -> str:
     return ", ".join(parts)
 
 
-def metric_names(
-    task: TaskSpec, problem_type: Similarity, labels: tuple[str, ...]
-) -> tuple[str, ...]:
-    return task.metrics or METRICS[PAIRS]
-
-
 def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]:
     kind, text_ids = evaluated.examples.kind, np.asarray(evaluated.rows.text_ids)
     if not np.isfinite(evaluated.outputs).all():  # a model that has overflowed
@@ -197,11 +191,7 @@ def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]
             if kind == LABELLED
             else compute_metrics(similarities[:, None], targets, METRICS[SCORED])
         )
-    return {name: values[name] for name in names}
-
-
-def after_evaluation(output_dir: str, evaluated: Evaluated) -> None:
-    pass
+    return {name: values.get(name) for name in names}
 
 
 def write(output_dir: str, evaluated: Evaluated) -> str:

@@ -1,4 +1,4 @@
-"""Metrics of sentence vectors: correlations with scores, accuracy and F1 of labelled pairs, and how
+"""Metrics of sentence vectors: correlations with scores, accuracy of labelled pairs, and how
 well the second text of a pair is found among those of all pairs.
 
 Legend: N examples, R texts of an example (query, its document, hard negatives), H width of a
@@ -7,10 +7,7 @@ vector, D distinct documents, Q distinct queries, P pairs.
 
 import numpy as np
 
-from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.nearest import nearest, units
-
-scores = LazyModule("sklearn.metrics")
 
 # the kinds of files, by their content
 TEXTS = "texts without labels"
@@ -21,7 +18,7 @@ RANKS = 10  # number of documents that count as found
 # {kind of a file: names of its metrics, the most important first}
 METRICS = {
     **dict.fromkeys((TEXTS, PAIRS), ("mrr@10", "recall@1", "recall@10", "ndcg@10")),
-    LABELLED: ("accuracy", "f1", "average_precision", "threshold"),
+    LABELLED: ("accuracy", "threshold"),
     SCORED: ("spearman", "pearson", "loss"),
 }
 
@@ -33,36 +30,24 @@ def cosines(vectors: np.ndarray) -> np.ndarray:
 
 
 def decision_metrics(similarities: np.ndarray, is_positive: np.ndarray) -> dict[str, float | None]:
-    """Return the metrics of cosines, float (N,), of pairs with labels, bool (N,): the accuracy and
-    the F1, each at the threshold where it is highest, the threshold of the accuracy, and the
-    average precision; None for F1 and average precision without a positive.
+    """Return the accuracy of cosines, float (N,), of pairs with labels, bool (N,), at the threshold
+    where it is highest, and this threshold.
 
     A pair is positive if its cosine is at least the threshold, so pairs with equal cosines are
     decided alike. Of several best thresholds the highest counts. It lies in the middle between two
     cosines, or directly above all of them, as in BinaryClassificationEvaluator of
     sentence-transformers.
     """
-    order = np.argsort(-similarities, kind="stable")
-    ranked = similarities[order]
-    num_right = np.cumsum(is_positive[order])
-    ends = np.flatnonzero(np.append(ranked[1:] != ranked[:-1], True))  # of runs of equal cosines
-    num_right = np.append(0, num_right[ends])
-    num_above = np.append(0, ends + 1)
-    total = int(num_right[-1])
-    correct = num_right + len(ranked) - total - (num_above - num_right)
-    f1 = 2 * num_right / np.maximum(num_above + total, 1)
+    levels, places = np.unique(similarities, return_inverse=True)
+    gains = np.bincount(places, np.where(is_positive, 1, -1))[::-1]
+    # of the thresholds above all levels, below the highest one and so on
+    correct = np.count_nonzero(~is_positive) + np.cumsum(np.append(0, gains))
     best = int(np.argmax(correct))
-    below = ranked[np.append(ends[:-1] + 1, ends[-1])]  # the next cosine, or the last one
-    middles = (ranked[ends] + below) / 2
-    middles = np.where(middles == below, ranked[ends], middles)
-    thresholds = np.append(np.nextafter(ranked[0], ranked.dtype.type(np.inf)), middles)
-    values: dict[str, float | None] = dict(
-        accuracy=float(correct[best] / len(ranked)), threshold=float(thresholds[best])
-    )
-    if not total:
-        return values | dict(f1=None, average_precision=None)
-    precision = scores.average_precision_score(is_positive, similarities)
-    return values | dict(f1=float(f1.max()), average_precision=float(precision))
+    middles = (levels[1:] + levels[:-1]) / 2
+    middles = np.where(middles == levels[:-1], levels[1:], middles)
+    above = np.nextafter(levels[-1:], np.inf, dtype=levels.dtype)
+    thresholds = np.concatenate([levels[:1], middles, above])[::-1]
+    return dict(accuracy=float(correct[best] / len(places)), threshold=float(thresholds[best]))
 
 
 def retrieval_metrics(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, float | None]:
@@ -83,10 +68,10 @@ def retrieval_metrics(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, fl
     documents, first_documents, document_of = np.unique(
         text_ids[:, 1:], return_index=True, return_inverse=True
     )
-    document_of = document_of.reshape(len(text_ids), -1)[:, 0]
+    of_pair = document_of.reshape(len(text_ids), -1)[:, 0]
     flat = vectors[:, 1:].reshape(-1, vectors.shape[-1])
     is_text = documents >= 0
-    pairs = np.unique(query_of * len(documents) + document_of)
+    pairs = np.unique(query_of * len(documents) + of_pair)
     _, ranked = nearest(
         units(vectors[first_queries, 0]), units(flat[first_documents[is_text]]), RANKS
     )
@@ -95,9 +80,8 @@ def retrieval_metrics(vectors: np.ndarray, text_ids: np.ndarray) -> dict[str, fl
     num_right = np.bincount(pairs // len(documents))
     gains = 1 / np.log2(np.arange(RANKS) + 2)
     best = np.cumsum(gains)[np.minimum(num_right, RANKS) - 1]
-    ranks = np.argmax(is_right, 1) + 1
     return {
-        "mrr@10": float(np.mean(is_right.any(1) / ranks)),
+        "mrr@10": float(np.mean(is_right.any(1) / (np.argmax(is_right, 1) + 1))),
         "recall@1": float(np.mean(is_right[:, 0] / num_right)),
         "recall@10": float(np.mean(is_right.sum(1) / num_right)),
         "ndcg@10": float(np.mean(is_right @ gains[: is_right.shape[1]] / best)),

@@ -3,11 +3,9 @@ interface.TaskType describes the functions of this module.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune import results
 from bert_gpu.finetune.config import FinetuneSettings
@@ -25,12 +23,6 @@ HEAD = CLASSIFIER
 PREDICTED = results.PREDICTIONS
 
 
-def check(settings: FinetuneSettings) -> None:
-    if settings.run.pictures:
-        remedy = "pip install 'bert-gpu[report]', or leave the flag out"
-        import_extra("matplotlib", "--pictures", remedy)
-
-
 def open_examples(
     task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
 ) -> Examples:
@@ -41,16 +33,11 @@ def find_labels(task: TaskSpec, examples: Examples) -> tuple[str, ...]:
     return task.labels or problem_types.PROBLEM_TYPES[task.kind]().find_labels(examples)
 
 
-def defaults(examples: Examples) -> dict[str, Any]:
-    return {}
-
-
 def make_problem_type(
     settings: FinetuneSettings, task: TaskSpec, labels: tuple[str, ...], examples: Examples | None
 ) -> TextProblem:
     config = settings.run
     if task.kind != "classification":
-        problem_types.check_plain_loss(config, task)
         return (
             problem_types.MultiLabel(task.separator or problem_types.SEPARATOR)
             if task.kind == "multilabel"
@@ -117,12 +104,6 @@ def describe(examples: Examples, rows: encoded.EncodedExamples) -> str:
         else ""
     )
     return f"{len(examples):,} {unit}, {len(rows.ids) / len(rows):.1f} tokens each{cut}"
-
-
-def metric_names(
-    task: TaskSpec, problem_type: TextProblem, labels: tuple[str, ...]
-) -> tuple[str, ...]:
-    return task.metrics or problem_type.metrics
 
 
 def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]:

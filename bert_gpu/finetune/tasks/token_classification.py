@@ -28,7 +28,7 @@ from bert_gpu.finetune.files.examples import Source
 from bert_gpu.finetune.start import Start
 from bert_gpu.finetune.tasks import metrics, problem_types
 from bert_gpu.finetune.tasks.heads import TOKEN_CLASSIFIER, rows_of
-from bert_gpu.finetune.tasks.interface import Evaluated, check_texts_only
+from bert_gpu.finetune.tasks.interface import Evaluated
 from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.finetune.tasks.tag_schemes import (
     as_entities,
@@ -73,17 +73,12 @@ class Tagging(problem_types.ProblemType):
 
     def row_outputs(self, logits: np.ndarray, batch: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the scores (words of the row, C) of each row's words."""
-        width = logits.shape[1]
-        is_word = batch[self.target][:, :width] >= 0
+        is_word = batch[self.target][:, : logits.shape[1]] >= 0
         return [scores[marked] for scores, marked in zip(logits, is_word, strict=True)]
 
     def join_rows(self, rows: Sequence[np.ndarray]) -> np.ndarray:
         """Return the probabilities of the tags, float64 (W, C)."""
         return problem_types.Classification().outputs(np.concatenate(rows).astype(np.float64))
-
-
-def check(settings: FinetuneSettings) -> None:
-    check_texts_only(settings, "ner")
 
 
 def open_examples(
@@ -106,7 +101,6 @@ def make_problem_type(
     labels: tuple[str, ...],
     examples: TaggedExamples | None,
 ) -> Tagging:
-    problem_types.check_plain_loss(settings.run, task)
     if examples is None:
         return Tagging(earlier_scheme(labels))
     scheme = find_scheme(examples.tag_counts)
@@ -295,10 +289,6 @@ def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]
         )
         values |= entity_scores(truth, predicted, tags)
     return {name: values[name] for name in names}
-
-
-def after_evaluation(output_dir: str, evaluated: Evaluated) -> None:
-    pass
 
 
 def write(output_dir: str, evaluated: Evaluated) -> str:

@@ -60,13 +60,6 @@ def test_without_labels_pairs_are_positive_and_hard_negatives_follow(tmp_path):
     assert not test.has_labels and test.task.metrics == ()
 
 
-def test_a_test_file_of_another_kind_than_the_dev_file_has_no_metrics(tmp_path):
-    more = dict(needs_label=False, stem="test", metrics=METRICS[PAIRS])
-    test = read(tmp_path / "x.tsv", ["text_a", "text_b", "label"], labelled(*"1011"), **more)
-    assert not test.has_labels and test.task.metrics == METRICS[PAIRS]
-    assert "unlike the dev file" in test.warnings[0]
-
-
 def test_rows_without_a_label_are_left_out_of_a_training(tmp_path):
     examples = read(tmp_path / "x.tsv", ["text_a", "text_b", "label"], labelled("1", "", "0", "1"))
     assert texts_of(examples) == ["a b", "c", "a  b", "g", "h", "c"]

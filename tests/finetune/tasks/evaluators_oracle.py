@@ -68,8 +68,6 @@ def main(folder):
     found = pairs(model)
     values["accuracy"] = found["cosine_accuracy"]
     values["threshold"] = found["cosine_accuracy_threshold"]
-    values["f1"] = found["cosine_f1"]
-    values["average_precision"] = found["cosine_ap"]
     found = scored(model)
     values |= {name: found[f"{name}_cosine"] for name in ("pearson", "spearman")}
     tensors = [torch.tensor(vectors[:, side], requires_grad=True) for side in (0, 1)]

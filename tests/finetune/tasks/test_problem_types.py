@@ -5,7 +5,12 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
+from bert_gpu.finetune.config import (
+    FinetuneConfig,
+    FinetuneSettings,
+    check_settings,
+    resolve_task,
+)
 from bert_gpu.finetune.files.splits import read_splits
 from bert_gpu.finetune.tasks.labels import read_labels
 from bert_gpu.finetune.tasks.problem_types import Classification, MultiLabel, Regression
@@ -101,11 +106,11 @@ def test_weights_of_classes(tmp_path):
 
 @pytest.mark.parametrize("flags", [dict(label_smoothing=0.1), dict(class_weights="balanced")])
 def test_what_is_for_classes_is_refused_elsewhere(tmp_path, flags):
-    config, task, examples = labelled(tmp_path, ["1", "2"], task_kind="regression", **flags)
+    config, task, _ = labelled(tmp_path, ["1", "2"], task_kind="regression", **flags)
     with pytest.raises(
         UserError, match=r"applies to classification only, not to regression; drop it"
     ):
-        make_problem_type(FinetuneSettings(run=config), task, ("score",), examples)
+        check_settings(FinetuneSettings(run=config), task)
 
 
 @pytest.mark.parametrize(
