@@ -78,6 +78,16 @@ class BatchPlan:
         return RunLength(self.num_steps, hours and 3600 * hours)
 
     @property
+    def schedule_length(self) -> RunLength:
+        """The RunLength, in steps or in seconds, over which the learning rate schedule is
+        stretched.
+        """
+        schedule = self.schedule
+        return RunLength.of_schedule(
+            schedule.lr_schedule, self.num_steps, schedule.total_training_time
+        )
+
+    @property
     def global_batch_size(self) -> int:
         return self.micro_batch_size * self.num_micro_batches * self.num_replicas
 
@@ -120,6 +130,14 @@ class BatchPlan:
             learning_rate=self.learning_rate,
             num_steps=self.num_steps,
         )
+
+    def open_rows(
+        self, data: TrainingData, position: int
+    ) -> Generator[dict[str, np.ndarray], None, None]:
+        """Return an endless iterator over batches {feature: array} of `unit_size` records.
+        position: number of records that the run has consumed before.
+        """
+        return data.open_batches(batch_size=self.unit_size, position=position)
 
     def describe(self, unit: str, rows_per_example: int = 1) -> str:
         """Return the division of the global batch in words. unit: the word for a replica, such as

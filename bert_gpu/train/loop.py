@@ -22,7 +22,7 @@ from bert_gpu.monitor.advice import SlowdownWarnings
 from bert_gpu.monitor.log_interval import LogInterval, Stopwatch, describe_activities
 from bert_gpu.monitor.metrics_log import Log
 from bert_gpu.runs.metrics import ENERGY
-from bert_gpu.runs.pace import Pace, RunLength
+from bert_gpu.runs.pace import Pace
 from bert_gpu.runs.shared_folder import open_writer
 from bert_gpu.train.batching import BatchPlan, TrainingData, take_batches
 from bert_gpu.train.cadence import Cadence
@@ -208,9 +208,7 @@ class Loop:
         With a batch ramp the thread only reads records ahead, because the size of a step is known
         only when the step begins.
         """
-        rows = self.data.open_batches(
-            batch_size=self.plan.unit_size, position=self.progress.records
-        )
+        rows = self.plan.open_rows(self.data, self.progress.records)
         if not self.plan.is_ramped:
             return prefetch(self._prepared(rows, self.progress.step))
         depth = 2 * self.steps_per_loop * self.plan.num_micro_batches
@@ -234,10 +232,7 @@ class Loop:
         schedule that is done at each of these steps.
         """
         steps = range(step, self.cadence.call_ends(step))
-        schedule = self.plan.schedule
-        length = RunLength.of_schedule(
-            schedule.lr_schedule, self.plan.num_steps, schedule.total_training_time
-        )
+        length = self.plan.schedule_length
         seconds = self.now.seconds
         return steps, [length.share(index, seconds) for index in steps]
 

@@ -431,12 +431,12 @@ def resume(run: Run, step: TrainStep, plan: BatchPlan) -> None:
 
 def hint_to_extend(plan: BatchPlan, progress: Progress) -> str:
     """Return a hint that names the flag that extends a finished run."""
-    reasons = dict(
-        num_train_steps=plan.num_steps is not None and progress.step >= plan.num_steps,
-        total_training_time=plan.length.is_finished(progress.step, progress.seconds),
-        early_stop_patience=True,
-    )
-    flag = next(flag for flag, is_reason in reasons.items() if is_reason)
+    if plan.num_steps is not None and progress.step >= plan.num_steps:
+        flag = "num_train_steps"
+    elif plan.length.is_finished(progress.step, progress.seconds):
+        flag = "total_training_time"
+    else:
+        flag = "early_stop_patience"
     return f"a larger --{flag} extends it"
 
 
@@ -616,7 +616,8 @@ def fill_memory(
     """
     say("--train_batch_size=auto: trying what fits")
     values = state.read()
-    make_trial = functools.partial(trial_step, make_step, 2 if accumulates else 1, rows)
+    num_micro_batches = 2 if accumulates else 1
+    make_trial = functools.partial(trial_step, make_step, num_micro_batches, rows)
     trial = memory.Trial(make_trial, "GPU:0", say, devices.replica_bytes)
     size = memory.choose_micro_batch(trial, devices.num_replicas, global_batch_size)
     state.assign(values)

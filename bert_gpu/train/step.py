@@ -289,18 +289,19 @@ class TrainStep:
         """
         inputs = (batches, num_micro_batches, learning_rates, step)
         strategy = self.devices.strategy
-
-        def metrics_of(index: tf.Tensor) -> tf.Tensor:
-            metrics = strategy.run(self._replica_step, args=inputs_of_step(index, *inputs))
-            return strategy.experimental_local_results(metrics)[0]
-
         if num_steps == 1:
-            return metrics_of(tf.constant(0))[None]
+            metrics = strategy.run(self._replica_step, args=inputs_of_step(tf.constant(0), *inputs))
+            return strategy.experimental_local_results(metrics)[0][None]
+
+        def body(index: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            strategy = self.devices.strategy
+            args = inputs_of_step(index, *inputs)
+            metrics = strategy.run(self._replica_step, args=args)
+            return index + 1, rows.write(index, strategy.experimental_local_results(metrics)[0])
+
+        rows = tf.TensorArray(tf.float32, num_steps)
         _, rows = tf.while_loop(
-            lambda index, _: index < num_steps,
-            lambda index, rows: (index + 1, rows.write(index, metrics_of(index))),
-            (tf.constant(0), tf.TensorArray(tf.float32, num_steps)),
-            parallel_iterations=1,
+            lambda index, _: index < num_steps, body, (tf.constant(0), rows), parallel_iterations=1
         )
         return rows.stack()
 
@@ -479,13 +480,7 @@ class TrainStep:
         as for `_gradients`.
         """
         cast = cast_weights(weights, self.devices.dtype)
-
-        def vectors_of(index: int | tf.Tensor) -> tf.Tensor:
-            rows = {name: value[index] for name, value in batch.items()}
-            own_seed = fold_seed(seed, index)
-            vectors = functions.vectors(cast, rows, dtype=self.devices.dtype, seed=own_seed)
-            return tf.cast(vectors, tf.float32)
-
+        vectors_of = functools.partial(self._vectors_of, functions, cast, batch, seed)
         if self.num_micro_batches == 1:
             return vectors_of(0)[None]
         end = num_micro_batches if self.is_ramped else self.num_micro_batches
@@ -496,6 +491,19 @@ class TrainStep:
             parallel_iterations=1,
         )
         return tf.ensure_shape(vectors.stack(), [self.num_micro_batches, None, None, None])
+
+    def _vectors_of(
+        self,
+        functions: VectorLosses,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        seed: tf.Tensor,
+        index: int | tf.Tensor,
+    ) -> tf.Tensor:
+        """Return the vectors of a micro-batch of this replica, float32 (B, V, H)."""
+        rows = {name: value[index] for name, value in batch.items()}
+        dtype, own_seed = self.devices.dtype, fold_seed(seed, index)
+        return tf.cast(functions.vectors(weights, rows, dtype=dtype, seed=own_seed), tf.float32)
 
     def _micro_batch(
         self,
