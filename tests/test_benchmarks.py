@@ -181,8 +181,8 @@ def test_data_jobs_and_their_peers_are_measured(small, oracle):
     assert all(number(row[5]) > 50 for row in speeds)
     assert 0.9 < number(counts[1]) / number(counts[0]) < 1.1 and number(counts[1]) > 20
     assert text.count("x Model Garden") == 2 and text.count("x Hugging Face") == 2
-    assert number(memory[0][1]) > 50 and share[0][3] == "1.00"
-    assert len(share) == 3 and all(number(row[2]) > 0 for row in share)  # MB/s
+    assert number(memory[0][1]) > 50
+    assert len(share) == 2 and all(number(row[3]) > 0 for row in share)  # MB/s
     assert all(number(row[1]) > 0 for row in reading)
     # the text is so small that start-up, which is taken off, may be all of their seconds
     assert [row[0].rpartition(", ")[2] for row in byte_level] == 2 * ["byte-level BPE"]
