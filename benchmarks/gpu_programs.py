@@ -5,6 +5,7 @@ JAX and PyTorch alone.
     python benchmarks/gpu_programs.py --write=PROGRAMS --jax_python=PYTHON    # where TensorFlow is
     python benchmarks/gpu_programs.py --run=PROGRAMS --json=docs/data/gpu_programs.json
         [--predictions=docs/data/ahead.json]    # on the GPU
+    python benchmarks/gpu_programs.py --table --json=docs/data/gpu_programs.json
 
 `--write` lowers the steps of BERT (loss and gradients, and the update) with TensorFlow and stores
 them as StableHLO, some hundred KB each; PYTHON has JAX. `--run` compiles them with the JAX of this
@@ -185,7 +186,7 @@ def print_results(results, predictions):
 
 
 def make_parser():
-    parser = benchmark_parser(__doc__, "json")
+    parser = benchmark_parser(__doc__, "json", "table")
     parser.add_argument("--write", help="folder for the programs")
     parser.add_argument("--run", help="folder of the programs")
     parser.add_argument("--jax_python", help="of --write: a Python with JAX")
@@ -203,16 +204,18 @@ def make_parser():
 def main():
     parser = make_parser()
     options = parser.parse_args()
-    if (options.write is None) == (options.run is None):
-        parser.error("give either --write or --run")
+    if sum(map(bool, (options.write, options.run, options.table))) != 1:
+        parser.error("give either --write, --run or --table")
     if options.write and not options.jax_python:
         parser.error("--write: needs a Python with JAX, --jax_python")
     try:
         if options.write:
             write(options)
             return
-        print_origin(origin())
-        results = run(options)
+        results = read_results(options.json)
+        if not options.table:
+            print_origin(origin())
+            results = run(options)
         print_results(results, read_results(options.predictions).get("kernels", {}))
     except Failed as failed:
         sys.exit(f"error: {failed}")

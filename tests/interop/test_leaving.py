@@ -202,6 +202,26 @@ def test_faults_of_a_relatives_folder_are_named(name, said, message, tmp_path):
     assert "there" in str(caught.value) and len(str(caught.value)) <= 300
 
 
+NAMES = dict(input_ids="input_ids", input_mask="attention_mask", segment_ids="token_type_ids")
+
+
+def compute_there(tmp_path, batch, *features):
+    """Let transformers open all folders in tmp_path/folders and write what they compute, and save
+    them again (folders_oracle.py).
+    """
+    arrays = {NAMES[feature]: batch[feature].astype(np.int64) for feature in features}
+    np.savez(tmp_path / "batch.npz", **arrays)
+    script = [HERE / "folders_oracle.py", tmp_path / "folders", tmp_path / "batch.npz"]
+    done = subprocess.run(
+        [oracle_python(), *map(str, script)],
+        env=oracle_environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def expected_outputs(model, batch):
     """{name of an output there: array} that ours computes; padding is masked out by the caller."""
     weights = {name: tf.constant(value) for name, value in model.weights.items()}
@@ -252,21 +272,7 @@ def test_exported_models_compute_the_same_there(tmp_path):
         model, path = model_of(config, head), tmp_path / f"folders/{index}"
         export(model, path)
         exported[path] = model._replace(notes=huggingface.read(str(path)).notes)
-    np.savez(
-        tmp_path / "batch.npz",
-        input_ids=batch["input_ids"].astype(np.int64),
-        attention_mask=batch["input_mask"].astype(np.int64),
-        token_type_ids=batch["segment_ids"].astype(np.int64),
-    )
-    script = [HERE / "folders_oracle.py", tmp_path / "folders", tmp_path / "batch.npz"]
-    done = subprocess.run(
-        [oracle_python(), *map(str, script)],
-        env=oracle_environment(tmp_path),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    compute_there(tmp_path, batch, "input_ids", "input_mask", "segment_ids")
     real = batch["input_mask"] > 0
     for path, model in exported.items():
         theirs = np.load(f"{path}.npz")
@@ -297,20 +303,7 @@ def test_a_row_of_8192_tokens_computes_the_same_there(tmp_path):
     model, path = model_of(config, "BertForMaskedLM"), tmp_path / "folders/long"
     export(model, path)
     batch = random_batch(config, [8000], 8192)
-    np.savez(
-        tmp_path / "batch.npz",
-        input_ids=batch["input_ids"].astype(np.int64),
-        attention_mask=batch["input_mask"].astype(np.int64),
-    )
-    script = [HERE / "folders_oracle.py", tmp_path / "folders", tmp_path / "batch.npz"]
-    done = subprocess.run(
-        [oracle_python(), *map(str, script)],
-        env=oracle_environment(tmp_path),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    compute_there(tmp_path, batch, "input_ids", "input_mask")
     theirs = np.load(f"{path}.npz")["logits"][0, :8000]
     weights = {name: tf.constant(value) for name, value in kept(model, "BertForMaskedLM").items()}
     with tf.GradientTape() as tape:
