@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""The speed run: how soon a BERT predicts masked words of held-out text as well as the baseline.
+
+    python benchmarks/speedrun.py --json=speedrun.json [--seeds=3]
+    python benchmarks/speedrun.py --json=speedrun.json --entry="squared ReLU"
+        --flags="--hidden_act=relu2 --num_train_steps=900"
+    python benchmarks/speedrun.py --table --json=speedrun.json
+
+Trains the baseline and an entry with the same seeds. An entry is the recipe `quick` as it is now,
+with any flags of run_pretraining_gpu.py in --flags and of create_pretraining_data.py in
+--data_flags. The text, the vocabulary, and the held-out rows with their masks are the baseline's.
+An entry wins if the mean of its losses is at most the baseline's mean, in less time. The time is
+counted from the first step, with compilation and validation: on a CPU a run has one core, and the
+seconds of its work there count, so that other work on the machine changes nothing; on a GPU the
+seconds that pass. Only the share of the baseline's time on the same machine is compared.
+
+--size=large is the record's model, 4 layers for 9,250 steps, and needs --text. A row in the JSON
+file is not measured again. The rules in full, and what has been tried: dev/speedrun.md.
+"""
+
+import functools
+import shlex
+import statistics
+import sys
+
+from helpers import command
+from helpers.report import Rows, digest, opened_rows, print_table, spread
+
+# The recipe `quick` when the speed run began, which later changes of the recipe do not touch.
+DATA = dict(
+    objective="nsp",
+    masking="static",
+    masked_lm_prob=0.15,
+    max_seq_length=64,
+    max_predictions_per_seq=10,
+    dupe_factor=4,
+    vocab_size=8192,
+    do_lower_case=True,
+)
+BASELINE = dict(
+    model="tiny",
+    norm_first=True,
+    position_embedding_type="rotary",
+    hidden_dropout_prob=0.0,
+    attention_probs_dropout_prob=0.0,
+    optimizer="muon",
+    learning_rate=1e-2,
+    lr_scaling="none",
+    curve="linear",
+    warmup_proportion=0.05,
+    global_batch_size=64,
+    train_batch_size=64,
+    max_seq_length=64,
+    max_predictions_per_seq=10,
+    eval_steps=200,
+)
+SIZES = {  # {name: flags of the baseline and of every entry, unless it has its own}
+    "small": dict(num_train_steps=1000),
+    "large": dict(num_train_steps=9250, num_hidden_layers=4),
+}
+COLUMNS = {"steps": "{:,.0f}", "tokens": "{:,.0f}", "seconds": "{:.0f}", "MLM loss": "{:.3f}"}
+NAME = "baseline"
+
+
+def as_flags(values):
+    return [f"--{name}={value}" for name, value in values.items()]
+
+
+def make_data(options, scratch, name, *given):
+    """Make the records of a data set, once, and return its folder. The vocabulary is that of the
+    baseline.
+    """
+    folder = scratch / f"data-{name}"
+    if not (folder / "dataset.json").exists():
+        own = {} if name == NAME else dict(vocab_file=scratch / f"data-{NAME}" / "vocab.txt")
+        files = dict(input_file=options.text, output_dir=folder)
+        command.run_script("create_pretraining_data.py", *as_flags(DATA), *given, **files, **own)
+    return folder
+
+
+def measure(options, scratch, name, seed, core):
+    """Return {column: value} of the baseline or the entry and one seed, on one core."""
+    held_out = make_data(options, scratch, NAME)
+    data = held_out
+    flags = as_flags(BASELINE | SIZES[options.size])
+    if name != NAME:
+        flags = ["--recipe=quick", *as_flags(SIZES[options.size]), *shlex.split(options.flags)]
+        if options.data_flags:
+            data = make_data(options, scratch, name, *shlex.split(options.data_flags))
+    common = dict(output_dir=scratch / f"run-{name}-{seed}", num_gpus=options.num_gpus)
+    script = command.PRETRAIN_BY_WORK if options.num_gpus == 0 else "run_pretraining_gpu.py"
+    on = dict(core=core) if options.num_gpus == 0 else {}
+    command.run_script(script, *flags, input_file=data, seed=seed, **common, **on)
+    lines, validations = command.read_metrics(common["output_dir"])
+    rows = dict(input_file=held_out, max_predictions_per_seq=DATA["max_predictions_per_seq"])
+    command.run_script("run_pretraining_gpu.py", "--do_eval", *flags, **rows, **common, **on)
+    results = command.load_json(common["output_dir"] / "eval_results.json")
+    last = lines[-1]
+    rows_read = last["step"] * last["global_batch_size"]
+    values = [last["step"], rows_read * DATA["max_seq_length"], last["seconds"]]
+    curve = [[line["seconds"], line["eval_mlm_loss"]] for line in validations]
+    return dict(zip(COLUMNS, [*values, results["mlm_loss"]], strict=True)) | dict(curve=curve)
+
+
+def make_parser():
+    parser = command.benchmark_parser(__doc__, "text", "json", "folder", "cores", "table")
+    parser.add_argument("--size", choices=SIZES, default="small")
+    parser.add_argument("--entry", default="quick", help="name of the entry's row")
+    parser.add_argument("--flags", default="", help="of run_pretraining_gpu.py")
+    parser.add_argument("--data_flags", default="", help="of create_pretraining_data.py")
+    parser.add_argument("--seeds", type=command.at_least_one, default=3)
+    parser.add_argument("--num_gpus", type=int, default=0)
+    return parser
+
+
+def settings_of(options):
+    """Return what the rows of a JSON file have in common."""
+    return dict(size=options.size, text=digest(options.text), num_gpus=options.num_gpus)
+
+
+def run_all(options, rows: Rows):
+    """Measure the rows that are missing, the baseline and the entry in turns."""
+    entry = dict(flags=options.flags, data_flags=options.data_flags)
+    if rows.row("entries", options.entry, lambda: entry) != entry:
+        raise command.Failed(f"--entry={options.entry}: has other flags; give it another name")
+    with command.work_folder(options.folder) as scratch:
+        make_data(options, scratch, NAME)
+
+        def row(item, core):
+            name, seed = item
+            measured = functools.partial(measure, options, scratch, name, seed, core)
+            rows.row("runs", f"{name}, seed {seed}", measured)
+
+        seeds = range(1, options.seeds + 1)
+        items = [(name, seed) for seed in seeds for name in (NAME, options.entry)]
+        command.run_on_cores(row, items, 1 if options.num_gpus else options.cores)
+
+
+def lines_of(rows: Rows):
+    """Yield the cells of a line for the baseline and each entry."""
+    base = rows.of("runs", NAME)
+    for name in (NAME, *rows.values["entries"]):
+        runs = rows.of("runs", name)
+        if runs and base:
+            pairs = zip(base, runs, strict=False)
+            speeds = [other["seconds"] / run["seconds"] for other, run in pairs]
+            values = {column: [run[column] for run in runs] for column in COLUMNS}
+            cells = [spread(values[column], form) for column, form in COLUMNS.items()]
+            yield [name, len(runs), *cells, f"{statistics.mean(speeds):.2f}"]
+
+
+def main():
+    options = make_parser().parse_args()
+    try:
+        rows = opened_rows(options, settings_of, ("entries", "runs"))
+        if not options.table:
+            run_all(options, rows)
+    except command.Failed as failed:
+        sys.exit(f"error: {failed}")
+    print_table(["entry", "seeds", *COLUMNS, "times as fast"], list(lines_of(rows)))
+    for name, entry in rows.values["entries"].items():
+        print(f"{name}: quick {entry['flags']} {entry['data_flags']}".rstrip())
+
+
+if __name__ == "__main__":
+    main()
