@@ -345,10 +345,10 @@ def first_words(
     """Return {name: array} of the word embeddings, from how often words stand near one another in
     the training records. weights: the model's random weights.
     """
-    if model.vocab is None or WORDS not in weights:
+    if model.vocab is None:
         raise UserError(
-            "needs our encoder and records whose vocabulary is known",
-            "give random, or build the records with create_pretraining_data.py",
+            "needs records whose vocabulary is known",
+            "give --vocab_file, or build them with create_pretraining_data.py",
             setting="first_words",
             value="neighbours",
         )

@@ -47,8 +47,11 @@ def read_rows(reader: Reader, seed: int, outside: int) -> Iterator[np.ndarray]:
 
 
 def count_neighbours(rows: Iterator[np.ndarray], is_word: np.ndarray) -> sparse.csr_matrix:
-    """Return how often words stand near one another, (V, V), a symmetric matrix. is_word: bool (V,),
-    False for the pieces that are no words, such as [CLS].
+    """Return how often words stand near one another, (V, V), a symmetric matrix.
+
+    Args:
+      rows: ids (R, S) of some records at a time. is_word: bool (V,), False for pieces that are no
+        words, such as [CLS].
     """
     size = len(is_word)
     total = sparse.csr_matrix((size, size), dtype=np.float32)
@@ -81,13 +84,13 @@ def factorise(matrix: sparse.csr_matrix, width: int, seed: int) -> np.ndarray:
     stands for more than another, and scaled to the standard deviation DEVIATION.
     """
     generator = np.random.default_rng(seed)
-    size = matrix.shape[0]
-    basis = generator.standard_normal((size, width + OVERSAMPLING), np.float32)
+    basis = generator.standard_normal((matrix.shape[0], width + OVERSAMPLING), np.float32)
     for _ in range(NUM_ITERATIONS):
         basis = np.linalg.qr(matrix @ (matrix.T @ basis))[0]
     rotation, values, _ = np.linalg.svd((matrix.T @ basis).T, full_matrices=False)
+    turn = np.linalg.qr(generator.standard_normal((width, width)))[0].astype(np.float32)
     vectors = (basis @ rotation[:, :width]) * np.sqrt(values[:width])
-    vectors @= np.linalg.qr(generator.standard_normal((width, width)))[0].astype(np.float32)
+    vectors = vectors @ turn[: vectors.shape[1]]
     return vectors * np.float32(DEVIATION / max(vectors.std(), 1e-12))
 
 
