@@ -9,7 +9,7 @@ PAIRS ?=
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' bert_gpu/__init__.py)
 PIP_QUIETLY := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install oracle optimum transformers-js browser strace tmux demo test test-long check release bench record faults golden docs docs-check clean
+.PHONY: install oracle optimum transformers-js browser strace tmux demo test test-long check release bench record speedrun faults golden docs docs-check clean
 
 install: .venv/.installed
 
@@ -83,6 +83,13 @@ docs-check: docs oracle
 record: install
 	$(BIN)/python benchmarks/record.py --text=$(or $(TEXT),sample_text.txt) --pairs=$(or $(PAIRS),examples/pairs) \
 		--folder=build/record --json=build/record/record.json --plots=build/record
+
+# How soon a BERT is as good as the baseline: `make speedrun ENTRY=NAME FLAGS="--hidden_act=geglu"` runs both with
+# three seeds, SIZE=large with TEXT=corpus.txt; dev/speedrun.md has the rules. Resumes.
+speedrun: install
+	$(BIN)/python benchmarks/speedrun.py --size=$(or $(SIZE),small) --text=$(or $(TEXT),sample_text.txt) \
+		--entry="$(or $(ENTRY),quick)" --flags="$(FLAGS)" --data_flags="$(DATA_FLAGS)" \
+		--folder=build/speedrun/$(or $(SIZE),small) --json=build/speedrun/$(or $(SIZE),small).json
 
 # What may go wrong, tried on the commands as processes, within half an hour; prints a table of what they survived.
 faults: install strace

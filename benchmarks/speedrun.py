@@ -82,9 +82,10 @@ def measure(options, scratch, name, seed, core):
     """Return {column: value} of the baseline or the entry and one seed, on one core."""
     held_out = make_data(options, scratch, NAME)
     data = held_out
-    flags = as_flags(BASELINE | SIZES[options.size])
+    size = SIZES[options.size] | (dict(num_train_steps=options.steps) if options.steps else {})
+    flags = as_flags(BASELINE | size)
     if name != NAME:
-        flags = ["--recipe=quick", *as_flags(SIZES[options.size]), *shlex.split(options.flags)]
+        flags = ["--recipe=quick", *as_flags(size), *shlex.split(options.flags)]
         if options.data_flags:
             data = make_data(options, scratch, name, *shlex.split(options.data_flags))
     common = dict(output_dir=scratch / f"run-{name}-{seed}", num_gpus=options.num_gpus)
@@ -110,12 +111,14 @@ def make_parser():
     parser.add_argument("--data_flags", default="", help="of create_pretraining_data.py")
     parser.add_argument("--seeds", type=command.at_least_one, default=3)
     parser.add_argument("--num_gpus", type=int, default=0)
+    parser.add_argument("--steps", type=command.at_least_one, help="of the baseline, for a try")
     return parser
 
 
 def settings_of(options):
     """Return what the rows of a JSON file have in common."""
-    return dict(size=options.size, text=digest(options.text), num_gpus=options.num_gpus)
+    own = {name: getattr(options, name) for name in ("size", "steps", "num_gpus")}
+    return own | dict(text=digest(options.text))
 
 
 def run_all(options, rows: Rows):

@@ -256,6 +256,23 @@ def test_fine_tuning_is_compared_with_the_trainer_and_with_frozen_layers(small, 
 
 
 @pytest.mark.long
+def test_the_speed_run_holds_an_entry_against_the_baseline(small, tmp_path):
+    """Both are evaluated on the baseline's rows, whatever the entry is trained on."""
+    files = f"--text={small}/small.txt --folder={tmp_path}/work --json={tmp_path}/rows.json"
+    entry = "'--entry=more masks' --flags=--max_predictions_per_seq=16 --steps=2 --seeds=1"
+    data = "'--data_flags=--masked_lm_prob=.25 --max_predictions_per_seq=16'"
+    text = run("speedrun", files, entry, data)
+    [[baseline, ours]] = tables(text)
+    assert baseline[:3] == ["baseline", "1", "2"] and ours[:3] == ["more masks", "1", "2"]
+    assert baseline[6] == "1.00" and number(ours[6]) > 0
+    losses = [number(row[5]) for row in (baseline, ours)]
+    assert all(5 < loss < 10 for loss in losses) and losses[0] != losses[1]
+    stored = json.loads((tmp_path / "rows.json").read_text())
+    assert stored["entries"]["more masks"]["flags"] == "--max_predictions_per_seq=16"
+    assert tables(run("speedrun", files, "--table")) == [[baseline, ours]]
+
+
+@pytest.mark.long
 def test_the_record_is_measured_once(small, tmp_path):
     """A second time no row is measured again."""
     files = f"--text={small}/small.txt --pairs={small}/pairs --folder={tmp_path}/work"

@@ -10,6 +10,7 @@ from typing import Any
 
 OURS = "chosen by us"
 QUICKLY = "chosen by us: dev/measurements.md, The first five minutes"
+SPEED_RUN = "chosen by us: dev/speedrun.md"
 
 MUON = "chosen by us: dev/measurements.md, The recipes at equal compute"
 MUONS_LEARNING_RATE = (
@@ -703,6 +704,10 @@ RECIPES = {
             ),
         ),
         pretrain=(
+            (
+                SPEED_RUN,
+                dict(first_words="neighbours"),
+            ),
             (
                 QUICKLY,
                 dict(
