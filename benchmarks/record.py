@@ -61,7 +61,6 @@ TASKS = (*text_tasks.TASKS, "pairs")
 PUBLIC_TASKS = ("r8", "20ng", "rotten")
 MOST_PUBLIC_LABELS, PUBLIC_SEEDS = 200, 3  # drawn of a public task
 SMALL_ONLY = ("20ng",)  # tasks that are not measured with all labels
-MOST_DRAWS = 1000  # until each class has an example
 
 
 def prepare(options):
@@ -135,28 +134,16 @@ class Case:
         return f"{self.task}, {self.size or 'all'} labels, {self.start}"
 
     def training_file(self, seed, scratch):
-        """Return the path of the training examples that a seed draws: the first of its samples in
-        which each class has an example.
-        """
+        """Return the path of the training examples that a seed draws."""
         whole = self.folder / "train.tsv"
         if self.size is None:
             return whole
         header, *rows = whole.read_text(encoding="utf-8").splitlines()
-        drawn = draw(rows, min(self.size, len(rows)), random.Random(f"{self.task} {seed}"))
+        drawn = random.Random(f"{self.task} {seed}").sample(rows, min(self.size, len(rows)))
         path = scratch / f"{self.task.replace(' ', '-')}-{self.size}-{seed}.tsv"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("\n".join([header, *drawn]) + "\n", encoding="utf-8")
         return path
-
-
-def draw(rows, count, chance):
-    """Return so many rows, lines that end with their class, with at least one of each class."""
-    classes = len({row.rpartition("\t")[2] for row in rows})
-    for _ in range(MOST_DRAWS):
-        drawn = chance.sample(rows, count)
-        if len({row.rpartition("\t")[2] for row in drawn}) == classes:
-            return drawn
-    raise Failed(f"{MOST_DRAWS:,} draws of {count} labels had no example of some class")
 
 
 def train(options, case, rate, seed):

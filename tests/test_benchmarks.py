@@ -623,18 +623,6 @@ def test_gains_are_held_against_their_errors(capsys):
     assert "in 2 of 2 rows that have both: pairs (200), r8 (50)." in text
 
 
-def test_a_draw_has_an_example_of_each_class():
-    import record
-
-    rows = [f"{index}\t{'b' if index == 7 else 'a'}" for index in range(200)]
-    drawn = record.draw(rows, 20, random.Random("x"))
-    assert len(set(drawn)) == 20 and rows[7] in drawn
-    few = random.Random("x").sample(rows[:10], 9)
-    assert record.draw(rows[:10], 9, random.Random("x")) == few, "the first one that has"
-    with pytest.raises(Failed, match="1,000 draws of 1 labels had no example of some class"):
-        record.draw(rows, 1, random.Random("x"))
-
-
 def test_pairs_have_features_of_how_they_differ(tmp_path):
     """Whether both texts are one is not in the words of each, but in those that they share."""
     words = [f"word{index}" for index in range(6)]
