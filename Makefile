@@ -6,6 +6,7 @@ OPTIMUM := .venv-optimum/bin
 EXTRAS ?= test
 TEXT ?=
 PAIRS ?=
+TASKS ?=
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' bert_gpu/__init__.py)
 PIP_QUIETLY := -m pip install --quiet --disable-pip-version-check
 
@@ -80,9 +81,11 @@ docs-check: docs oracle
 	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python $(BIN)/python -m pytest tests/test_documents.py tests/test_document_commands.py --durations=5 --no-skips
 
 # What pretraining on real text is worth for tasks, about 2.5 hours: `make record TEXT=corpus.txt PAIRS=FOLDER`; resumes.
+# TASKS=FOLDER judges on public tasks as well, which takes longer (benchmarks/record.py --help).
 record: install
 	$(BIN)/python benchmarks/record.py --text=$(or $(TEXT),sample_text.txt) --pairs=$(or $(PAIRS),examples/pairs) \
-		--folder=build/record --json=build/record/record.json --plots=build/record
+		--folder=build/record --json=build/record/record.json --plots=build/record \
+		$(if $(TASKS),--public_tasks=$(TASKS))
 
 # How soon a BERT is as good as the baseline: `make speedrun ENTRY=NAME FLAGS="--hidden_act=geglu"` runs both with
 # three seeds, SIZE=large with TEXT=corpus.txt; dev/speedrun.md has the rules. Resumes.

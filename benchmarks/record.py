@@ -1,16 +1,22 @@
 #!/usr/bin/env python3
 """The record: a BERT pretrained for 45 minutes on real text, and what its pretraining is worth for
-tasks with 50, 200, 1,000 and all labels, beside the same model untrained.
+tasks with 50, 200, 1,000 and all labels, beside the same model untrained, and beside TF-IDF with
+logistic regression.
 
     python benchmarks/record.py --text=corpus.txt --pairs=PAIRS --folder=WORK
-        --json=docs/data/record.json [--minutes=45] [--plots=docs/data]
+        --json=docs/data/record.json [--minutes=45] [--plots=docs/data] [--public_tasks=TASKS]
     python benchmarks/record.py --table --json=docs/data/record.json
 
 A tenth of the documents is held out of the pretraining for two tasks (helpers/text_tasks.py), which
-stand beside the pairs. Each seed draws its own labels. For every task, number of labels and start
-(pretrained or not) the dev file chooses the learning rate with a seed of its own, and the test file
-is reported. Each finished row is written to the JSON file, and a row in the file is not measured
-again; the pretraining resumes. WORK/run is the run, and WORK/run/model the model with its card.
+stand beside the pairs. TASKS adds public ones, with up to 200 drawn labels and three seeds:
+TASKS/{r8,20ng,rotten}/{train,dev,test}.tsv with the columns id, text and label (Reuters-21578 and
+20 Newsgroups as Cardoso-Cachopo split them, reviews of Rotten Tomatoes split by film).
+
+Each seed draws its own labels, which all three learn from. For every task, number of labels and
+learner the dev file chooses the learning rate, or TF-IDF's C, out of three values, with a seed of
+its own, and the test file is reported. The models read the first 64 tokens of a text, TF-IDF the
+whole. Each finished row is written to the JSON file, and a row in the file is not measured again;
+the pretraining resumes. WORK/run is the run, and WORK/run/model the model with its card.
 """
 
 import concurrent.futures
@@ -28,7 +34,7 @@ import sys
 import tempfile
 import threading
 
-from helpers import text_tasks
+from helpers import text_tasks, tf_idf
 from helpers.command import (
     Failed,
     at_least_one,
@@ -47,9 +53,14 @@ RATES = (1e-4, 3e-4, 1e-3)
 LEAST_UPDATES, EPOCHS, BATCH = 200, 5, 32  # of a fine-tuning
 RATE_SEED = 100  # the seed that learning rates are chosen with
 STARTS = ("pretrained", "untrained")
+TF_IDF, INVERSE_PENALTIES = "TF-IDF", (1, 30, 1000)  # the third learner, and its choices of C
+LENGTH = 64  # tokens of a row, in pretraining and fine-tuning
 GOAL_LOSS, GOAL_POINTS, GOAL_LABELS = 3.8, 10, 200
 PARTS = ("pretraining", "rates", "curves")
 TASKS = (*text_tasks.TASKS, "pairs")
+PUBLIC_TASKS = ("r8", "20ng", "rotten")
+MOST_PUBLIC_LABELS, PUBLIC_SEEDS = 200, 3  # drawn of a public task
+SMALL_ONLY = ("20ng",)  # tasks that are not measured with all labels
 
 
 def prepare(options):
@@ -65,7 +76,21 @@ def prepare(options):
         run_script("create_pretraining_data.py", recipe="quick", input_file=text, output_dir=output)
     folders = {name: tasks / name.replace(" ", "-") for name in text_tasks.TASKS}
     folders["pairs"] = pathlib.Path(options.pairs)
-    return {task: folders[task] for task in options.tasks}
+    if options.public_tasks:
+        folders |= {name: pathlib.Path(options.public_tasks) / name for name in PUBLIC_TASKS}
+    return {task: folders[task] for task in options.tasks if task in folders}
+
+
+def sizes_of(options, task):
+    """Return the numbers of labels to draw of a task."""
+    most = MOST_PUBLIC_LABELS if task in PUBLIC_TASKS else math.inf
+    return [size for size in options.sizes if size <= most]
+
+
+def num_seeds(options, case):
+    if case.size is None:
+        return options.seeds_of_all
+    return min(options.seeds, PUBLIC_SEEDS) if case.task in PUBLIC_TASKS else options.seeds
 
 
 def pretrain(options):
@@ -95,8 +120,8 @@ def pretrain(options):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A model and task for several fine-tunings. folder: of the task's files. size: labels, None =
-    all.
+    """A learner and task for several trainings. folder: of the task's files. size: labels, None =
+    all. start: one of STARTS or TF_IDF.
     """
 
     task: str
@@ -121,6 +146,16 @@ class Case:
         return path
 
 
+def train(options, case, rate, seed):
+    """Train once in this process. rate: learning rate, or TF-IDF's C. Returns {"dev", "test":
+    accuracy}.
+    """
+    if case.start != TF_IDF:
+        return fine_tune(options, case, rate, seed)
+    labels = case.training_file(seed, pathlib.Path(options.folder) / "labels")
+    return tf_idf.accuracies(labels, case.folder, rate)
+
+
 def fine_tune(options, case, rate, seed):
     """Fine-tune once in this process. Returns {"dev", "test": accuracy}."""
     import bert_gpu
@@ -136,11 +171,12 @@ def fine_tune(options, case, rate, seed):
         start = dict(init_checkpoint="none", **files)
     with tempfile.TemporaryDirectory(dir=work) as scratch:
         result = bert_gpu.run_classifier(
+            task_name="single" if case.task in PUBLIC_TASKS else "pairs",
             data_dir=case.folder,
             train_file=train_file,
             output_dir=f"{scratch}/run",
             quiet=True,
-            max_seq_length=64,
+            max_seq_length=LENGTH,
             padding="uniform",
             seed=seed,
             num_gpus=0,
@@ -156,15 +192,16 @@ def fine_tune(options, case, rate, seed):
 
 
 def accuracy_at_rates(options, case):
-    """Return {learning rate: accuracy on the dev file} of fine-tunings."""
-    return {f"{rate:g}": fine_tune(options, case, rate, RATE_SEED)["dev"] for rate in options.rates}
+    """Return {learning rate or C: accuracy on the dev file} of trainings."""
+    rates = INVERSE_PENALTIES if case.start == TF_IDF else options.rates
+    return {f"{rate:g}": train(options, case, rate, RATE_SEED)["dev"] for rate in rates}
 
 
 def best_rate(options, rows, case):
-    """Return the learning rate that is best on the dev file. A case of all labels takes that of the
-    largest subset, which is nearly the same and sooner measured.
+    """Return the learning rate, or C, that is best on the dev file. A case of all labels takes that
+    of the largest subset, which is nearly the same and sooner measured.
     """
-    searched = dataclasses.replace(case, size=case.size or max(options.sizes))
+    searched = dataclasses.replace(case, size=case.size or max(sizes_of(options, case.task)))
     accuracies = rows.values["rates"][searched.key]
     return float(max(accuracies, key=accuracies.get))
 
@@ -175,8 +212,9 @@ def measure(options, rows):
     rows.row("pretraining", "run", lambda: pretrain(options))
     with open_pool(options.workers) as pool:
         for task, folder in folders.items():
-            sizes = [*options.sizes, None]
-            cases = [Case(task, folder, size, start) for size in sizes for start in STARTS]
+            sizes = sizes_of(options, task) + [None] * (task not in SMALL_ONLY)
+            learners = (*STARTS, TF_IDF)
+            cases = [Case(task, folder, size, start) for size in sizes for start in learners]
             rates = {
                 case.key: functools.partial(accuracy_at_rates, options, case)
                 for case in cases
@@ -185,9 +223,9 @@ def measure(options, rows):
             fill(rows, "rates", rates, pool)
             curves = {}
             for case in cases:
-                tune = functools.partial(fine_tune, options, case, best_rate(options, rows, case))
-                for seed in range(1, 1 + (options.seeds if case.size else options.seeds_of_all)):
-                    curves[f"{case.key}, seed {seed}"] = functools.partial(tune, seed)
+                call = functools.partial(train, options, case, best_rate(options, rows, case))
+                for seed in range(1, 1 + num_seeds(options, case)):
+                    curves[f"{case.key}, seed {seed}"] = functools.partial(call, seed)
             fill(rows, "curves", curves, pool)
 
 
@@ -252,16 +290,25 @@ def mean_and_error(values):
     return mean, 100 * statistics.stdev(values) / math.sqrt(len(values)) if values[1:] else None
 
 
-def gain(cell):
-    """Return the gain of the pretrained model and its standard error or None, in points, of a cell
-    of `gather` with both starts.
+def gain(cell, better="pretrained", worse="untrained"):
+    """Return the gain of one learner over another and its standard error or None, in points, of a
+    cell of `gather`; (None, None) without one of them.
     """
-    (high, high_error), (low, low_error) = (mean_and_error(cell[start]) for start in STARTS)
+    if not {better, worse} <= cell.keys():
+        return None, None
+    (high, high_error), (low, low_error) = (mean_and_error(cell[x]) for x in (better, worse))
     error = None if None in (high_error, low_error) else math.hypot(high_error, low_error)
     return high - low, error
 
 
+def is_clear(points, error):
+    """Return whether a gain is more than two standard errors above 0."""
+    return error is not None and points > 2 * error
+
+
 def with_error(value, error):
+    if value is None:
+        return "-"
     return f"{value:.1f}" if error is None else f"{value:.1f} ± {error:.1f}"
 
 
@@ -278,24 +325,30 @@ def print_record(rows):
             f"{reached(run['mlm_loss'] < GOAL_LOSS)}), MLM accuracy "
             f"{run['mlm_accuracy']:.3f}, NSP accuracy {run['nsp_accuracy']:.3f}\n"
         )
-    table, gains, clear_tasks = [], {}, []
+    table, gains, clear_tasks, lost = [], {}, [], []
+    learners = (*STARTS, TF_IDF)
     for task, sizes in gather(rows).items():
         verdicts = []
         for labels, cell in sizes.items():
-            cells = [
-                with_error(*mean_and_error(cell[start])) if start in cell else "-"
-                for start in STARTS
-            ]
-            points, error = gain(cell) if len(cell) == len(STARTS) else (None, None)
-            verdicts.append(error is not None and points > 2 * error)
-            if labels == str(GOAL_LABELS) and points is not None:
-                gains[task] = points
-            cells.append("-" if points is None else with_error(points, error))
+            means = (mean_and_error(cell[x]) if x in cell else (None, None) for x in learners)
+            points, loss = gain(cell), gain(cell, TF_IDF, "pretrained")
+            verdicts.append(is_clear(*points))
+            if task in TASKS and labels == str(GOAL_LABELS) and points[0] is not None:
+                gains[task] = points[0]
+            lost += [f"{task} ({labels})"] if is_clear(*loss) else []
+            cells = [with_error(*each) for each in (*means, points)]
+            verdict = "yes" if verdicts[-1] else "no"
             seeds = len(cell.get("pretrained", ()))
-            table.append([task, labels, seeds, *cells, "yes" if verdicts[-1] else "no"])
-        clear_tasks += [task] if all(verdicts) else []
-    header = ["task", "labels", "seeds", *STARTS, "gain, points", "more than two standard errors"]
-    print_table(header, table)
+            table.append([task, labels, seeds, *cells, verdict, with_error(*loss)])
+        clear_tasks += [task] if all(verdicts) and task in TASKS else []
+    header = ["task", "labels", "seeds", *learners, "gain, points", "more than two standard errors"]
+    print_table([*header, f"{TF_IDF} above pretrained, points"], table)
+    print(
+        f"\nThe models read the first {LENGTH} tokens of a text, {TF_IDF} with logistic regression "
+        f"the whole. {TF_IDF} is above the pretrained model by more than two standard errors in "
+        f"{len(lost)} of {sum(row[-1] != '-' for row in table)} rows that have both: "
+        f"{', '.join(lost) or 'none'}."
+    )
     if gains:
         best = max(gains, key=gains.get)
         print(
@@ -319,13 +372,15 @@ def plot(folder, rows):
     axes.set(xlabel="minutes", ylabel="MLM loss of held-out documents")
     save_plot(figure, folder, "record-loss")
     tasks = gather(rows)
-    figure = Figure(figsize=(4 * len(tasks), 4))
-    every = figure.subplots(1, len(tasks), squeeze=False)[0]
-    for (task, sizes), axes in zip(tasks.items(), every, strict=True):
-        for start in STARTS:
-            points = [mean_and_error(cell[start]) for cell in sizes.values()]
-            means, errors = zip(*((mean, error or 0) for mean, error in points), strict=True)
-            axes.errorbar(list(sizes), means, errors, label=start, marker="o", capsize=3)
+    columns = min(3, len(tasks))
+    num_rows = math.ceil(len(tasks) / columns)
+    figure = Figure(figsize=(4 * columns, 4 * num_rows))
+    every = figure.subplots(num_rows, columns, squeeze=False).ravel()
+    for (task, sizes), axes in zip(tasks.items(), every, strict=False):
+        for start in (*STARTS, TF_IDF):
+            points = {x: mean_and_error(cell[start]) for x, cell in sizes.items() if start in cell}
+            means, errors = [x for x, _ in points.values()], [x or 0 for _, x in points.values()]
+            axes.errorbar(list(points), means, errors, label=start, marker="o", capsize=3)
         axes.set(title=task, xlabel="labels", ylabel="test accuracy, %")
     every[0].legend()
     save_plot(figure, folder, "record-labels")
@@ -340,7 +395,9 @@ def make_parser():
     parser = benchmark_parser(__doc__, "text", "pairs", "json", "folder", "table")
     parser.add_argument("--minutes", type=float, default=45.0, help="of the pretraining")
     parser.add_argument("--steps", type=int, help="end the pretraining after so many steps")
-    parser.add_argument("--tasks", type=names_among(TASKS), default=list(TASKS))
+    parser.add_argument("--public_tasks", help="folder of public tasks; without it there are none")
+    every = (*TASKS, *PUBLIC_TASKS)
+    parser.add_argument("--tasks", type=names_among(every), default=list(every))
     parser.add_argument("--sizes", type=numbers(int), default=[50, 200, 1000], help="labels")
     parser.add_argument("--rates", type=numbers(float), default=list(RATES))
     parser.add_argument("--updates", type=int, help="of each fine-tuning")
@@ -359,15 +416,18 @@ def main():
     options = parser.parse_args()
     if not options.table and not options.folder:
         parser.error("needs --folder, where the run stays")
-    for path in () if options.table else (options.text, f"{options.pairs}/train.tsv"):
+    public = [task for task in options.tasks if task in PUBLIC_TASKS and options.public_tasks]
+    folders = [options.pairs, *(f"{options.public_tasks}/{task}" for task in public)]
+    for path in () if options.table else (options.text, *(f"{x}/train.tsv" for x in folders)):
         if not pathlib.Path(path).is_file():
-            parser.error(f"{path}: no such file; name --text, and --pairs with train.tsv")
+            parser.error(f"{path}: no such file; name --text, --pairs and --public_tasks")
     try:
         if options.table:
             rows = Rows(options.json, None, PARTS)
         else:
             settings = dict(text=digest(options.text), pairs=pairs_digest(options.pairs))
             settings |= dict(minutes=options.minutes, rates=options.rates)
+            settings |= {task: pairs_digest(f"{options.public_tasks}/{task}") for task in public}
             rows = Rows(options.json, settings, PARTS)
             measure(options, rows)
         print_origin(rows.values)

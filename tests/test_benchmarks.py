@@ -25,7 +25,7 @@ from tests.documents import DOCUMENTS, code
 from tests.test_architecture import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-from helpers import command, measure, pretrain_by_work, process, race, report, text_tasks
+from helpers import command, measure, pretrain_by_work, process, race, report, text_tasks, tf_idf
 from helpers import scaling_model as model
 from helpers.command import Failed
 
@@ -274,19 +274,25 @@ def test_the_speed_run_holds_an_entry_against_the_baseline(small, tmp_path):
 
 @pytest.mark.long
 def test_the_record_is_measured_once(small, tmp_path):
-    """A second time no row is measured again."""
+    """A second time no row is measured again. Of the public task, each class is one word."""
+    lines = [f"x-{index}\t{word}\t{word}" for index, word in enumerate(["red", "green"] * 6)]
+    (tmp_path / "r8").mkdir()
+    for split in text_tasks.SPLITS:
+        (tmp_path / "r8" / f"{split}.tsv").write_text("\n".join(["id\ttext\tlabel", *lines]))
     files = f"--text={small}/small.txt --pairs={small}/pairs --folder={tmp_path}/work"
-    files += f" --json={tmp_path}/rows.json"
-    sizes = "'--tasks=shifted words' --sizes=8 --minutes=1 --steps=2 --rates=1e-3 --updates=2"
+    files += f" --json={tmp_path}/rows.json --public_tasks={tmp_path}"
+    sizes = "'--tasks=shifted words,r8' --sizes=8 --minutes=1 --steps=2 --rates=1e-3 --updates=2"
     sizes += " --seeds=1 --seeds_of_all=0 --splits=16,8,8 --workers=1"
-    [[row]] = tables(run("record", files, sizes, f"--plots={tmp_path}"))
-    assert row[:3] == ["shifted words", "8", "1"]
-    assert all(0 <= number(cell) <= 100 for cell in row[3:5])
+    [rows] = tables(run("record", files, sizes, f"--plots={tmp_path}"))
+    row, public = rows
+    assert row[:3] == ["shifted words", "8", "1"] and public[:3] == ["r8", "8", "1"]
+    assert all(0 <= number(cell) <= 100 for cell in row[3:6] + public[3:5])
+    assert public[5] == "100.0" and number(public[-1]) == 100 - number(public[3])
     stored = (tmp_path / "rows.json").read_bytes()
     assert json.loads(stored)["pretraining"]["run"]["steps"] == 2
     assert (tmp_path / "record-loss.png").exists() and (tmp_path / "record-labels.png").exists()
     assert (tmp_path / "work" / "run" / "model" / "README.md").exists()
-    assert tables(run("record", files, sizes)) == [[row]]
+    assert tables(run("record", files, sizes)) == [rows]
     assert (tmp_path / "rows.json").read_bytes() == stored
 
 
@@ -613,17 +619,36 @@ def test_gains_are_held_against_their_errors(capsys):
     import record
 
     rows = record.Rows(None, None, record.PARTS)
-    for start, values in (("pretrained", (0.8, 0.9)), ("untrained", (0.5, 0.6))):
-        for seed, value in enumerate(values, 1):
+    values = dict(pretrained=(0.8, 0.9), untrained=(0.5, 0.6)) | {"TF-IDF": (0.96, 0.98)}
+    for start, accuracies in values.items():
+        for seed, value in enumerate(accuracies, 1):
             rows.values["curves"][f"pairs, 200 labels, {start}, seed {seed}"] = dict(test=value)
     rows.values["curves"]["pairs, all labels, pretrained, seed 1"] = dict(test=0.9)
+    rows.values["curves"] |= {
+        f"r8, 50 labels, {start}, seed {seed}": dict(test=values[start][0] + seed / 1000)
+        for start in values
+        for seed in (1, 2, 3)
+    }
     cells = record.gather(rows)["pairs"]
     assert record.gain(cells["200"]) == pytest.approx((30, 100 * 0.05 * 2**0.5))
     assert cells["all"] == dict(pretrained=[0.9])
     record.print_record(rows)
     text = capsys.readouterr().out
-    assert "| 85.0 ± 5.0 | 55.0 ± 5.0 | 30.0 ± 7.1   | yes" in text
+    assert "| 85.0 ± 5.0 | 55.0 ± 5.0 | 97.0 ± 1.0 | 30.0 ± 7.1   | yes" in text
     assert "30.0 points, pairs (goal: 10: reached)" in text and "goal: two tasks: missed" in text
+    assert [row[-1] for row in tables(text)[0]] == ["12.0 ± 5.1", "-", "16.0 ± 0.1"]
+    assert "in 2 of 2 rows that have both: pairs (200), r8 (50)." in text
+
+
+def test_pairs_have_features_of_how_they_differ(tmp_path):
+    """Whether both texts are one is not in the words of each, but in those that they share."""
+    words = [f"word{index}" for index in range(6)]
+    rows = [(a, b, str(int(a == b))) for a in words for b in words]
+    text_tasks.write_rows(tmp_path / "train.tsv", ("text_a", "text_b", "label"), rows)
+    for split in ("dev", "test"):
+        text_tasks.write_rows(tmp_path / f"{split}.tsv", ("text_a", "text_b", "label"), rows[::2])
+    found = tf_idf.accuracies(tmp_path / "train.tsv", tmp_path, 100)
+    assert found == dict(dev=1.0, test=1.0)
 
 
 # -- the cost model of scaling

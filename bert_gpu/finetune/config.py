@@ -212,7 +212,8 @@ class StartConfig(Settings):
     pooling: str | None = setting(
         None,
         "How the tokens of a text become one vector: cls = the [CLS] token, mean = the mean of all "
-        "tokens. Default: as in the model's folder, else cls, of similarity mean.",
+        "tokens. Default: as in the model's folder, else cls; mean for similarity, and for a model "
+        "that was pretrained without next sentence and that no class of transformers opens.",
         choices=("cls", "mean"),
         words=("first",),
     )

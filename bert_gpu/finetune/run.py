@@ -46,6 +46,7 @@ from bert_gpu.finetune.start import (
     write_notes,
 )
 from bert_gpu.finetune.tasks import table
+from bert_gpu.finetune.tasks.heads import CLASSIFIER
 from bert_gpu.finetune.tasks.interface import Evaluated, TaskType, open_task_type
 from bert_gpu.finetune.tasks.problem_types import ProblemType
 from bert_gpu.interop import models
@@ -598,7 +599,10 @@ def choose_start(
     )
     is_own = "max_seq_length" not in settings.flexible
     length = settings.run.max_seq_length if is_own else None
-    start = start_training(settings.start, labels, settings.run.seed, check, task_type.HEAD, length)
+    config = settings.start
+    if config.pooling is None and run.run_json is not None:  # an older revision had another default
+        config = dataclasses.replace(config, pooling=run.run_json["settings"].get("pooling"))
+    start = start_training(config, labels, settings.run.seed, check, task_type.HEAD, length)
     dropout = {
         name: share for name in DROPOUT if (share := getattr(settings.run, name)) is not None
     }
@@ -635,6 +639,8 @@ def describe(prepared: Prepared) -> tuple[tuple[str, str], ...]:
     rows += [(name.replace("_", " "), str(value)) for name, value in notes.items()]
     source = None if start.path == NONE else start.path
     rows.append(("vocabulary", models.describe_tokenizer(start.tokenizer, source)))
+    if prepared.task_type.HEAD is CLASSIFIER and start.model.pooling == "mean":
+        rows.append(("pooling", "mean"))
     if weights := prepared.problem_type.class_weights:
         parts = [f"{label} {x:.4g}" for label, x in zip(start.labels, weights, strict=True)]
         rows.append(("class weights", ", ".join(parts)))

@@ -22,6 +22,7 @@ from bert_gpu.finetune.tasks.labels import SEPARATORS
 from bert_gpu.finetune.tasks.tag_schemes import NAMES
 from bert_gpu.interop import models
 from bert_gpu.interop.formats import Embedding, Notes
+from bert_gpu.interop.relatives import relative_of
 from bert_gpu.interop.sources import NONE, TASK
 from bert_gpu.interop.usage import KINDS, check_scores, class_names
 from bert_gpu.model.config import (
@@ -110,7 +111,7 @@ def start_training(
         file_weights = with_rows_of(labels, source, head)
         prefixes = reinitialised(model, config.reinit_layers, head)
         pooled_by = pooling_of(model, source.weights)
-        model = with_pooling(model, config, head)
+        model = with_pooling(model, config, head, default_pooling(source))
         if head is CLASSIFIER and (model.pooling, model.pooled_size) != pooled_by:
             prefixes += head.prefixes
         file_weights = {
@@ -339,13 +340,27 @@ def read_notes(path: str, head: Head = CLASSIFIER, file_notes: Notes | None = No
     )
 
 
-def with_pooling(model: ModelConfig, config: StartConfig, head: Head) -> ModelConfig:
+def default_pooling(source: models.Model) -> str:
+    """Return the pooling that a classifier has without --pooling: its model's, but "mean" for a
+    model that was pretrained on masked words alone, whose [CLS] nothing has trained. Models that a
+    class of transformers opens, whose classifier reads [CLS], and TF Model Garden's keep theirs.
+    """
+    model, architecture = source.config, source.notes.architecture
+    has_pooler = architecture != "BertForMaskedLM" or "pooler/kernel" in source.weights
+    is_theirs = model.is_classic or relative_of(model, architecture) or model.model_family != "bert"
+    return model.pooling if has_pooler or is_theirs or not model.has_own_encoder else "mean"
+
+
+def with_pooling(
+    model: ModelConfig, config: StartConfig, head: Head, default: str | None = None
+) -> ModelConfig:
     """Return the model's config, with --pooling and --pooler_size where the head is a classifier of
-    texts.
+    texts. default: the pooling without --pooling; None = the model's.
     """
     if head is not CLASSIFIER:
         return model
-    named = {
+    named: dict[str, Any] = {} if default is None else dict(pooling=default)
+    named |= {
         name: getattr(config, name)
         for name in ("pooling", "pooler_size")
         if getattr(config, name) is not None
