@@ -92,8 +92,8 @@ def script_command(name, *flags, **values):
 
 
 def run_script(name, *flags, limit_seconds=None, core=None, **values):
-    """Run one of the project's scripts to its end, on one core if its number is given. Raises
-    Failed when it fails or takes too long.
+    """Run one of the project's scripts to its end, on one core if its number is given, and return
+    what it prints. Raises Failed when it fails or takes too long.
     """
     affinity = [] if core is None else ["taskset", "--cpu-list", str(core)]
     process = subprocess.Popen(
@@ -117,6 +117,7 @@ def run_script(name, *flags, limit_seconds=None, core=None, **values):
     if process.returncode:
         lines = [line for line in output.splitlines() if line.strip()] or ["nothing printed"]
         raise Failed(f"{name}: exit code {process.returncode}: {lines[-1][:300]}")
+    return output
 
 
 def run_on_cores(function, items, count=None):

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Runs run_pretraining_gpu.py with a clock that counts the work of its process, seconds of all its
-threads on a core, instead of the time that passes: other work on the machine changes no budget.
+threads on a core, instead of the time that passes: other work on the machine changes no budget. The
+last line printed is the number of seconds of the whole process.
 """
 
 import functools
@@ -15,7 +16,9 @@ def main():
     from bert_gpu.pretrain import run
 
     run.pretrain = functools.partial(run.pretrain, clock=time.process_time)
-    return __main__.main(["bert-gpu", "pretrain", *sys.argv[1:]])
+    code = __main__.main(["bert-gpu", "pretrain", *sys.argv[1:]])
+    print(time.process_time())
+    return code
 
 
 if __name__ == "__main__":
