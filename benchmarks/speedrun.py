@@ -27,7 +27,7 @@ import sys
 import time
 
 from helpers import command
-from helpers.report import Rows, digest, opened_rows, print_table, spread
+from helpers.report import Rows, digest, opened_rows, print_table, save_plot, spread
 
 # The recipe `quick` when the speed run began, which later changes of the recipe do not touch.
 DATA = dict(
@@ -119,6 +119,7 @@ def make_parser():
     parser.add_argument("--data_flags", default="", help="of create_pretraining_data.py")
     parser.add_argument("--seeds", type=command.at_least_one, default=3)
     parser.add_argument("--num_gpus", type=int, default=0)
+    parser.add_argument("--plots", help="folder for a PNG (needs matplotlib)")
     parser.add_argument("--steps", type=command.at_least_one, help="of the baseline, for a try")
     return parser
 
@@ -160,6 +161,23 @@ def lines_of(rows: Rows):
             yield [name, len(runs), *cells, f"{statistics.mean(speeds):.2f}"]
 
 
+def plot(folder, rows: Rows):
+    """Write a PNG: the loss on the held-out rows by minutes, of each run."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4))
+    axes = figure.subplots()
+    for index, name in enumerate((NAME, *rows.values["entries"])):
+        for run in rows.of("runs", name):
+            seconds, losses = zip(*run["curve"], strict=True)
+            minutes = [each / 60 for each in seconds]
+            label = None if name in axes.get_legend_handles_labels()[1] else name
+            axes.plot(minutes, losses, color=f"C{index}", linewidth=1, label=label)
+    axes.set(xlabel="minutes from the first step", ylabel="MLM loss of held-out rows")
+    axes.legend()
+    save_plot(figure, folder, "speedrun")
+
+
 def main():
     options = make_parser().parse_args()
     try:
@@ -171,6 +189,8 @@ def main():
     print_table(["entry", "seeds", *COLUMNS, "times as fast"], list(lines_of(rows)))
     for name, entry in rows.values["entries"].items():
         print(f"{name}: quick {entry['flags']} {entry['data_flags']}".rstrip())
+    if options.plots:
+        plot(options.plots, rows)
 
 
 if __name__ == "__main__":

@@ -269,7 +269,8 @@ def test_the_speed_run_holds_an_entry_against_the_baseline(small, tmp_path):
     assert all(5 < loss < 10 for loss in losses) and losses[0] != losses[1]
     stored = json.loads((tmp_path / "rows.json").read_text())
     assert stored["entries"]["more masks"]["flags"] == "--max_predictions_per_seq=16"
-    assert tables(run("speedrun", files, "--table")) == [[baseline, ours]]
+    assert tables(run("speedrun", files, f"--table --plots={tmp_path}")) == [[baseline, ours]]
+    assert (tmp_path / "speedrun.png").exists()
 
 
 @pytest.mark.long
