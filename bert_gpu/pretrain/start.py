@@ -343,9 +343,14 @@ def first_words(
     run: Run[PretrainSettings], model: Model, dataset: Dataset, weights: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Return {name: array} of the word embeddings, from how often words stand near one another in
-    the training records. weights: the model's random weights.
+    the training records; {} where a recipe asks for them, but the vocabulary is not known.
+
+    weights: the model's random weights.
     """
+    settings = run.settings
     if model.vocab is None:
+        if "first_words" in settings.flexible:
+            return {}
         raise UserError(
             "needs records whose vocabulary is known",
             "give --vocab_file, or build them with create_pretraining_data.py",
@@ -353,9 +358,10 @@ def first_words(
             value="neighbours",
         )
     run.console.say("word embeddings: from the neighbours of words in the training records")
-    reader = dataset.reader("train", model.vocab, run.settings.run.seed)
-    seed = run.settings.run.seed
-    return {WORDS: word_vectors(reader, model.vocab, weights[WORDS], seed)}
+    first = weights[WORDS]
+    limits = dict(input_ids=len(first), masked_lm_ids=len(first))
+    reader = dataset.reader("train", model.vocab, settings.run.seed, limits)
+    return {WORDS: word_vectors(reader, model.vocab, first, settings.run.seed)}
 
 
 def check_same_vocabulary(

@@ -138,3 +138,5 @@ def test_they_need_a_vocabulary(data, tmp_path, capfd):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     assert pretrain(tmp_path, tmp_path / "run", "--first_words=neighbours", steps=2) == 2
     assert "--first_words=neighbours: needs" in capfd.readouterr().err
+    sizes = ("--recipe=quick", "--max_seq_length=32", "--max_predictions_per_seq=5")
+    assert pretrain(tmp_path, tmp_path / "run", *sizes, steps=2) == 0  # the recipe only prefers it
