@@ -23,7 +23,7 @@ BLOCK = 4096  # records that are read at a time
 WINDOW = 5  # words on each side; a neighbour at distance d counts 1 / d, as in GloVe
 SMOOTHING = 0.75  # exponent of the counts of neighbours
 OVERSAMPLING = 12  # further columns of the decomposition
-NUM_ITERATIONS = 1  # of its subspace
+NUM_ITERATIONS = 6  # of its subspace; with one, 650 steps end .10 higher
 DEVIATION = 0.1  # standard deviation of the elements
 
 
