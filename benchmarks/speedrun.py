@@ -137,6 +137,8 @@ def run_all(options, rows: Rows):
         raise command.Failed(f"--entry={options.entry}: has other flags; give it another name")
     with command.work_folder(options.folder) as scratch:
         make_data(options, scratch, NAME)
+        if options.data_flags:  # before the runs, which may be two at a time
+            make_data(options, scratch, options.entry, *shlex.split(options.data_flags))
 
         def row(item, core):
             name, seed = item
