@@ -105,6 +105,7 @@ class Ours(Trainer):
     def build(self, rows):
         self.step = self.make_step(self.micro_batches)
         self.batches = self.endless(rows)
+        self.generated = None
         self.real_tokens = []
         if self.gpu:
             self.tf.config.experimental.reset_memory_stats("GPU:0")
@@ -116,8 +117,10 @@ class Ours(Trainer):
         for _ in range(-(-num_steps // self.steps_per_call)):
             batches = [next(self.batches) for _ in range(self.steps_per_call)]
             self.real_tokens += [int(batch["input_mask"].sum()) for batch in batches]
-            metrics = self.step(batches, [LEARNING_RATE] * len(batches), self.num_done)
-            self.num_done += len(batches)
+            if not self.data:  # a generated batch stays on the device, as that of the peers
+                batches = self.generated = self.generated or self.step.put_on_devices(batches)
+            metrics = self.step(batches, [LEARNING_RATE] * self.steps_per_call, self.num_done)
+            self.num_done += self.steps_per_call
         return float(metrics.read()["loss"][-1])
 
     def prepare(self, rows, warm=2):

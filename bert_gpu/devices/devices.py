@@ -6,6 +6,7 @@ machines, with the same number of replicas on each machine.
 
 import dataclasses
 import itertools
+import typing
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -327,3 +328,12 @@ def describe(
     names = names_of(gpus)
     text = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     return text if virtual_replicas == 1 else f"{virtual_replicas} virtual replicas on {text}"
+
+
+def narrowed(values: typing.Any) -> typing.Any:
+    """Return a structure of tensors with those of int64 as int32. TensorFlow keeps int32 of a GPU
+    in host memory, so integers travel to compiled programs as int64.
+    """
+    return tf.nest.map_structure(
+        lambda value: tf.cast(value, tf.int32) if value.dtype == tf.int64 else value, values
+    )

@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.data.pipeline import LengthAxis
-from bert_gpu.devices.devices import Devices
+from bert_gpu.devices.devices import Devices, narrowed
 from bert_gpu.optim import optimizers
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train import shared_update, vector_losses
@@ -136,17 +136,16 @@ class DeviceBatches(typing.NamedTuple):
     num_steps: int
 
 
-def inputs_of_step(
-    index: tf.Tensor,
-    batches: typing.Any,
-    num_micro_batches: tf.Tensor,
-    learning_rates: tf.Tensor,
-    step: tf.Tensor,
-) -> tuple:
-    """Return the arguments of `TrainStep._replica_step` for step number `index` of a call. The
-    other arguments are those of the whole call; `step` is the number of its first step in the run.
+class CallInputs(typing.NamedTuple):
+    """What the K steps of a call need beside their batches, on the device of one replica:
+    num_micro_batches, int64 (K,); learning_rates, float32 (K,); seeds of dropout, int64 (K, 2);
+    replica, its number, int64.
     """
-    return batches, index, num_micro_batches[index], learning_rates[index], step + index
+
+    num_micro_batches: tf.Tensor
+    learning_rates: tf.Tensor
+    seeds: tf.Tensor
+    replica: tf.Tensor
 
 
 class TrainStep:
@@ -270,8 +269,9 @@ class TrainStep:
 
     def _fill(self, value: np.ndarray) -> np.ndarray:
         """Return a replica's array (a, B, ...) of a step, padded with zeros from a micro-batches to
-        (A, B, ...), the A micro-batches of a full step.
+        (A, B, ...), the A micro-batches of a full step; int32 as int64, see `narrowed`.
         """
+        value = value.astype(np.int64) if value.dtype == np.int32 else value
         missing = self.num_micro_batches - len(value)
         return np.pad(value, [(0, missing)] + [(0, 0)] * (value.ndim - 1)) if missing else value
 
@@ -287,17 +287,19 @@ class TrainStep:
         A, B, ...)}, A micro-batches of B examples a step. num_micro_batches, learning_rates: (K,).
         step: number of the first step in the run.
         """
-        inputs = (batches, num_micro_batches, learning_rates, step)
         strategy = self.devices.strategy
+        inputs = strategy.run(self._call_inputs, args=(num_micro_batches, learning_rates, step))
+
+        def metrics_of(index: tf.Tensor) -> tf.Tensor:
+            args = (batches, index, num_micro_batches[index], inputs)
+            metrics = strategy.run(self._replica_step, args=args)
+            return strategy.experimental_local_results(metrics)[0]
+
         if num_steps == 1:
-            metrics = strategy.run(self._replica_step, args=inputs_of_step(tf.constant(0), *inputs))
-            return strategy.experimental_local_results(metrics)[0][None]
+            return metrics_of(tf.constant(0))[None]
 
         def body(index: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            strategy = self.devices.strategy
-            args = inputs_of_step(index, *inputs)
-            metrics = strategy.run(self._replica_step, args=args)
-            return index + 1, rows.write(index, strategy.experimental_local_results(metrics)[0])
+            return index + 1, rows.write(index, metrics_of(index))
 
         rows = tf.TensorArray(tf.float32, num_steps)
         _, rows = tf.while_loop(
@@ -305,17 +307,32 @@ class TrainStep:
         )
         return rows.stack()
 
+    def _call_inputs(
+        self, num_micro_batches: tf.Tensor, learning_rates: tf.Tensor, step: tf.Tensor
+    ) -> CallInputs:
+        """Return the CallInputs of this replica: copied to its device once a call, because each
+        copy from the host waits for all steps before it. step: number of the call's first step in
+        the run.
+        """
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        with tf.device("CPU:0"):
+            own = tf.constant([self.seed & 0x7FFFFFFF, self.seed >> 31 & 0x7FFFFFFF], tf.int32)
+            num_steps = learning_rates.shape[0]
+            seeds = tf.stack([fold_seed(own, step + index, replica) for index in range(num_steps)])
+            integers = [tf.cast(value, tf.int64) for value in (num_micro_batches, seeds, replica)]
+        counts, seeds, replica = map(tf.identity, integers)
+        return CallInputs(counts, tf.identity(learning_rates), seeds, replica)
+
     def _replica_step(
         self,
         batches: Mapping[str, tf.Tensor],
         index: tf.Tensor,
         num_micro_batches: tf.Tensor,
-        learning_rate: tf.Tensor,
-        step: tf.Tensor,
+        inputs: CallInputs,
     ) -> tf.Tensor:
         """Run one step on one replica and return its M metrics, (M,). batches: {feature: (K, A, B,
-        ...)} of the K steps of a call, of which this step takes entry `index`. step: number of this
-        step in the run.
+        ...)} of the K steps of a call, of which this step takes entry `index`. num_micro_batches:
+        of this step, on the host.
         """
         context = tf.distribute.get_replica_context()
         # {feature: (A micro-batches, B examples, ...)}
@@ -323,11 +340,6 @@ class TrainStep:
         counts = context.all_reduce(
             tf.distribute.ReduceOp.SUM, self._counts(batch, num_micro_batches)
         )
-        with tf.device("CPU:0"):  # integers of a GPU reach the compiled step through the host
-            seed = fold_seed(
-                tf.constant([self.seed & 0x7FFFFFFF, self.seed >> 31 & 0x7FFFFFFF], tf.int32), step
-            )
-            seed = fold_seed(seed, context.replica_id_in_sync_group)
         weights = {
             name: tf.convert_to_tensor(variable) for name, variable in self.state.weights.items()
         }
@@ -337,14 +349,16 @@ class TrainStep:
             else tf.constant(1.0)
         )
         gradients, losses = self.replica_gradients(
-            weights, batch, num_micro_batches, counts, scale, seed
+            weights, batch, inputs.num_micro_batches[index], counts, scale, inputs.seeds[index]
         )
         gradients, losses = self._all_reduce(context, gradients, losses)
         clip = joint_results = None
         if self.is_shared:
-            share, clip = self.joint_share(gradients, scale, context.replica_id_in_sync_group)
+            share, clip = self.joint_share(gradients, scale, inputs.replica)
             joint_results = shared_update.gather(context, share, self.devices.communication)
-        norm, skipped = self.update(gradients, scale, learning_rate, clip, joint_results)
+        norm, skipped = self.update(
+            gradients, scale, inputs.learning_rates[index], clip, joint_results
+        )
         metrics = dict(
             losses,
             loss=tf.add_n(list(self.objective.only_losses(losses).values())),
@@ -416,6 +430,7 @@ class TrainStep:
         of this replica and divided by the counts of the global batch. Gradients that are added up
         are float32.
         """
+        batch, num_micro_batches, seed = narrowed((dict(batch), num_micro_batches, seed))
         cast = cast_weights(weights, self.devices.dtype)
         micro_batch = functools.partial(self._micro_batch, cast, batch, counts, scale, seed)
         if self.num_micro_batches == 1:
@@ -479,6 +494,7 @@ class TrainStep:
         """Return the vectors of all micro-batches of this replica, float32 (A, B, V, H); arguments
         as for `_gradients`.
         """
+        batch, num_micro_batches, seed = narrowed((dict(batch), num_micro_batches, seed))
         cast = cast_weights(weights, self.devices.dtype)
         vectors_of = functools.partial(self._vectors_of, functions, cast, batch, seed)
         if self.num_micro_batches == 1:
@@ -548,7 +564,7 @@ class TrainStep:
             clip[0],
             self.devices.dtype,
         )
-        share = shared_update.own_share(inputs, replica, self.devices.num_replicas)
+        share = shared_update.own_share(inputs, narrowed(replica), self.devices.num_replicas)
         work = self.optimizer.module.joint_work
         return {shape: work(value) for shape, value in share.items()}, clip
 

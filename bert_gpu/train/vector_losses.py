@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from bert_gpu.devices.devices import Devices
+from bert_gpu.devices.devices import Devices, narrowed
 from bert_gpu.train import shared_update
 
 GRADIENT = "vector_gradient"  # the feature of a batch with the gradient at its vectors, (B, V, H)
@@ -59,7 +59,8 @@ def at_vectors(
     global batch, divided by their counts, at this replica's vectors. vectors and gradient: float32
     (A, B, V, H). batch: {feature: (A, B, ...)}.
     """
-    values = {"vectors": vectors} | {name: batch[name] for name in functions.features}
+    values = {"vectors": vectors}
+    values |= {name: narrowed(batch[name]) for name in functions.features}
     values = {
         name: tf.reshape(value, [value.shape[0] * value.shape[1], *value.shape[2:]])
         for name, value in values.items()
