@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from bert_gpu.base.fused import column_sums, custom_gradient, fused, has_gpu, widened
 from bert_gpu.model import cudnn_attention
-from bert_gpu.model.layers import draw_bits, drop_threshold, hide_from_xla, plus_bias, sizes
+from bert_gpu.model.layers import draw_bits, drop_threshold, hide_from_xla, sizes
 
 
 def mask_bias(input_mask: tf.Tensor) -> tf.Tensor:
@@ -174,10 +174,22 @@ def split_heads(qkv: tf.Tensor, *bias: tf.Tensor) -> tuple[list[tf.Tensor], Call
     return _splitter(qkv.shape[2])(qkv, bias), gradient
 
 
-def add_bias(qkv: tf.Tensor, *bias: tf.Tensor) -> tf.Tensor:
-    """Return qkv, (B, S, 3, N, D), plus the bias, (3, N, D), if one is given."""
-    columns = tf.reshape(qkv, [-1, np.prod(qkv.shape[2:])])
-    return tf.reshape(plus_bias(columns, tf.reshape(bias[0], [-1])), tf.shape(qkv)) if bias else qkv
+@custom_gradient
+def split_by_token(qkv: tf.Tensor, *bias: tf.Tensor) -> tuple[list[tf.Tensor], Callable]:
+    """Return queries, keys and values in the order of cuDNN, [(B, S, N, D)] x 3; arguments as for
+    `split_heads`.
+    """
+
+    def gradient(*upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        joined = tf.stack(upstream, 2)
+        columns = tf.reshape(joined, [-1, np.prod(qkv.shape[2:])])
+        return joined, *(tf.reshape(column_sums(columns, b.dtype), b.shape) for b in bias)
+
+    # sliced before the bias is added: XLA's kernel for slices of a computed tensor is slow on GPUs,
+    # .36 ms of base's layer instead of about .1 (dev/gpu.md)
+    slices = enumerate(tf.unstack(qkv, axis=2))
+    parts = [tf.cast(widened(x, [b[i] for b in bias]), qkv.dtype) for i, x in slices]
+    return parts, gradient
 
 
 def attention_from(
@@ -236,7 +248,7 @@ def self_attention(
     if isinstance(mask, cudnn_attention.Mask):
         if rate and seed is not None:
             raise ValueError(f"cuDNN attention has no dropout, but the dropout rate is {rate}")
-        q, k, v = tf.unstack(add_bias(qkv, *bias), axis=2)  # each (B, S, N, D)
+        q, k, v = split_by_token(qkv, *bias)
         if rotation is not None:
             q, k = (rotate(x, *(values[:, None] for values in rotation)) for x in (q, k))
         return cudnn_attention.attention(q, k, v, mask)

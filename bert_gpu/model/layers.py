@@ -203,9 +203,6 @@ def activate(name: str, x: tf.Tensor, *bias: tf.Tensor) -> tf.Tensor:
     return ACTIVATIONS[name](x, *bias)
 
 
-plus_bias = elementwise(tf.identity)  # adds a bias (H,) to (R, H)
-
-
 def ungated(name: str) -> Callable[..., tf.Tensor]:
     """Return the activation `name` as a function of x (R, I) and a bias -> (R, I); for a gated
     activation, that of its gate alone, such as gelu for geglu.

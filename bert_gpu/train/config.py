@@ -116,10 +116,11 @@ class CadenceConfig(Settings):
         above=0.0,
         high=MAX_EPOCHS,
     )
-    steps_per_loop: int = setting(
-        1,
-        "Steps per call into TensorFlow. With more, the GPU waits less for "
-        "Python; a call never runs past a step that logs or saves.",
+    steps_per_loop: int | None = setting(
+        None,
+        "Steps per call into TensorFlow. With more, the GPU waits less for Python; a call never "
+        "runs past a step that logs or saves. Default: 1 on a CPU and where the lengths of rows "
+        "differ, on GPUs as many as have 10 micro-batches.",
         low=1,
     )
     log_steps: int = setting(10, "Steps between lines of metrics.jsonl.", low=1)

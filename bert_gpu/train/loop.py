@@ -25,7 +25,7 @@ from bert_gpu.runs.metrics import ENERGY
 from bert_gpu.runs.pace import Pace
 from bert_gpu.runs.shared_folder import open_writer
 from bert_gpu.train.batching import BatchPlan, TrainingData, take_batches
-from bert_gpu.train.cadence import Cadence
+from bert_gpu.train.cadence import Cadence, default_steps_per_loop
 from bert_gpu.train.divergence import DivergenceFound, DivergenceMonitor, roll_back
 from bert_gpu.train.run import Run
 from bert_gpu.train.start_block import peak_memory
@@ -108,7 +108,10 @@ class Loop:
         self.console = run.console
         self.workers = run.workers
         cadence = run.settings.cadence
-        self.steps_per_loop = cadence.steps_per_loop
+        self.steps_per_loop = cadence.steps_per_loop or default_steps_per_loop(
+            step.devices.kind, plan.num_micro_batches, bool(data.length_axes)
+        )
+        cadence = dataclasses.replace(cadence, steps_per_loop=self.steps_per_loop)
         self.cadence = Cadence(cadence, plan.num_steps, data.num_records / plan.records_of_step)
         self.watch = Stopwatch(self.progress.seconds, run.clock)
         self.now = self.workers.clock(self.watch, run.caught)

@@ -169,7 +169,7 @@ def row_bytes(
     size = (run_json and run_json["global_batch_size"]) or batch.global_batch_size or size
     cadence = settings.cadence
     periods = (
-        cadence.steps_per_loop,
+        cadence.steps_per_loop or 1,
         cadence.log_steps,
         cadence.save_checkpoints_steps,
         cadence.eval_steps or cadence.save_checkpoints_steps,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bert_gpu.train.cadence import num_steps_of
+from bert_gpu.train.cadence import default_steps_per_loop, num_steps_of
 from bert_gpu.train.config import CadenceConfig
 
 
@@ -22,3 +22,15 @@ def test_the_default_length_is_40_passes_over_the_text(settings, more, num_steps
     """However often the records hold it; epochs that are given are passes over the records."""
     found = num_steps_of(CadenceConfig(**settings), 1000, 10, **more)
     assert found == num_steps
+
+
+@pytest.mark.parametrize(
+    "kind, num_micro_batches, rows_differ, num_steps",
+    [("CPU", 1, False, 1), ("GPU", 1, True, 1), ("GPU", 1, False, 10), ("GPU", 4, False, 2)]
+    + [("GPU", 64, False, 1)],
+)
+def test_a_call_on_a_gpu_has_about_ten_micro_batches(
+    kind, num_micro_batches, rows_differ, num_steps
+):
+    """One step where rows differ in length: all of a call are padded to the longest."""
+    assert default_steps_per_loop(kind, num_micro_batches, rows_differ) == num_steps
