@@ -64,14 +64,19 @@ def test_a_gpu_can_hold_all_variables(optimizer):
     assert {variable.dtype for variable in state.variables().values()} <= held
 
 
-def test_seeds_are_drawn_on_the_host():
-    """On a GPU, integers would be copied to the host first, and each step wait for the last."""
+def test_a_step_waits_for_nothing_from_the_host():
+    """On a GPU, an int32 is copied to the device or the host for each use, and each copy waits for
+    the steps before it. So seeds are drawn on the host, and the compiled functions take none.
+    """
     trainer = fresh(num_replicas=2)
     trainer.run(batches(1))
     (program,) = trainer.step.programs.values()
     (graph,) = (function.graph for function in program._list_all_concrete_functions())
     draws = [op for op in graph.get_operations() if op.type.startswith("StatelessRandom")]
     assert draws and {tf.DeviceSpec.from_string(op.device).device_index for op in draws} == {0}
+    calls = [op for op in graph.get_operations() if op.type.endswith("PartitionedCall")]
+    assert len(calls) >= 4
+    assert tf.int32 not in {value.dtype for call in calls for value in call.inputs}
 
 
 def test_training_lowers_the_loss(one):
