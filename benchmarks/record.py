@@ -5,6 +5,8 @@ logistic regression.
 
     python benchmarks/record.py --text=corpus.txt --pairs=PAIRS --folder=WORK
         --json=docs/data/record.json [--minutes=45] [--plots=docs/data] [--public_tasks=TASKS]
+    python benchmarks/record.py --model=MODEL --pairs=PAIRS --public_tasks=TASKS --folder=WORK
+        --json=JSON
     python benchmarks/record.py --table --json=docs/data/record.json
 
 A tenth of the documents is held out of the pretraining for two tasks (helpers/text_tasks.py), which
@@ -67,14 +69,16 @@ def prepare(options):
     """Make the text to pretrain on, the tasks and the records, once. Returns {task: folder}."""
     folder = pathlib.Path(options.folder)
     text, tasks = folder / "text.txt", folder / "tasks"
-    if not (folder / "data" / "dataset.json").exists():
+    folder.mkdir(parents=True, exist_ok=True)
+    if not options.model and not (folder / "data" / "dataset.json").exists():
         documents = text_tasks.read_documents(options.text)
         others, held_out = text_tasks.hold_out(documents, HELD_OUT)
         text_tasks.write_tasks(held_out, tasks, options.splits)
         text.write_text("\n\n".join("\n".join(lines) for lines in others) + "\n", encoding="utf-8")
         output = folder / "data"
         run_script("create_pretraining_data.py", recipe="quick", input_file=text, output_dir=output)
-    folders = {name: tasks / name.replace(" ", "-") for name in text_tasks.TASKS}
+    made = () if options.model else text_tasks.TASKS
+    folders = {name: tasks / name.replace(" ", "-") for name in made}
     folders["pairs"] = pathlib.Path(options.pairs)
     if options.public_tasks:
         folders |= {name: pathlib.Path(options.public_tasks) / name for name in PUBLIC_TASKS}
@@ -162,7 +166,7 @@ def fine_tune(options, case, rate, seed):
 
     logging.getLogger("tensorflow").setLevel("ERROR")  # it warns that each one is traced
     work = pathlib.Path(options.folder)
-    model = work / "run" / "model"
+    model = pathlib.Path(options.model or work / "run" / "model")
     train_file = case.training_file(seed, work / "labels")
     count = len(train_file.read_text(encoding="utf-8").splitlines()) - 1
     start = dict(init_checkpoint=model)
@@ -209,7 +213,8 @@ def best_rate(options, rows, case):
 def measure(options, rows):
     """Measure all missing rows: the pretraining, and of each task its learning rates and curves."""
     folders = prepare(options)
-    rows.row("pretraining", "run", lambda: pretrain(options))
+    if not options.model:
+        rows.row("pretraining", "run", lambda: pretrain(options))
     with open_pool(options.workers) as pool:
         for task, folder in folders.items():
             sizes = sizes_of(options, task) + [None] * (task not in SMALL_ONLY)
@@ -395,6 +400,7 @@ def make_parser():
     parser = benchmark_parser(__doc__, "text", "pairs", "json", "folder", "table")
     parser.add_argument("--minutes", type=float, default=45.0, help="of the pretraining")
     parser.add_argument("--steps", type=int, help="end the pretraining after so many steps")
+    parser.add_argument("--model", help="judge this one on the pairs and public tasks alone")
     parser.add_argument("--public_tasks", help="folder of public tasks; without it there are none")
     every = (*TASKS, *PUBLIC_TASKS)
     parser.add_argument("--tasks", type=names_among(every), default=list(every))
@@ -418,21 +424,25 @@ def main():
         parser.error("needs --folder, where the run stays")
     public = [task for task in options.tasks if task in PUBLIC_TASKS and options.public_tasks]
     folders = [options.pairs, *(f"{options.public_tasks}/{task}" for task in public)]
-    for path in () if options.table else (options.text, *(f"{x}/train.tsv" for x in folders)):
+    files = [f"{path}/train.tsv" for path in folders] + [options.text] * (not options.model)
+    for path in () if options.table else files:
         if not pathlib.Path(path).is_file():
             parser.error(f"{path}: no such file; name --text, --pairs and --public_tasks")
     try:
         if options.table:
             rows = Rows(options.json, None, PARTS)
         else:
-            settings = dict(text=digest(options.text), pairs=pairs_digest(options.pairs))
-            settings |= dict(minutes=options.minutes, rates=options.rates)
+            settings = dict(pairs=pairs_digest(options.pairs), rates=options.rates)
+            if options.model:
+                settings |= dict(model=options.model)
+            else:
+                settings |= dict(text=digest(options.text), minutes=options.minutes)
             settings |= {task: pairs_digest(f"{options.public_tasks}/{task}") for task in public}
             rows = Rows(options.json, settings, PARTS)
             measure(options, rows)
         print_origin(rows.values)
         print_record(rows)
-        if options.plots:
+        if options.plots and not options.model:
             plot(options.plots, rows)
     except Failed as failed:
         sys.exit(f"error: {failed}")
