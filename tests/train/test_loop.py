@@ -12,7 +12,7 @@ from bert_gpu.data.pipeline import LengthAxis
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.runs.progress import Progress
-from bert_gpu.train import batching
+from bert_gpu.train import batching, loop
 from tests.train.world import SECONDS, World
 
 
@@ -56,6 +56,15 @@ def test_the_same_steps_whatever_the_length_of_a_call(tmp_path):
     assert [rate for rate, _ in flat[0]] == [
         learning_rate_factor(step, 20, ScheduleConfig()) for step in range(20)
     ]
+
+
+@pytest.mark.parametrize("kind, num_steps", [("GPU", 10), ("CPU", 1)])
+def test_a_call_on_a_gpu_has_ten_steps(tmp_path, monkeypatch, kind, num_steps):
+    monkeypatch.setattr(loop, "peak_memory", lambda devices: "")
+    world = World(tmp_path, num_train_steps=20)
+    world.kind = kind
+    world.run()
+    assert {len(call.first) for call in world.calls} == {num_steps}
 
 
 def test_the_clock_is_read_once_a_call_and_drives_the_rate(tmp_path):

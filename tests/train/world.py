@@ -48,7 +48,7 @@ class World:
     `step`, `read`, `validate` and `export` can be replaced until it runs.
     """
 
-    workers, console, mixture = ALONE, Console(True), None
+    workers, console, mixture, kind = ALONE, Console(True), None, "CPU"
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ class Step:
 
     def __init__(self, world):
         self.world, self.state = world, world
-        self.devices = types.SimpleNamespace(kind="CPU")
+        self.devices = types.SimpleNamespace(kind=world.kind)
 
     def __call__(self, batches, learning_rates, step):
         return self.world.step(batches, learning_rates, step)
