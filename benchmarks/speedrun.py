@@ -20,6 +20,7 @@ file is not measured again. The rules in full, and what has been tried: dev/spee
 """
 
 import functools
+import re
 import shlex
 import shutil
 import statistics
@@ -73,7 +74,7 @@ def make_data(options, scratch, name, *given):
     """Make the records of a data set, once, and return its folder. The vocabulary is that of the
     baseline.
     """
-    folder = scratch / f"data-{name}"
+    folder = scratch / re.sub(r"\W+", "-", f"data-{name}")  # commas separate input files
     if not (folder / "dataset.json").exists():
         own = {} if name == NAME else dict(vocab_file=scratch / f"data-{NAME}" / "vocab.txt")
         files = dict(input_file=options.text, output_dir=folder)
