@@ -70,28 +70,27 @@ def as_flags(values):
     return [f"--{name}={value}" for name, value in values.items()]
 
 
-def make_data(options, scratch, name, *given):
-    """Make the records of a data set, once, and return its folder. The vocabulary is that of the
-    baseline.
+def make_data(options, scratch, name):
+    """Make the records of the baseline or an entry, once, and return their folder. The vocabulary
+    is that of the baseline.
     """
     folder = scratch / re.sub(r"\W+", "-", f"data-{name}")  # commas separate input files
     if not (folder / "dataset.json").exists():
-        own = {} if name == NAME else dict(vocab_file=scratch / f"data-{NAME}" / "vocab.txt")
-        files = dict(input_file=options.text, output_dir=folder)
-        command.run_script("create_pretraining_data.py", *as_flags(DATA), *given, **files, **own)
+        flags, files = as_flags(DATA), dict(input_file=options.text, output_dir=folder)
+        if name != NAME:
+            flags = ["--recipe=quick", *shlex.split(options.data_flags)]
+            files |= dict(vocab_file=scratch / f"data-{NAME}" / "vocab.txt")
+        command.run_script("create_pretraining_data.py", *flags, **files)
     return folder
 
 
 def measure(options, scratch, name, seed, core):
     """Return {column: value} of the baseline or the entry and one seed, on one core."""
-    held_out = make_data(options, scratch, NAME)
-    data = held_out
+    held_out, data = (make_data(options, scratch, each) for each in (NAME, name))
     size = SIZES[options.size] | (dict(num_train_steps=options.steps) if options.steps else {})
     flags = as_flags(BASELINE | size)
     if name != NAME:
         flags = ["--recipe=quick", *as_flags(size), *shlex.split(options.flags)]
-        if options.data_flags:
-            data = make_data(options, scratch, name, *shlex.split(options.data_flags))
     run = scratch / f"run-{name}-{seed}"
     common = dict(output_dir=run, num_gpus=options.num_gpus)
     by_work = options.num_gpus == 0
@@ -137,9 +136,8 @@ def run_all(options, rows: Rows):
     if rows.row("entries", options.entry, lambda: entry) != entry:
         raise command.Failed(f"--entry={options.entry}: has other flags; give it another name")
     with command.work_folder(options.folder) as scratch:
-        make_data(options, scratch, NAME)
-        if options.data_flags:  # before the runs, which may be two at a time
-            make_data(options, scratch, options.entry, *shlex.split(options.data_flags))
+        for name in (NAME, options.entry):  # before the runs, which may be two at a time
+            make_data(options, scratch, name)
 
         def row(item, core):
             name, seed = item
@@ -165,18 +163,21 @@ def lines_of(rows: Rows):
 
 
 def plot(folder, rows: Rows):
-    """Write a PNG: the loss on the held-out rows by minutes, of each run."""
+    """Write a PNG: the loss on the held-out rows by minutes, over the baseline's runs, and at the
+    end of each entry's, which may validate on other masks.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4))
     axes = figure.subplots()
     for index, name in enumerate((NAME, *rows.values["entries"])):
         for run in rows.of("runs", name):
-            seconds, losses = zip(*run["curve"], strict=True)
+            points = run["curve"] if name == NAME else []
+            seconds, losses = zip(*points, (run["seconds"], run["MLM loss"]), strict=True)
             minutes = [each / 60 for each in seconds]
             label = None if name in axes.get_legend_handles_labels()[1] else name
-            axes.plot(minutes, losses, color=f"C{index}", linewidth=1, label=label)
-    axes.set(xlabel="minutes from the first step", ylabel="MLM loss of held-out rows")
+            axes.plot(minutes, losses, ".-", color=f"C{index}", linewidth=1, label=label)
+    axes.set(xlabel="minutes of a core", ylabel="MLM loss of held-out rows")
     axes.legend()
     save_plot(figure, folder, "speedrun")
 

@@ -259,8 +259,8 @@ def test_fine_tuning_is_compared_with_the_trainer_and_with_frozen_layers(small, 
 def test_the_speed_run_holds_an_entry_against_the_baseline(small, tmp_path):
     """Both are evaluated on the baseline's rows, whatever the entry is trained on."""
     files = f"--text={small}/small.txt --folder={tmp_path}/work --json={tmp_path}/rows.json"
-    entry = "'--entry=more masks' --flags=--max_predictions_per_seq=16 --steps=2 --seeds=1"
-    data = "'--data_flags=--masked_lm_prob=.25 --max_predictions_per_seq=16'"
+    entry = "'--entry=more masks' --flags=--max_predictions_per_seq=22 --steps=2 --seeds=1"
+    data = "'--data_flags=--masked_lm_prob=.35 --max_predictions_per_seq=22'"
     text = run("speedrun", files, entry, data)
     [[baseline, ours]] = tables(text)
     assert baseline[:3] == ["baseline", "1", "2"] and ours[:3] == ["more masks", "1", "2"]
@@ -268,7 +268,7 @@ def test_the_speed_run_holds_an_entry_against_the_baseline(small, tmp_path):
     losses = [number(row[5]) for row in (baseline, ours)]
     assert all(5 < loss < 10 for loss in losses) and losses[0] != losses[1]
     stored = json.loads((tmp_path / "rows.json").read_text())
-    assert stored["entries"]["more masks"]["flags"] == "--max_predictions_per_seq=16"
+    assert stored["entries"]["more masks"]["flags"] == "--max_predictions_per_seq=22"
     assert tables(run("speedrun", files, f"--table --plots={tmp_path}")) == [[baseline, ours]]
     assert (tmp_path / "speedrun.png").exists()
 
