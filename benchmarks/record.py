@@ -5,12 +5,12 @@ logistic regression.
 
     python benchmarks/record.py --text=corpus.txt --pairs=PAIRS --folder=WORK
         --json=docs/data/record.json [--minutes=45] [--plots=docs/data] [--public_tasks=TASKS]
-    python benchmarks/record.py --model=MODEL --pairs=PAIRS --public_tasks=TASKS --folder=WORK
-        --json=JSON
+    python benchmarks/record.py --model=MODEL --pairs=PAIRS --folder=WORK --json=JSON
     python benchmarks/record.py --table --json=docs/data/record.json
 
 A tenth of the documents is held out of the pretraining for two tasks (helpers/text_tasks.py), which
-stand beside the pairs. TASKS adds public ones, with up to 200 drawn labels and three seeds:
+stand beside the pairs. They are left out with a MODEL, which may have read these documents. TASKS
+adds public ones, with up to 200 drawn labels and three seeds:
 TASKS/{r8,20ng,rotten}/{train,dev,test}.tsv with the columns id, text and label (Reuters-21578 and
 20 Newsgroups as Cardoso-Cachopo split them, reviews of Rotten Tomatoes split by film).
 
@@ -77,8 +77,8 @@ def prepare(options):
         text.write_text("\n\n".join("\n".join(lines) for lines in others) + "\n", encoding="utf-8")
         output = folder / "data"
         run_script("create_pretraining_data.py", recipe="quick", input_file=text, output_dir=output)
-    made = () if options.model else text_tasks.TASKS
-    folders = {name: tasks / name.replace(" ", "-") for name in made}
+    of_text = () if options.model else text_tasks.TASKS
+    folders = {name: tasks / name.replace(" ", "-") for name in of_text}
     folders["pairs"] = pathlib.Path(options.pairs)
     if options.public_tasks:
         folders |= {name: pathlib.Path(options.public_tasks) / name for name in PUBLIC_TASKS}
@@ -366,16 +366,17 @@ def print_record(rows):
 
 
 def plot(folder, rows):
-    """Write PNGs: the loss by minutes, and accuracy by labels of each task."""
+    """Write PNGs: the loss of the pretraining by minutes, and accuracy by labels of each task."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 4))
-    axes = figure.subplots()
-    curve = rows.values["pretraining"]["run"]["curve"]
-    axes.plot([seconds / 60 for seconds, _ in curve], [loss for _, loss in curve])
-    axes.axhline(GOAL_LOSS, color="gray", linestyle=":")
-    axes.set(xlabel="minutes", ylabel="MLM loss of held-out documents")
-    save_plot(figure, folder, "record-loss")
+    if run := rows.values["pretraining"].get("run"):
+        figure = Figure(figsize=(6, 4))
+        axes = figure.subplots()
+        seconds, losses = zip(*run["curve"], strict=True)
+        axes.plot([each / 60 for each in seconds], losses)
+        axes.axhline(GOAL_LOSS, color="gray", linestyle=":")
+        axes.set(xlabel="minutes", ylabel="MLM loss of held-out documents")
+        save_plot(figure, folder, "record-loss")
     tasks = gather(rows)
     columns = min(3, len(tasks))
     num_rows = math.ceil(len(tasks) / columns)
@@ -400,7 +401,7 @@ def make_parser():
     parser = benchmark_parser(__doc__, "text", "pairs", "json", "folder", "table")
     parser.add_argument("--minutes", type=float, default=45.0, help="of the pretraining")
     parser.add_argument("--steps", type=int, help="end the pretraining after so many steps")
-    parser.add_argument("--model", help="judge this one on the pairs and public tasks alone")
+    parser.add_argument("--model", help="folder of one to take instead of pretraining")
     parser.add_argument("--public_tasks", help="folder of public tasks; without it there are none")
     every = (*TASKS, *PUBLIC_TASKS)
     parser.add_argument("--tasks", type=names_among(every), default=list(every))
@@ -424,17 +425,19 @@ def main():
         parser.error("needs --folder, where the run stays")
     public = [task for task in options.tasks if task in PUBLIC_TASKS and options.public_tasks]
     folders = [options.pairs, *(f"{options.public_tasks}/{task}" for task in public)]
-    files = [f"{path}/train.tsv" for path in folders] + [options.text] * (not options.model)
+    start = f"{options.model}/model.safetensors" if options.model else options.text
+    files = [start, *(f"{path}/train.tsv" for path in folders)]
     for path in () if options.table else files:
         if not pathlib.Path(path).is_file():
-            parser.error(f"{path}: no such file; name --text, --pairs and --public_tasks")
+            parser.error(f"{path}: no such file; see --text, --model, --pairs, --public_tasks")
     try:
         if options.table:
             rows = Rows(options.json, None, PARTS)
         else:
             settings = dict(pairs=pairs_digest(options.pairs), rates=options.rates)
+            settings |= dict(text=None, minutes=None, model=None)
             if options.model:
-                settings |= dict(model=options.model)
+                settings["model"] = digest(f"{options.model}/model.safetensors")
             else:
                 settings |= dict(text=digest(options.text), minutes=options.minutes)
             settings |= {task: pairs_digest(f"{options.public_tasks}/{task}") for task in public}
@@ -442,7 +445,7 @@ def main():
             measure(options, rows)
         print_origin(rows.values)
         print_record(rows)
-        if options.plots and not options.model:
+        if options.plots:
             plot(options.plots, rows)
     except Failed as failed:
         sys.exit(f"error: {failed}")

@@ -74,11 +74,12 @@ def make_data(options, scratch, name):
     """Make the records of the baseline or an entry, once, and return their folder. The vocabulary
     is that of the baseline.
     """
-    folder = scratch / re.sub(r"\W+", "-", f"data-{name}")  # commas separate input files
+    given = "" if name == NAME else options.data_flags
+    folder = scratch / re.sub(r"\W+", "-", f"data-{name}{given}")  # commas separate input files
     if not (folder / "dataset.json").exists():
         flags, files = as_flags(DATA), dict(input_file=options.text, output_dir=folder)
         if name != NAME:
-            flags = ["--recipe=quick", *shlex.split(options.data_flags)]
+            flags = ["--recipe=quick", *shlex.split(given)]
             files |= dict(vocab_file=scratch / f"data-{NAME}" / "vocab.txt")
         command.run_script("create_pretraining_data.py", *flags, **files)
     return folder
@@ -177,7 +178,7 @@ def plot(folder, rows: Rows):
             minutes = [each / 60 for each in seconds]
             label = None if name in axes.get_legend_handles_labels()[1] else name
             axes.plot(minutes, losses, ".-", color=f"C{index}", linewidth=1, label=label)
-    axes.set(xlabel="minutes of a core", ylabel="MLM loss of held-out rows")
+    axes.set(xlabel="minutes (CPU: of a core's work)", ylabel="MLM loss of held-out rows")
     axes.legend()
     save_plot(figure, folder, "speedrun")
 

@@ -295,6 +295,11 @@ def test_the_record_is_measured_once(small, tmp_path):
     assert (tmp_path / "work" / "run" / "model" / "README.md").exists()
     assert tables(run("record", files, sizes)) == [rows]
     assert (tmp_path / "rows.json").read_bytes() == stored
+    model = f"--model={tmp_path}/work/run/model"
+    with pytest.raises(AssertionError, match="made with another text, minutes"):
+        run("record", files, sizes, model)
+    own = files.replace("rows.json", "own.json").replace("/work", "/own")
+    assert tables(run("record", own, sizes, model)) == [[public]]
 
 
 @pytest.mark.long

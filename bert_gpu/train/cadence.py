@@ -16,7 +16,7 @@ DEFAULT_PASSES = 40
 
 
 # Micro-batches of a call on a GPU, which waits once a call for the host: with 1 instead of 10, a
-# step of base, 256 rows of 128 tokens, takes 1.11 times as long on an H200 (dev/gpu.md).
+# step of base, 256 rows of 128 tokens, takes 1.10 times as long on an H200 (dev/gpu.md).
 MICRO_BATCHES_PER_CALL = 10
 
 

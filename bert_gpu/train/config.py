@@ -119,8 +119,8 @@ class CadenceConfig(Settings):
     steps_per_loop: int | None = setting(
         None,
         "Steps per call into TensorFlow. With more, the GPU waits less for Python; a call never "
-        "runs past a step that logs or saves. Default: 1 on a CPU and where the lengths of rows "
-        "differ, on GPUs as many as have 10 micro-batches.",
+        "runs past a step that logs or saves. Default: 1 on a CPU, in fine-tuning and where the "
+        "lengths of rows differ, else as many as fit in 10 micro-batches, at least 1.",
         low=1,
     )
     log_steps: int = setting(10, "Steps between lines of metrics.jsonl.", low=1)

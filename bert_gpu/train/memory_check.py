@@ -17,6 +17,7 @@ from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
 from bert_gpu.model.config import ModelConfig
+from bert_gpu.train.cadence import default_steps_per_loop
 from bert_gpu.train.config import MemoryConfig, RunSettings
 
 if typing.TYPE_CHECKING:
@@ -26,7 +27,8 @@ if typing.TYPE_CHECKING:
 # imported when used, because it needs TensorFlow
 optimizers = LazyModule("bert_gpu.optim.optimizers")
 
-TOKEN_BYTES = 12  # input_ids, input_mask and segment_ids as int32
+# input_ids, input_mask and segment_ids, as int32 and as int64 (devices.narrowed)
+TOKEN_BYTES = 36
 
 
 class Need(typing.NamedTuple):
@@ -169,7 +171,7 @@ def row_bytes(
     size = (run_json and run_json["global_batch_size"]) or batch.global_batch_size or size
     cadence = settings.cadence
     periods = (
-        cadence.steps_per_loop or 1,
+        cadence.steps_per_loop or default_steps_per_loop(devices.kind, 1, False),
         cadence.log_steps,
         cadence.save_checkpoints_steps,
         cadence.eval_steps or cadence.save_checkpoints_steps,

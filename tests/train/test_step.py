@@ -10,7 +10,7 @@ from tensorflow.python.framework import kernels
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices import devices
 from bert_gpu.train.state import LOSS_SCALE_GROWTH_STEPS, copies, frozen_names
-from bert_gpu.train.step import divide_batch
+from bert_gpu.train.step import TrainStep, divide_batch
 from tests.train.tiny import Trainer, batches, distance, fresh
 
 
@@ -64,17 +64,27 @@ def test_a_gpu_can_hold_all_variables(optimizer):
     assert {variable.dtype for variable in state.variables().values()} <= held
 
 
-def test_a_step_waits_for_nothing_from_the_host():
+@pytest.mark.parametrize("num_steps", [1, 2])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.long)])
+def test_a_step_waits_for_nothing_from_the_host(monkeypatch, num_steps, optimizer):
     """On a GPU, an int32 is copied to the device or the host for each use, and each copy waits for
     the steps before it. So seeds are drawn on the host, and the compiled functions take none.
     """
-    trainer = fresh(num_replicas=2)
-    trainer.run(batches(1))
+    graphs = []
+    replica_step = TrainStep._replica_step
+
+    def traced(*arguments):
+        graphs.append(tf.compat.v1.get_default_graph())
+        return replica_step(*arguments)
+
+    monkeypatch.setattr(TrainStep, "_replica_step", traced)
+    trainer = Trainer(num_replicas=2, optimizer=optimizer)
+    trainer.run(batches(2), steps_per_call=num_steps)
     (program,) = trainer.step.programs.values()
     (graph,) = (function.graph for function in program._list_all_concrete_functions())
     draws = [op for op in graph.get_operations() if op.type.startswith("StatelessRandom")]
     assert draws and {tf.DeviceSpec.from_string(op.device).device_index for op in draws} == {0}
-    calls = [op for op in graph.get_operations() if op.type.endswith("PartitionedCall")]
+    calls = [op for op in graphs[0].get_operations() if op.type.endswith("PartitionedCall")]
     assert len(calls) >= 4
     assert tf.int32 not in {value.dtype for call in calls for value in call.inputs}
 
