@@ -148,6 +148,15 @@ class CallInputs(typing.NamedTuple):
     replica: tf.Tensor
 
 
+def inputs_of_step(
+    index: tf.Tensor, batches: typing.Any, num_micro_batches: tf.Tensor, inputs: typing.Any
+) -> tuple:
+    """Return the arguments of `TrainStep._replica_step` for step number `index` of a call. The
+    other arguments are those of the whole call; inputs: CallInputs for each replica.
+    """
+    return batches, index, num_micro_batches[index], inputs
+
+
 class TrainStep:
     """A callable (batches, learning_rates, step) that runs K steps and returns their Metrics.
 
@@ -289,17 +298,16 @@ class TrainStep:
         """
         strategy = self.devices.strategy
         inputs = strategy.run(self._call_inputs, args=(num_micro_batches, learning_rates, step))
-
-        def metrics_of(index: tf.Tensor) -> tf.Tensor:
-            args = (batches, index, num_micro_batches[index], inputs)
-            metrics = strategy.run(self._replica_step, args=args)
-            return strategy.experimental_local_results(metrics)[0]
-
+        of_call = (batches, num_micro_batches, inputs)
         if num_steps == 1:
-            return metrics_of(tf.constant(0))[None]
+            args = inputs_of_step(tf.constant(0), *of_call)
+            metrics = strategy.run(self._replica_step, args=args)
+            return strategy.experimental_local_results(metrics)[0][None]
 
         def body(index: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
-            return index + 1, rows.write(index, metrics_of(index))
+            strategy = self.devices.strategy
+            metrics = strategy.run(self._replica_step, args=inputs_of_step(index, *of_call))
+            return index + 1, rows.write(index, strategy.experimental_local_results(metrics)[0])
 
         rows = tf.TensorArray(tf.float32, num_steps)
         _, rows = tf.while_loop(

@@ -312,7 +312,7 @@ def test_run_json_says_what_was_run(data, finished):
     assert (
         "git_commit" in content
         and content["settings"]["optimizer"] == "adamw"
-        and content["free"]["log_steps"] == 10
+        and content["free"]["steps_per_loop"] is None
     )
 
 
