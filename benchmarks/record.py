@@ -48,6 +48,8 @@ from helpers.command import (
 )
 from helpers.report import Rows, digest, pairs_digest, print_origin, print_table, save_plot
 
+from bert_gpu.base.errors import UserError
+
 # Of the pretraining, beside --recipe=quick: the result of a search (dev/measurements.md).
 PRETRAINING = dict(num_hidden_layers=4)
 HELD_OUT = 0.1
@@ -447,7 +449,7 @@ def main():
         print_record(rows)
         if options.plots:
             plot(options.plots, rows)
-    except Failed as failed:
+    except (Failed, UserError) as failed:
         sys.exit(f"error: {failed}")
 
 

@@ -99,7 +99,7 @@ def speed(setup, model, length, system, precision, extra, like, clock):
     shape = shape_of(model) | dict(attention_probs_dropout_prob=dropout)
     settings = dict(shape=shape, length=length, gpu=setup.gpu, precision=precision) | extra
     if system == OURS:
-        settings |= dict(xla="on", steps_per_call=2 if setup.small else 8)
+        settings |= dict(xla="on", steps_per_call=2 if setup.small else 10)
     start = 4 if setup.small else TOKENS[model] // length
     known = setup.items.get(like, {}).get("rows")
     with Peer(system, settings, python, max(60.0, clock.left())) as peer:

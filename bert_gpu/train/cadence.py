@@ -13,16 +13,14 @@ from bert_gpu.train.config import CadenceConfig, shares
 
 # passes over the text, as in BERT's pretraining (Devlin et al. 2018, appendix A.2)
 DEFAULT_PASSES = 40
-
-
-# Micro-batches of a call on a GPU, which waits once a call for the host: with 1 instead of 10, a
-# step of base, 256 rows of 128 tokens, takes 1.10 times as long on an H200 (dev/gpu.md).
+# on a GPU, which waits for the host once a call: with 1 instead of 10, a step of base, 256 rows of
+# 128 tokens, takes 1.10 times as long on an H200 (dev/gpu.md)
 MICRO_BATCHES_PER_CALL = 10
 
 
 def default_steps_per_loop(kind: str, num_micro_batches: int, rows_differ: bool) -> int:
-    """Return the default of --steps_per_loop. kind: "GPU" or "CPU". rows_differ: whether rows
-    differ in length; all of a call are padded to the longest.
+    """Return the default of --steps_per_loop. kind: "GPU" or "CPU". num_micro_batches: of a step.
+    rows_differ: whether rows differ in length; all of a call are padded to the longest.
     """
     is_one = kind == "CPU" or rows_differ
     return 1 if is_one else max(1, MICRO_BATCHES_PER_CALL // num_micro_batches)

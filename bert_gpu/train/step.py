@@ -318,9 +318,9 @@ class TrainStep:
     def _call_inputs(
         self, num_micro_batches: tf.Tensor, learning_rates: tf.Tensor, step: tf.Tensor
     ) -> CallInputs:
-        """Return the CallInputs of this replica: copied to its device once a call, because each
-        copy from the host waits for all steps before it. step: number of the call's first step in
-        the run.
+        """Return the CallInputs of this replica. They are copied to its device once a call, because
+        each copy from the host waits for all steps before it. step: number of the call's first step
+        in the run.
         """
         replica = tf.distribute.get_replica_context().replica_id_in_sync_group
         with tf.device("CPU:0"):
@@ -340,7 +340,7 @@ class TrainStep:
     ) -> tf.Tensor:
         """Run one step on one replica and return its M metrics, (M,). batches: {feature: (K, A, B,
         ...)} of the K steps of a call, of which this step takes entry `index`. num_micro_batches:
-        of this step, on the host.
+        of this step, for slices, whose bounds TensorFlow reads on the host.
         """
         context = tf.distribute.get_replica_context()
         # {feature: (A micro-batches, B examples, ...)}
