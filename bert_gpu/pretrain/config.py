@@ -50,14 +50,6 @@ class PretrainConfig(Settings):
         "BERT folder. Its config.json decides the model's shape, and the data must have its "
         "vocabulary. none = random weights, the default.",
     )
-    first_words: str = setting(
-        "random",
-        "Word embeddings of a model that starts from random weights: random; or neighbours = "
-        "vectors from how often words stand near one another in the training records, which a "
-        "training of about 1,000 steps learns sooner from. After 7,400 steps the model was worse "
-        "with them, most of all at telling paraphrases apart.",
-        choices=("random", "neighbours"),
-    )
     vocab_file: str | None = setting(
         None,
         "Vocabulary file for records without dataset.json; checked against the "

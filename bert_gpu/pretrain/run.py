@@ -63,7 +63,7 @@ def pretrain(
         fixed = fixed_settings(run.settings, model, devices, dataset)
         start.check_resume(run, dataset, model, fixed)
         min_device_bytes = start.check_memory(run, dataset, devices, model)
-        weights = start.initial_weights(run, model, dataset)
+        weights = start.initial_weights(run, model)
         frozen = frozen_names(weights, settings.memory.freeze)
         data, validation_reader = start.open_records(run, dataset, model)
         blocks = column_blocks(model.encoder.weights())

@@ -31,12 +31,10 @@ from bert_gpu.pretrain.config import (
     resolve_model,
 )
 from bert_gpu.pretrain.objectives.joint import (
-    WORDS,
     JointObjective,
     open_objective,
     select_objectives,
 )
-from bert_gpu.pretrain.word_vectors import word_vectors
 from bert_gpu.runs import provenance
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
@@ -272,12 +270,10 @@ def flops_counter(
     return objective.flops if countable else None
 
 
-def initial_weights(
-    run: Run[PretrainSettings], model: Model, dataset: Dataset
-) -> dict[str, np.ndarray]:
+def initial_weights(run: Run[PretrainSettings], model: Model) -> dict[str, np.ndarray]:
     """Return {name: array} of random weights, replaced by the weights of --init_checkpoint where it
-    has them, or by what --first_words says; print the names of those that it lacks. A run that
-    resumes from a checkpoint reads neither.
+    has them; print the names of those that it lacks. A run that resumes from a checkpoint does not
+    read --init_checkpoint.
     """
     config = model.config
     vocab = model.vocab
@@ -287,14 +283,8 @@ def initial_weights(
     specs = model.objective().weights()
     # all workers must call steps() together, even if only some of them have an --init_checkpoint
     is_resumed = run.run_json is not None and bool(run.folder.steps())
-    if is_resumed:
+    if start is None or is_resumed:
         return initialize(specs, seed)
-    if start is None:
-        weights = initialize(specs, seed)
-        if run.settings.run.first_words == "neighbours":
-            make = functools.partial(first_words, run, model, dataset)
-            weights |= run.workers.arrays_from_chief(make, weights)
-        return weights
     source, (source_config, source_weights, notes, *_) = models.read_start(start)
     check_continues(
         {name: (value, f"--{name}={value}") for name, value in config.to_dict().items()},
@@ -337,31 +327,6 @@ def initial_weights(
         * bool(notes.embedding.pooling)
     )
     return weights
-
-
-def first_words(
-    run: Run[PretrainSettings], model: Model, dataset: Dataset, weights: dict[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Return {name: array} of the word embeddings, from how often words stand near one another in
-    the training records; {} where a recipe asks for them, but the vocabulary is not known.
-
-    weights: the model's random weights.
-    """
-    settings = run.settings
-    if model.vocab is None:
-        if "first_words" in settings.flexible:
-            return {}
-        raise UserError(
-            "needs records whose vocabulary is known",
-            "give --vocab_file, or build them with create_pretraining_data.py",
-            setting="first_words",
-            value="neighbours",
-        )
-    run.console.say("word embeddings: from the neighbours of words in the training records")
-    first = weights[WORDS]
-    limits = dict(input_ids=len(first), masked_lm_ids=len(first))
-    reader = dataset.reader("train", model.vocab, settings.run.seed, limits)
-    return {WORDS: word_vectors(reader, model.vocab, first, settings.run.seed)}
 
 
 def check_same_vocabulary(

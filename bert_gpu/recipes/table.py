@@ -705,10 +705,7 @@ RECIPES = {
             ),
         ),
         pretrain=(
-            (
-                SPEED_RUN,
-                dict(first_words="neighbours", max_predictions_per_seq=16),
-            ),
+            (SPEED_RUN, dict(max_predictions_per_seq=16)),
             (
                 QUICKLY,
                 dict(
