@@ -15,8 +15,8 @@ TASKS/{r8,20ng,rotten}/{train,dev,test}.tsv with the columns id, text and label 
 20 Newsgroups as Cardoso-Cachopo split them, reviews of Rotten Tomatoes split by film).
 
 Each seed draws its own labels, which all three learn from. For every task, number of labels and
-learner the dev file chooses the learning rate, or TF-IDF's C, out of three values, with a seed of
-its own, and the test file is reported. The models read the first 64 tokens of a text, TF-IDF the
+learner the dev file chooses the learning rate out of four, or TF-IDF's C out of three, with a seed
+of its own, and the test file is reported. The models read the first 64 tokens of a text, TF-IDF the
 whole. Each finished row is written to the JSON file, and a row in the file is not measured again;
 the pretraining resumes. WORK/run is the run, and WORK/run/model the model with its card.
 """
@@ -53,7 +53,7 @@ from bert_gpu.base.errors import UserError
 # Of the pretraining, beside --recipe=quick: the result of a search (dev/measurements.md).
 PRETRAINING = dict(num_hidden_layers=4)
 HELD_OUT = 0.1
-RATES = (1e-4, 3e-4, 1e-3)
+RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 LEAST_UPDATES, EPOCHS, BATCH = 200, 5, 32  # of a fine-tuning
 RATE_SEED = 100  # the seed that learning rates are chosen with
 STARTS = ("pretrained", "untrained")
