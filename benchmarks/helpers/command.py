@@ -31,7 +31,16 @@ def at_least_one(text):
 
 def numbers(kind):
     """Return a reader of numbers separated by commas, for argparse. kind: int or float."""
-    return lambda text: [kind(part) for part in text.split(",")]
+
+    def read(text):
+        try:
+            return [kind(part) for part in text.split(",")]
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"{text}: must be numbers, separated by commas"
+            ) from None
+
+    return read
 
 
 def names_among(known):
