@@ -152,13 +152,12 @@ def run_all(options, rows: Rows):
 
 def lines_of(rows: Rows):
     """Yield the cells of a line for the baseline and each entry."""
-    base = rows.of("runs", NAME)
+    base = rows.by_seed("runs", NAME)
     for name in (NAME, *rows.values["entries"]):
-        runs = rows.of("runs", name)
-        if runs and base:
-            pairs = zip(base, runs, strict=False)
-            speeds = [other["seconds"] / run["seconds"] for other, run in pairs]
-            values = {column: [run[column] for run in runs] for column in COLUMNS}
+        runs = rows.by_seed("runs", name)
+        if both := base.keys() & runs.keys():
+            speeds = [base[seed]["seconds"] / runs[seed]["seconds"] for seed in both]
+            values = {column: [run[column] for run in runs.values()] for column in COLUMNS}
             cells = [spread(values[column], form) for column, form in COLUMNS.items()]
             yield [name, len(runs), *cells, f"{statistics.mean(speeds):.2f}"]
 

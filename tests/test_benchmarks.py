@@ -271,6 +271,12 @@ def test_the_speed_run_holds_an_entry_against_the_baseline(small, tmp_path):
     assert stored["entries"]["more masks"]["flags"] == "--max_predictions_per_seq=22"
     assert tables(run("speedrun", files, f"--table --plots={tmp_path}")) == [[baseline, ours]]
     assert (tmp_path / "speedrun.png").exists()
+    runs = stored["runs"]
+    entry = runs["more masks, seed 2"] = runs.pop("more masks, seed 1")
+    runs["baseline, seed 2"] = runs["baseline, seed 1"] | dict(seconds=3 * entry["seconds"])
+    (tmp_path / "rows.json").write_text(json.dumps(stored))
+    [[_, ours]] = tables(run("speedrun", files, "--table"))
+    assert ours[6] == "3.00"  # to the baseline of its own seed
 
 
 @pytest.mark.long

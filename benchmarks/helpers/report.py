@@ -151,12 +151,16 @@ class Rows:
 
     def of(self, part, name):
         """Return the rows of the keys "name, seed N" of a part that are there, by seed."""
+        return list(self.by_seed(part, name).values())
+
+    def by_seed(self, part, name):
+        """Return {N: row} of the keys "name, seed N" of a part, in order."""
         rows = {}
         for key, row in self.values[part].items():
             before, _, seed = key.rpartition(", seed ")
             if before == name:
                 rows[int(seed)] = row
-        return [rows[seed] for seed in sorted(rows)]
+        return dict(sorted(rows.items()))
 
 
 def opened_rows(options, settings_of, parts):
