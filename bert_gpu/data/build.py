@@ -387,9 +387,11 @@ def print_validation(job: Job, plan: CorpusPlan) -> None:
     used_bytes = int(plan.sizes[is_used].sum())
     share = plan.sizes[is_validation].sum() / used_bytes
     is_validation = is_validation[is_used]
-    num_rows = predict_rows(job.config, plan.num_text_bytes, plan.num_documents)
+    length = job.config.max_seq_length
+    num_rows = predict_rows(job.config, plan.num_text_bytes, plan.num_documents, length)
     rows = num_rows * used_bytes / plan.num_text_bytes
-    job.console.say(validation.describe(is_validation, share, rows, job.config.validation_share))
+    given = job.config.validation_share
+    job.console.say(validation.describe(is_validation, share, rows, length, given))
     job.warn(validation.validation_warnings(is_validation, share, plan.share))
 
 

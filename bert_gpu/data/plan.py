@@ -159,7 +159,7 @@ def plan_corpus(
     sizes = np.concatenate(parts)
     share = config.validation_share
     if share is None:
-        num_rows = predict_rows(config, int(sizes.sum()), len(sizes))
+        num_rows = predict_rows(config, int(sizes.sum()), len(sizes), validation.ROW_LENGTH)
         share = validation.default_share(num_rows)
     split = choose_documents(config, sizes, share).astype(np.int8)
     num_shards = count_shards(config, windows, split, cut)
@@ -209,9 +209,11 @@ def predict_bytes(config: DataConfig, num_text_bytes: int) -> float:
     return num_tokens * COMPACT_BYTES_PER_TOKEN
 
 
-def predict_rows(config: DataConfig, num_text_bytes: int, num_documents: int) -> int:
-    """Return the estimated number of rows of one pass over the whole text."""
-    length = config.max_seq_length * (1.0 if config.objective == "packed" else REAL_SHARE)
+def predict_rows(
+    config: DataConfig, num_text_bytes: int, num_documents: int, row_length: int
+) -> int:
+    """Return the estimated number of rows of `row_length` tokens of one pass over the whole text."""
+    length = row_length * (1.0 if config.objective == "packed" else REAL_SHARE)
     rows = num_text_bytes / TEXT_BYTES_PER_TOKEN / length
     if config.objective in PAIRS:
         rows = max(rows, num_documents)

@@ -17,6 +17,7 @@ from bert_gpu.base.files import only_writer
 from bert_gpu.data import build, manifest, output_folder, workers
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
+from bert_gpu.data.shards import VALIDATION
 from bert_gpu.data.validation import choose_validation
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 
@@ -433,6 +434,22 @@ def test_a_broken_dataset_json_is_named(tmp_path, sample_text, vocab_file, chang
         build.open_job(config(tmp_path, sample_text, vocab_file=vocab_file, dupe_factor=1))
     with pytest.raises(UserError, match="dataset.json"):
         Dataset(InputConfig(input_file=f"{tmp_path}/*.tfrecord"))
+
+
+@pytest.mark.parametrize("objective", ["nsp", "packed"])
+def test_rows_of_any_length_hold_the_same_documents_out(tmp_path, vocab_file, objective):
+    """So that a run on long rows is not validated on what a run on short rows was trained on."""
+    text = tmp_path / "text.txt"
+    text.write_text(("The sea was calm.\nThe night was dark.\n" * 50 + "\n") * 2000)
+    settings = dict(vocab_file=vocab_file, objective=objective)
+
+    def split(length):
+        data = config(tmp_path / "out", text, max_seq_length=length, **settings)
+        return build.open_job(data).plan.split
+
+    splits = [split(length) for length in (32, 128, 512)]
+    assert 0.02 < np.mean(splits[0] == VALIDATION) < 0.09  # neither limit of the share is reached
+    assert all((each == splits[0]).all() for each in splits)
 
 
 def test_validation_documents_are_set_aside(tmp_path, sample_text):

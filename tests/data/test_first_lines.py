@@ -237,7 +237,7 @@ def test_validation_documents_get_one_pass(tmp_path):
 )
 def test_none_or_too_few_validation_rows_are_said(num_documents, share, part):
     chosen = np.arange(num_documents) < round(num_documents * (0.1 if share is None else share))
-    assert part in validation.describe(chosen, chosen.mean(), 1000, share)
+    assert part in validation.describe(chosen, chosen.mean(), 1000, 64, share)
 
 
 @pytest.mark.parametrize("large", [0, 7, 19])
