@@ -172,8 +172,8 @@ class DataConfig(Settings):
     validation_share: float | None = setting(
         None,
         "Share of the documents held out for validation, in separate shards; at "
-        "least one document (0 = none). Default: enough for at least 500 rows of 64 tokens, between "
-        "1 % (of a large text 10,000 rows) and 10 %; the same for all values of --max_seq_length.",
+        "least one document (0 = none). Default: enough for at least 500 rows of 64 tokens, "
+        "between 1 % (of a large text 10,000 rows) and 10 %, whatever --max_seq_length is.",
         low=0.0,
         below=1.0,
     )

@@ -212,7 +212,7 @@ def predict_bytes(config: DataConfig, num_text_bytes: int) -> float:
 def predict_rows(
     config: DataConfig, num_text_bytes: int, num_documents: int, row_length: int
 ) -> int:
-    """Return the estimated number of rows of `row_length` tokens of one pass over the whole text."""
+    """Return the estimated number of rows of `row_length` tokens of one pass over the text."""
     length = row_length * (1.0 if config.objective == "packed" else REAL_SHARE)
     rows = num_text_bytes / TEXT_BYTES_PER_TOKEN / length
     if config.objective in PAIRS:

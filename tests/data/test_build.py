@@ -448,7 +448,7 @@ def test_rows_of_any_length_hold_the_same_documents_out(tmp_path, vocab_file, ob
         return build.open_job(data).plan.split
 
     splits = [split(length) for length in (32, 128, 512)]
-    assert 0.02 < np.mean(splits[0] == VALIDATION) < 0.09  # neither limit of the share is reached
+    assert 0.02 < np.mean(splits[0] == VALIDATION) < 0.09  # no limit of the share
     assert all((each == splits[0]).all() for each in splits)
 
 
