@@ -203,11 +203,12 @@ def test_what_the_samples_do_not_show_is_warned_of_in_the_end(tmp_path, capsys, 
 
 def test_enough_validation_rows(tmp_path, capsys):
     """If the text has them; and of a large one not more than are needed."""
-    text = "\n\n".join("\n".join(SENTENCES[i % 100 : i % 100 + 9]) for i in range(1200))
+    text = "\n\n".join("\n".join(SENTENCES[i % 100 : i % 100 + 9]) for i in range(2400))
     assert call(tmp_path, text) == 0
     (said,) = re.findall("^validation: .*", capsys.readouterr().out, re.MULTILINE)
     data = Dataset(InputConfig(input_file=f"{tmp_path}/out/*.tfrecord"))
-    assert len(data.validation) >= validation.NUM_ROWS and "too few" not in said
+    # the default counts rows of 64 tokens, and these have 32
+    assert len(data.validation) >= 2 * validation.NUM_ROWS and "too few" not in said
     assert len(data.validation) < 0.11 * (len(data.train) + len(data.validation))
     assert validation.default_share(10**6) == validation.LEAST_SHARE
     assert validation.default_share(10**8) * 10**8 == validation.MOST_ROWS
