@@ -116,10 +116,13 @@ class Ours(Trainer):
         """
         for _ in range(-(-num_steps // self.steps_per_call)):
             batches = [next(self.batches) for _ in range(self.steps_per_call)]
+            rates = [LEARNING_RATE] * self.steps_per_call
             self.real_tokens += [int(batch["input_mask"].sum()) for batch in batches]
             if not self.data:  # a generated batch stays on the device, as that of the peers
-                batches = self.generated = self.generated or self.step.put_on_devices(batches)
-            metrics = self.step(batches, [LEARNING_RATE] * self.steps_per_call, self.num_done)
+                batches = self.generated = self.generated or self.step.put_on_devices(
+                    batches, self.num_done, None, rates
+                )
+            metrics = self.step(batches, rates, self.num_done)
             self.num_done += self.steps_per_call
         return float(metrics.read()["loss"][-1])
 

@@ -32,7 +32,7 @@ class Scaled(Ours):
     def step_seconds_of(self, kind, accumulation):
         step = self.steps[kind]
         rows = self.rows * accumulation * self.devices.num_replicas
-        batch = step.put_on_devices([make_batch(rows, self.length)], [accumulation])
+        batch = step.put_on_devices([make_batch(rows, self.length)], 0, [accumulation])
         started = time.perf_counter()
         step(batch, [LEARNING_RATE], 0).read()
         return time.perf_counter() - started

@@ -116,6 +116,7 @@ class LogInterval:
         self.peak_flops = peak_flops
         self.is_warm = False  # whether the first call is done
         self.rows_per_example = rows_per_example
+        self.ended = None
         self.clear()
 
     def clear(self) -> None:
@@ -130,8 +131,18 @@ class LogInterval:
         self.metrics: list[Any] = []  # step.Metrics of each call
         self.totals: dict[str, float] = dict.fromkeys(names, 0)
         self.waited = 0.0
-        self.opened = self.watch.training_seconds
-        self.activities = self.watch.activities
+        self.opened, self.activities, _ = self.ended or self._now()
+        self.ended: tuple[float, dict[str, float], float] | None = None
+
+    def _now(self) -> tuple[float, dict[str, float], float]:
+        watch = self.watch
+        return watch.training_seconds, watch.activities, watch.seconds
+
+    def end(self) -> None:
+        """End the interval's time now. Its metrics can be read later by `close`, while the next
+        interval's steps run.
+        """
+        self.ended = self._now()
 
     def add(self, metrics: Any, batches: Sequence[dict[str, np.ndarray]], waited: float) -> None:
         """Add the step.Metrics of a call of steps. batches: the call's batches on the host. waited:
@@ -166,7 +177,9 @@ class LogInterval:
             name: np.concatenate([call[name] for call in calls]).astype(np.float64)
             for name in calls[0]
         }
-        elapsed = self.watch.training_seconds - self.opened
+        self.ended = self.ended or self._now()
+        training_seconds, activities, seconds = self.ended
+        elapsed = training_seconds - self.opened
         is_finite = steps["skipped"] == 0
         means = {
             name: float(np.mean(v[is_finite])) if is_finite.any() else None
@@ -188,8 +201,6 @@ class LogInterval:
                 self.peak_flops,
             )
             rates |= {name: value for name, value in peak_shares.items() if value is not None}
-        rates |= shares_of(self.watch.activities, self.activities)
+        rates |= shares_of(activities, self.activities)
         self.clear()
-        return steps, means | dict(
-            skipped_steps=int(np.sum(~is_finite)), seconds=self.watch.seconds
-        ) | rates
+        return steps, means | dict(skipped_steps=int(np.sum(~is_finite)), seconds=seconds) | rates

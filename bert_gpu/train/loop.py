@@ -127,6 +127,7 @@ class Loop:
         )
         self.is_last = self.is_over()
         self.save_is_late = False
+        self.line_is_late = False
         self.saved_seconds = self.progress.seconds
         self.saved_step = self.logged_step = self.progress.step
         self.writer = open_writer(
@@ -226,7 +227,10 @@ class Loop:
                 steps, shares = self._next_steps(step)
                 counts = self.plan.num_micro_batches_at(shares)
                 batches = take_batches(rows, len(steps), counts, self.data.length_axes)
-                on_devices = self.step.put_on_devices(batches, counts)
+                rates = None
+                if counts or self.plan.schedule_length.budget_seconds is None:
+                    rates = self._learning_rates(steps, shares)
+                on_devices = self.step.put_on_devices(batches, steps.start, counts, rates)
                 yield batches, on_devices, shares if counts else None
                 step = steps.stop
 
@@ -238,6 +242,9 @@ class Loop:
         length = self.plan.schedule_length
         seconds = self.now.seconds
         return steps, [length.share(index, seconds) for index in steps]
+
+    def _learning_rates(self, steps: range, shares: Sequence[float]) -> list[float]:
+        return list(map(self.plan.learning_rate_at, steps, shares))
 
     @contextlib.contextmanager
     def _saving_on_error(self) -> Iterator[None]:
@@ -258,16 +265,19 @@ class Loop:
         """
         progress = self.progress
         first = progress.step
-        self.before = self.position
         since = self.watch.seconds
         with self._saving_on_error():
             batches, on_devices, planned_shares = next(calls)
         waited = self.watch.seconds - since
         steps, shares = self._next_steps(first)
         shares = planned_shares or shares
-        self.learning_rates = list(map(self.plan.learning_rate_at, steps, shares))
+        learning_rates = self._learning_rates(steps, shares)
         is_first = not self.interval.is_warm
-        metrics = self.step(on_devices, self.learning_rates, first)
+        metrics = self.step(on_devices, learning_rates, first)
+        if self.line_is_late:
+            self._write_checked_line()
+        self.learning_rates = learning_rates
+        self.before = self.position
         self.interval.add(metrics, batches, waited)
         progress.step = steps.stop
         self._count_records(batches)
@@ -377,12 +387,21 @@ class Loop:
                 self.console.warn(f"the {model} of the run could not be exported: {error}")
 
     def _log(self, due: Due) -> None:
-        """Write a log line when one is due; then raise DivergenceFound when too many of the last
-        steps were bad.
+        """Write a log line when one is due. On GPUs, a line that nothing waits for is written when
+        the next call has begun, so that the GPUs do not wait for its values to be read.
         """
-        if due.log:
-            self._write_line()
-            self.divergence.check_steps(self.progress.step, due.is_end)
+        is_alone = not (due.save or due.validation or due.exports or self.is_last)
+        self.line_is_late = due.log and is_alone and self.step.devices.kind == "GPU"
+        if self.line_is_late:
+            self.interval.end()
+        elif due.log:
+            self._write_checked_line(due.is_end)
+
+    def _write_checked_line(self, is_end: bool = False) -> None:
+        """Write a log line; then raise DivergenceFound when too many of the last steps were bad."""
+        self.line_is_late = False
+        self._write_line()
+        self.divergence.check_steps(self.progress.step, is_end)
 
     def _write_line(self) -> None:
         """Log the metrics of the steps since the last log line, if there are any, and count the bad

@@ -125,27 +125,28 @@ class Metrics(typing.NamedTuple):
         return dict(zip(self.names, self.values.numpy().T, strict=True))
 
 
+class CallInputs(typing.NamedTuple):
+    """What the K steps of a call need beside their batches, on the device of one replica:
+    num_micro_batches, int64 (K,); learning_rates, float32 (K,), None = known only when the call
+    begins; seeds of dropout, int64 (K, 2); replica, its number, int64.
+    """
+
+    num_micro_batches: tf.Tensor
+    learning_rates: tf.Tensor | None
+    seeds: tf.Tensor
+    replica: tf.Tensor
+
+
 class DeviceBatches(typing.NamedTuple):
     """The batches of a call of K steps, on their devices: parts holds {feature: (K, A, B, ...)} for
-    each replica, A micro-batches of B examples a step; num_micro_batches, (K,), says how many of
-    the A each step uses; num_steps is K.
+    each replica, A micro-batches of B examples a step, and inputs its CallInputs;
+    num_micro_batches, (K,), says how many of the A each step uses; num_steps is K.
     """
 
     parts: typing.Any
+    inputs: CallInputs
     num_micro_batches: tf.Tensor
     num_steps: int
-
-
-class CallInputs(typing.NamedTuple):
-    """What the K steps of a call need beside their batches, on the device of one replica:
-    num_micro_batches, int64 (K,); learning_rates, float32 (K,); seeds of dropout, int64 (K, 2);
-    replica, its number, int64.
-    """
-
-    num_micro_batches: tf.Tensor
-    learning_rates: tf.Tensor
-    seeds: tf.Tensor
-    replica: tf.Tensor
 
 
 def inputs_of_step(
@@ -209,6 +210,7 @@ class TrainStep:
             self.replica_gradients = compiled(by_vectors) if is_alone else by_vectors
         self.update = tf.function(self._update, autograph=False, jit_compile=devices.xla)
         self.is_shared = shared_update.is_shared(devices, state.joint_parts, optimizer)
+        self.seeds = tf.function(self._seeds, autograph=False)
         self.joint_share = tf.function(self._joint_share, autograph=False, jit_compile=devices.xla)
         self.programs: dict[int, Callable[..., tf.Tensor]] = {}  # {K steps: compiled program}
 
@@ -224,57 +226,94 @@ class TrainStep:
         Args:
           batches: K global batches of equal shapes, with arrays (R * A * B, ...): R replicas, A
             micro-batches, B examples; or the result of `put_on_devices`.
-          learning_rates: one for each step. step: index of the first step, from 0.
+          learning_rates: one for each step; not read if they are on the devices already. step:
+            index of the first step, from 0.
           num_micro_batches: with `is_ramped`, the number in each batch, at most A. Default: A.
         """
         on_devices = (
             batches
             if isinstance(batches, DeviceBatches)
-            else self.put_on_devices(batches, num_micro_batches)
+            else self.put_on_devices(batches, step, num_micro_batches)
         )
+        inputs = on_devices.inputs
+        if inputs.learning_rates is None:
+            inputs = inputs._replace(learning_rates=self._copied(learning_rates))
         if on_devices.num_steps not in self.programs:
             program = functools.partial(self._run, on_devices.num_steps)
             self.programs[on_devices.num_steps] = tf.function(
                 program, autograph=False, reduce_retracing=bool(self.hidden_axes)
             )
-        learning_rates = tf.constant(np.asarray(learning_rates, np.float32))
         values = self.programs[on_devices.num_steps](
-            on_devices.parts,
-            on_devices.num_micro_batches,
-            learning_rates,
-            tf.constant(step, tf.int32),
+            on_devices.parts, on_devices.num_micro_batches, inputs
         )
         return Metrics(self.metric_names, values)
 
     def put_on_devices(
         self,
         batches: Sequence[Mapping[str, np.ndarray]],
+        step: int,
         num_micro_batches: Sequence[int] | None = None,
+        learning_rates: Sequence[float] | None = None,
     ) -> DeviceBatches:
-        """Copy the batches of a call to the devices of their replicas; may run in another thread.
-        Arguments as for `__call__`.
+        """Copy all that a call needs to the devices of the replicas; may run in another thread, so
+        that no copy, which waits for all steps before it, stands between two calls. Arguments as
+        for `__call__`; learning_rates: None = known only when the call begins.
         """
         if num_micro_batches is None:
             num_micro_batches = [self.num_micro_batches] * len(batches)
-        distribute = self.devices.strategy.experimental_distribute_values_from_function
         divided = [
             divide_batch(batch, self.devices.num_replicas, count)
             for batch, count in zip(batches, num_micro_batches, strict=True)
         ]
+        parts_of = functools.partial(self._parts_of, divided, num_micro_batches, step)
+        parts, counts, seeds, replicas = self._distributed(parts_of)
+        rates = None if learning_rates is None else self._copied(learning_rates)
+        inputs = CallInputs(counts, rates, seeds, replicas)
+        return DeviceBatches(parts, inputs, tf.constant(num_micro_batches, tf.int32), len(batches))
 
-        def replica_parts(context: tf.distribute.ReplicaContext) -> dict[str, tf.Tensor]:
+    def _parts_of(
+        self,
+        divided: Sequence[Sequence[Mapping[str, np.ndarray]]],
+        num_micro_batches: Sequence[int],
+        step: int,
+        replica: int,
+    ) -> tuple:
+        """Return the batches of a replica, {feature: (K, A, B, ...)}, and the fields of CallInputs
+        but its learning rates. divided: for each step, the result of `divide_batch`.
+        """
+        parts = [steps[replica] for steps in divided]
+        features = {
+            name: tf.constant(np.stack([self._fill(part[name]) for part in parts]))
+            for name in list(parts[0])
+        }
+        seeds = self.seeds(len(parts), tf.constant(step), tf.constant(replica))
+        counts = tf.constant(num_micro_batches, tf.int64)
+        return features, counts, tf.identity(seeds), tf.constant(replica, tf.int64)
+
+    def _distributed(self, value_of: Callable[[int], typing.Any]) -> typing.Any:
+        """Return value_of(replica), made on the device of each replica of this process."""
+        local_devices = self.devices.local_devices
+
+        def on_device(context: tf.distribute.ReplicaContext) -> typing.Any:
             replica = context.replica_id_in_sync_group
-            local_devices = self.devices.local_devices
-            parts = [steps[replica] for steps in divided]
             with tf.device(local_devices[replica % len(local_devices)]):
-                return {
-                    name: tf.constant(np.stack([self._fill(part[name]) for part in parts]))
-                    for name in parts[0]
-                }
+                return value_of(replica)
 
-        return DeviceBatches(
-            distribute(replica_parts), tf.constant(num_micro_batches, tf.int32), len(batches)
-        )
+        return self.devices.strategy.experimental_distribute_values_from_function(on_device)
+
+    def _copied(self, learning_rates: Sequence[float]) -> typing.Any:
+        """Return learning rates, float32 (K,), on the device of each replica."""
+        values = np.asarray(learning_rates, np.float32)
+        return self._distributed(lambda replica: tf.constant(values))
+
+    def _seeds(self, num_steps: int, first: tf.Tensor, replica: tf.Tensor) -> tf.Tensor:
+        """Return the seeds of dropout of a replica, int64 (K, 2), for K = num_steps steps from
+        number `first` of the run on.
+        """
+        with tf.device("CPU:0"):
+            own = tf.constant([self.seed & 0x7FFFFFFF, self.seed >> 31 & 0x7FFFFFFF], tf.int32)
+            seeds = [fold_seed(own, first + index, replica) for index in range(num_steps)]
+            return tf.cast(tf.stack(seeds), tf.int64)
 
     def _fill(self, value: np.ndarray) -> np.ndarray:
         """Return a replica's array (a, B, ...) of a step, padded with zeros from a micro-batches to
@@ -289,15 +328,13 @@ class TrainStep:
         num_steps: int,
         batches: typing.Any,
         num_micro_batches: tf.Tensor,
-        learning_rates: tf.Tensor,
-        step: tf.Tensor,
+        inputs: CallInputs,
     ) -> tf.Tensor:
         """Run K steps and return their M metrics, (K, M). batches: for each replica {feature: (K,
-        A, B, ...)}, A micro-batches of B examples a step. num_micro_batches, learning_rates: (K,).
-        step: number of the first step in the run.
+        A, B, ...)}, A micro-batches of B examples a step. num_micro_batches: (K,). inputs: of each
+        replica.
         """
         strategy = self.devices.strategy
-        inputs = strategy.run(self._call_inputs, args=(num_micro_batches, learning_rates, step))
         of_call = (batches, num_micro_batches, inputs)
         if num_steps == 1:
             args = inputs_of_step(tf.constant(0), *of_call)
@@ -314,22 +351,6 @@ class TrainStep:
             lambda index, _: index < num_steps, body, (tf.constant(0), rows), parallel_iterations=1
         )
         return rows.stack()
-
-    def _call_inputs(
-        self, num_micro_batches: tf.Tensor, learning_rates: tf.Tensor, step: tf.Tensor
-    ) -> CallInputs:
-        """Return the CallInputs of this replica. They are copied to its device once a call, because
-        each copy from the host waits for all steps before it. step: number of the call's first step
-        in the run.
-        """
-        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
-        with tf.device("CPU:0"):
-            own = tf.constant([self.seed & 0x7FFFFFFF, self.seed >> 31 & 0x7FFFFFFF], tf.int32)
-            num_steps = learning_rates.shape[0]
-            seeds = tf.stack([fold_seed(own, step + index, replica) for index in range(num_steps)])
-            integers = [tf.cast(value, tf.int64) for value in (num_micro_batches, seeds, replica)]
-        counts, seeds, replica = map(tf.identity, integers)
-        return CallInputs(counts, tf.identity(learning_rates), seeds, replica)
 
     def _replica_step(
         self,

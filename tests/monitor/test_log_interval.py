@@ -53,3 +53,23 @@ def test_every_second_is_spent_on_one_activity():
     )
     assert describe_activities(dict(training=120.0, saving=0.1)) == "2:00; 100% steps"
     assert sum(watch.activities.values()) == pytest.approx(clock.now - 100)
+
+
+def test_a_line_that_is_written_late_has_the_time_of_its_own_steps():
+    """The next call may wait for data and run before the metrics of the last one are read."""
+    lines = []
+    for is_late in (False, True):
+        clock = Clock()
+        interval = LogInterval(Stopwatch(0.0, clock))
+        call(clock, interval, seconds=20, waited=5)
+        call(clock, interval, seconds=3, waited=2)
+        if is_late:
+            interval.end()
+            clock.passes(7)
+            lines.append(interval.close()[1])
+            call(clock, interval, seconds=0, waited=0)
+        else:
+            lines.append(interval.close()[1])
+            call(clock, interval, seconds=7, waited=0)
+        lines.append(interval.close()[1])
+    assert lines[:2] == lines[2:]

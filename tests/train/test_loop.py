@@ -1,7 +1,9 @@
 """The loop on a made-up job: what is due when, on either clock; early stop, signals, the end."""
 
+import dataclasses
 import json
 import os
+import types
 
 import numpy as np
 import pytest
@@ -65,6 +67,40 @@ def test_a_call_on_a_gpu_has_ten_steps(tmp_path, monkeypatch, kind, num_steps):
     world.kind = kind
     world.run()
     assert {len(call.first) for call in world.calls} == {num_steps}
+
+
+def test_a_line_of_a_gpu_is_read_when_the_next_call_has_begun(tmp_path, monkeypatch):
+    """So the GPU has work while the host logs. What saves, validates or ends waits for its line."""
+    monkeypatch.setattr(loop, "peak_memory", lambda devices: "")
+    worlds = {}
+    for kind in ("CPU", "GPU"):
+        world = World(tmp_path / kind, num_train_steps=40, steps_per_loop=10)
+        world.cadence = dataclasses.replace(world.cadence, save_checkpoints_steps=20)
+        world.kind, world.events = kind, []
+
+        def step(batches, learning_rates, first, world=world, run=world.step):
+            world.events.append(f"call {first}")
+            metrics = run(batches, learning_rates, first)
+
+            def read():
+                world.events.append(f"read {first}")
+                return metrics.read()
+
+            return types.SimpleNamespace(read=read)
+
+        world.step = step
+        world.run()
+        worlds[kind] = world
+    # the first call is read at once, because it compiles
+    assert worlds["CPU"].events == (
+        "call 0,read 0,read 0,call 10,read 10,call 20,read 20,call 30,read 30".split(",")
+    )
+    assert worlds["GPU"].events == (
+        "call 0,read 0,call 10,read 0,read 10,call 20,call 30,read 20,read 30".split(",")
+    )
+    for name in ("step", "loss", "learning_rate", "progress", "epoch", "seconds"):
+        cpu, gpu = ([line[name] for line in world.log.lines] for world in worlds.values())
+        assert cpu == gpu, name
 
 
 def test_the_clock_is_read_once_a_call_and_drives_the_rate(tmp_path):
@@ -209,6 +245,27 @@ def test_a_rollback_loses_no_mark(tmp_path, by_time):
     world.run()
     assert world.progress.num_rollbacks == 1
     assert [mark for mark, _ in world.exports] == [0.5]
+
+
+@pytest.mark.parametrize("kind, num_calls", [("CPU", 6), ("GPU", 7)])
+def test_a_rollback_continues_with_the_next_records(tmp_path, monkeypatch, kind, num_calls):
+    """Steps 40 to 59, one call, diverge. On a GPU one more call has begun before that is seen."""
+    monkeypatch.setattr(loop, "peak_memory", lambda devices: "")
+    world = World(
+        tmp_path,
+        losses=lambda step, record: np.nan if 80 <= record < 120 else 2.0,
+        num_train_steps=100,
+        steps_per_loop=20,
+        log_steps=20,
+        save_checkpoints_steps=40,
+        max_bad_steps=20,
+        on_divergence="rollback",
+    )
+    world.kind = kind
+    world.run()
+    assert len(world.calls) == num_calls and world.weight == 100
+    last = [(call.step, call.first[0]) for call in world.calls[-3:]]
+    assert last == [(40, 120), (60, 160), (80, 200)]
 
 
 def test_the_best_checkpoint_is_one_that_is_there(tmp_path):

@@ -160,5 +160,5 @@ class Step:
     def __call__(self, batches, learning_rates, step):
         return self.world.step(batches, learning_rates, step)
 
-    def put_on_devices(self, batches, num_micro_batches):
+    def put_on_devices(self, batches, step, num_micro_batches, learning_rates):
         return batches
