@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.base.fused import has_gpu
 from bert_gpu.data.examples import MASKED_WORDS
 from bert_gpu.model import heads
 from bert_gpu.model.weights import WeightSpec
@@ -48,7 +49,8 @@ class Objective(PretrainingObjective):
         batch: Mapping[str, tf.Tensor],
         dtype: tf.DType,
     ) -> dict[str, tf.Tensor]:
-        logits, bias = heads.mlm_product(weights, hidden, self.config, dtype)
+        tile = heads.TILE if has_gpu() else 1
+        logits, bias = heads.mlm_product(weights, hidden, self.config, dtype, tile)
         loss, correct = heads.summed_loss_and_correct(
             logits, batch["masked_lm_ids"], word_weights(batch), bias
         )
