@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
+from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
 from bert_gpu.base.console import tolerate_lost_stream
 from bert_gpu.base.environment import OUR_FLAGS
@@ -68,19 +69,32 @@ def inlined() -> Iterator[None]:
         _inlined.reset(token)
 
 
+@fused
+def hide_from_xla(x: tf.Tensor) -> tf.Tensor:
+    """Return x behind an optimization barrier. XLA does not see that the result equals x, so it
+    computes values from it again instead of keeping those computed from x.
+    """
+    return gen_xla_ops.xla_optimization_barrier([x])[0]
+
+
 def widened(x: tf.Tensor, bias: Sequence[tf.Tensor] = ()) -> tf.Tensor:
     """Return x as float32, plus the bias, a sequence of one tensor or none."""
     x = tf.cast(x, tf.float32)
     return x + tf.cast(bias[0], tf.float32) if bias else x
 
 
-def elementwise(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[..., tf.Tensor]:
+def elementwise(
+    function: Callable[[tf.Tensor], tf.Tensor],
+    with_gradient: Callable[[tf.Tensor], tf.Tensor] | None = None,
+) -> Callable[..., tf.Tensor]:
     """Return a function of tensors of any float type that applies `function` in float32, with one
     pass over memory forward and one backward.
 
     Args:
       function: (..., n) -> (..., m), made of TensorFlow ops. The backward pass computes its
         gradient from its input alone, so that no other values are kept.
+      with_gradient: the same function for the backward pass, written so that its gradient takes
+        less work. None = `function`.
 
     Returns: a function of x (R, n) and an optional bias (n,), which is added to x in the same pass,
     before `function`.
@@ -95,7 +109,7 @@ def elementwise(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[..., tf.
         wide = widened(x, bias)
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(wide)
-            y = function(wide)
+            y = (with_gradient or function)(wide)
         return tf.cast(tape.gradient(y, wide, tf.cast(upstream, tf.float32)), x.dtype)
 
     @custom_gradient

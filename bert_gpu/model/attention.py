@@ -13,9 +13,16 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.fused import column_sums, custom_gradient, fused, has_gpu, widened
+from bert_gpu.base.fused import (
+    column_sums,
+    custom_gradient,
+    fused,
+    has_gpu,
+    hide_from_xla,
+    widened,
+)
 from bert_gpu.model import cudnn_attention
-from bert_gpu.model.layers import draw_bits, drop_threshold, hide_from_xla, sizes
+from bert_gpu.model.layers import draw_bits, drop_threshold, sizes
 
 
 def mask_bias(input_mask: tf.Tensor) -> tf.Tensor:
@@ -181,9 +188,12 @@ def split_by_token(qkv: tf.Tensor, *bias: tf.Tensor) -> tuple[list[tf.Tensor], C
     """
 
     def gradient(*upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        joined = tf.stack(upstream, 2)
-        columns = tf.reshape(joined, [-1, np.prod(qkv.shape[2:])])
-        return joined, *(tf.reshape(column_sums(columns, b.dtype), b.shape) for b in bias)
+        # side by side, so that XLA copies four values at a time; hidden, because it would make the
+        # joining a part of the product with them, for which all layers keep three arrays
+        size = np.prod(qkv.shape[3:])
+        joined = hide_from_xla(tf.concat([tf.reshape(part, [-1, size]) for part in upstream], 1))
+        sums = (tf.reshape(column_sums(joined, b.dtype), b.shape) for b in bias)
+        return tf.reshape(joined, tf.shape(qkv)), *sums
 
     # sliced before the bias is added: XLA's kernel for slices of a computed tensor is slow on GPUs,
     # .36 ms in a layer of base for .07 of bytes (dev/gpu.md)

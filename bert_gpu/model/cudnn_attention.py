@@ -80,7 +80,7 @@ def attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, mask: Mask) -> tf.Tensor
 
     Returns:
       (B, S, N, D). At padding the result is 0, whatever cuDNN computes there, and no gradient flows
-        through it.
+        through it: cuDNN does not read the upstream gradient there (dev/gpu.md).
     """
     if not q.shape.is_fully_defined():
         raise ValueError(
@@ -110,7 +110,7 @@ def attention(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, mask: Mask) -> tf.Tensor
         mixed = tokens_only(mixed)
 
         def gradient(upstream: tf.Tensor) -> list[tf.Tensor]:
-            operands = [q, k, v, log_sums, tokens_only(upstream), *bias, mixed, *lengths]
+            operands = [q, k, v, log_sums, upstream, *bias, mixed, *lengths]
             config = backend_config(q, mask_type, is_backward=True)
             return [
                 tokens_only(x)

@@ -9,6 +9,7 @@ terms (norm statistics, softmax) are float32. Outside XLA each op is a pass over
 between the matrix products, and their gradients, are compiled into a few passes (fused.py).
 """
 
+import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
@@ -181,17 +182,41 @@ _PLAIN = {
 _GATES = {"geglu": "gelu", "reglu": "relu", "swiglu": "silu"}
 
 
-def _gated(gate: str) -> Callable[[tf.Tensor], tf.Tensor]:
+# halves of the factors a5, ..., a1 of 7.1.26, by Horner's scheme
+_TAIL = 0.5 * np.float32([1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592])
+
+
+@tf.custom_gradient
+def _gelu_with_gradient(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    """Return the gelu of x, float32, which shares its exponential with its gradient. The normal
+    distribution function is that of Abramowitz and Stegun 1964, 7.1.26: values are within 5e-7 of
+    the exact gelu, nearer than with XLA's erf, and gradients within 4e-7.
+    """
+    exponential = tf.exp(-0.5 * tf.square(x))
+    t = 1.0 / (1.0 + np.float32(0.3275911 * np.sqrt(0.5)) * tf.abs(x))
+    sums = functools.reduce(lambda total, factor: (total + factor) * t, _TAIL, 0.0)
+    tail = exponential * sums  # the probability of a value beyond |x|
+    below = tf.where(x < 0.0, tail, 1.0 - tail)
+    slope = below + x * exponential * np.float32(1 / np.sqrt(2 * np.pi))
+    return x * below, lambda upstream: upstream * slope
+
+
+_WITH_GRADIENT = {"gelu": _gelu_with_gradient}
+
+
+def _gated(gate: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
     def function(x: tf.Tensor) -> tf.Tensor:
         values, gates = tf.split(x, 2, -1)
-        return values * _PLAIN[gate](gates)
+        return values * gate(gates)
 
     return function
 
 
 ACTIVATIONS = {
-    name: elementwise(function)
-    for name, function in (_PLAIN | {k: _gated(v) for k, v in _GATES.items()}).items()
+    name: elementwise(function, _WITH_GRADIENT.get(name)) for name, function in _PLAIN.items()
+} | {
+    name: elementwise(_gated(_PLAIN[gate]), _gated((_PLAIN | _WITH_GRADIENT)[gate]))
+    for name, gate in _GATES.items()
 }
 
 
@@ -238,14 +263,6 @@ def _draw(num_rows: int | tf.Tensor, key: tf.Tensor) -> tf.Tensor:
     columns, rows = (tf.cast(tf.range(size), tf.uint32) for size in (DRAW_COLUMNS, num_rows))
     counters = start + rows[:, None] * tf.constant(DRAW_COLUMNS, tf.uint32) + columns
     return tf.reshape(tf.bitcast(mix(tf.bitwise.bitwise_xor(mix(counters), key)), tf.uint16), [-1])
-
-
-@fused
-def hide_from_xla(x: tf.Tensor) -> tf.Tensor:
-    """Return x behind an optimization barrier. XLA does not see that the result equals x, so it
-    computes values from it again instead of keeping those computed from x.
-    """
-    return gen_xla_ops.xla_optimization_barrier([x])[0]
 
 
 def draw_bits(shape: Sequence[int | tf.Tensor], seed: tf.Tensor, dropout_key: str) -> tf.Tensor:

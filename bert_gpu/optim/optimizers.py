@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.fused import fused
+from bert_gpu.base.fused import fused, has_gpu, hide_from_xla
 from bert_gpu.base.weight_names import EMBEDDINGS, layers_of
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.optim.interface import Slot, Traits
@@ -277,8 +277,11 @@ def clip_factor(
 
     If the norm is not finite, the clipped gradients are not finite either.
     """
-    norm = (
-        tf.linalg.global_norm([tf.cast(gradient, tf.float32) for gradient in gradients.values()])
-        / scale
-    )
+    wide = [tf.cast(gradient, tf.float32) for gradient in gradients.values()]
+    if has_gpu():  # sums of rows are joined: a kernel for each matrix, not two for each gradient
+        sums = [tf.reduce_sum(tf.square(x), -1) if x.shape.rank > 1 else x**2 for x in wide]
+        joined = hide_from_xla(tf.concat([tf.reshape(x, [-1]) for x in sums], 0))
+        norm = tf.sqrt(tf.reduce_sum(joined)) / scale
+    else:
+        norm = tf.linalg.global_norm(wide) / scale
     return (clip_norm / tf.maximum(norm, clip_norm) if clip_norm else 1.0) / scale, norm

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+import scipy.special
 import tensorflow as tf
 
 from bert_gpu.base import fused
@@ -188,6 +189,21 @@ def test_gradients_are_deterministic_dense_and_in_the_weights_dtype(weights):
             and first[name].shape == value.shape
         )
         assert (first[name].numpy() == second[name].numpy()).all(), name
+
+
+def test_gelu_and_its_gradient_are_those_of_the_normal_distribution():
+    """The values of both forms, and the gradient, at a million places."""
+    places = np.linspace(-12, 12, 1_000_001).astype(np.float32)
+    x, exact = tf.constant(places), places.astype(np.float64)
+    below = scipy.special.ndtr(exact)
+    slope = below + exact * np.exp(-(exact**2) / 2) / np.sqrt(2 * np.pi)
+    np.testing.assert_allclose(layers._gelu_with_gradient(x), exact * below, rtol=0, atol=5e-7)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        value = layers.activate("gelu", x[None])
+    gradient = tape.gradient(value, x)
+    np.testing.assert_allclose(value[0], exact * below, rtol=0, atol=2e-6)
+    np.testing.assert_allclose(gradient, slope, rtol=0, atol=4e-7)
 
 
 @pytest.mark.parametrize(

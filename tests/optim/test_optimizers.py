@@ -147,7 +147,10 @@ def test_state_keeps_its_names_shapes_and_types(kind, jit_compile):
     assert all(np.all(after[name] < weights[name]) for name in weights)
 
 
-def test_clipping_is_by_the_global_norm():
+@pytest.mark.parametrize("has_gpu", [False, True])
+def test_clipping_is_by_the_global_norm(has_gpu, monkeypatch):
+    """has_gpu: use the form for GPUs, which computes the same."""
+    monkeypatch.setattr(optimizers, "has_gpu", lambda: has_gpu)
     gradients = {"a": tf.constant([3.0, 0.0]), "b": tf.constant([[4.0]])}
     factor, norm = optimizers.clip_factor(gradients, 1.0)
     assert norm == 5.0 and float(factor) == pytest.approx(0.2)
