@@ -832,6 +832,23 @@ BESIDE = table(
             (ACADEMIC,),
             ("pretrain",),
             "convert",
+            {
+                "gradient_accumulation_steps": (
+                    lambda text, call: (
+                        {}
+                        if "train_batch_size" in call.flags
+                        else {"gradient_accumulation_steps": text}
+                    ),
+                    ("gradient_accumulation_steps",),
+                ),
+            },
+            note="it follows from --train_batch_size and --train_micro_batch_size_per_gpu",
+            beside=frozenset(["train_micro_batch_size_per_gpu"]),
+        ),
+        *entries(
+            (ACADEMIC,),
+            ("pretrain",),
+            "convert",
             {"validation_epochs": (translations.validations, ("validation_marks",))},
             line=SHARDS,
             beside=frozenset([*VALIDATIONS, "do_validation"]) - {"validation_epochs"},

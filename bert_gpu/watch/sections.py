@@ -165,7 +165,7 @@ def summary(run: Run) -> dict[str, str]:
     tokens = run.last("tokens")
     hours = elapsed_hours(run)
     facts["real tokens"] = None if tokens is None else short_number(tokens)
-    if run.kind == "pretrain":
+    if run.kind == "pretrain" and run.last("padded_tokens") is not None:
         facts["cost"] = describe_cost({name: run.last(name) for name in COSTS})
     facts["time"] = None if hours is None else format_hours(hours)
     seconds = run.last("remaining_seconds") if run.state == "running" else None

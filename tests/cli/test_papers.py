@@ -130,6 +130,11 @@ def test_order_form_and_repetition_change_nothing(script, line):
         ("--train_micro_batch_size_per_gpu=16", dict(train_batch_size="16")),
         ("--train_micro_batch_size_per_gpu=16 --train_batch_size=64",
          dict(train_batch_size="16", global_batch_size=64)),
+        ("--train_batch_size=64 --train_micro_batch_size_per_gpu=16 "
+         "--gradient_accumulation_steps=1",
+         dict(train_batch_size="16", global_batch_size=64)),
+        ("--train_micro_batch_size_per_gpu=16 --gradient_accumulation_steps=2",
+         dict(train_batch_size="16", gradient_accumulation_steps=2)),
         ("--train_batch_size=64", dict(train_batch_size="64")),
         ("--train_batch_size=64 --adam_eps=1e-6", dict(train_batch_size="64", adam_epsilon=1e-6)),
         ("--lr=2e-3", dict(learning_rate=2e-3, lr_scaling="none")),
