@@ -449,7 +449,7 @@ ROWS = (
         {
             "overwrite_output_dir": (translations.overwrite_nothing, ()),
         },
-        note="the folder holds no run to overwrite",
+        note="a run in the folder is only overwritten by --overwrite",
         is_switch=True,
     ),
     *entries(

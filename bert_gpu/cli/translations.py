@@ -126,8 +126,9 @@ def scheduler(text: str, call: Call) -> dict[str, str]:
 
 
 def overwrite_nothing(text: str, call: Call) -> dict[str, str]:
-    """Accept --overwrite_output_dir where the folder holds no run."""
-    if text == "true" and os.path.lexists(os.path.join(call.values["output_dir"], RUN)):
+    """Accept --overwrite_output_dir where the folder holds no run, and beside --overwrite."""
+    is_run = os.path.lexists(os.path.join(call.values["output_dir"], RUN))
+    if text == "true" and is_run and call.flags.get("overwrite", "").lower() not in TRUE:
         raise ValueError(
             "--overwrite removes the run in --output_dir and starts over; "
             "without it the command resumes"

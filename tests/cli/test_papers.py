@@ -357,8 +357,10 @@ def test_overwriting_is_refused_where_a_run_is(tmp_path, capsys):
         assert given(script, *arguments) == dict(output_dir=str(folder))
         (folder / "run.json").write_text("{}")
         assert given(script, arguments[0], "--overwrite_output_dir=false")
-        with pytest.raises(UserError, match="--overwrite removes the run in --output_dir"):
-            parsed(script, *arguments)
+        assert given(script, *arguments, "--overwrite")["overwrite"] is True
+        for more in ([], ["--nooverwrite"]):
+            with pytest.raises(UserError, match="--overwrite removes the run in --output_dir"):
+                parsed(script, *arguments, *more)
 
 
 @pytest.mark.parametrize("script", ["data", "pretrain", "classify"])
