@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes docs/reference.md, the reference of all flags, from the settings classes.
+"""Writes docs/reference.md, the reference of all flags, from the settings classes, and the table of
+24-hour BERT in docs/migration.md from cli/aliases.py.
 
 Each command is called as for its help, up to where it parses its flags; what it hands to the parser
 is what it takes. A class that several commands have stands once, and names them.
@@ -12,12 +13,14 @@ from bert_gpu.base.settings import value_type
 from bert_gpu.cli import aliases, flags, help_text
 
 TARGET = pathlib.Path(__file__).with_name("reference.md")
+MIGRATION = pathlib.Path(__file__).with_name("migration.md")
 START = """# All flags
 
 Made from the settings classes by `python docs/make_reference.py`; a test keeps it in step.
 `--helpfull` prints the same for one command. [flags.md](flags.md) has the flags that matter, and
 how flags are written; [migration.md](migration.md) the flags of other projects.
 """
+HEAD = "| script | theirs | ours, by cli/aliases.py | |\n"
 
 
 class Asked(Exception):
@@ -40,6 +43,42 @@ def classes_of(command):
     finally:
         flags.parse = real
     return found[0]
+
+
+def migration():
+    """The text of docs/migration.md, with the table of 24-hour BERT as cli/aliases.py has it."""
+    start, head, rest = MIGRATION.read_text(encoding="utf-8").partition(HEAD)
+    found = aliases.BESIDE["pretrain"] | {
+        name: alias
+        for name, alias in aliases.ALIASES["pretrain"].items()
+        if aliases.ACADEMIC in alias.owners and name not in aliases.BESIDE["pretrain"]
+    }
+    rows = [f"| pretrain | `--{name}` | {cells_of(found[name])} |\n" for name in sorted(found)]
+    return start + head + "|---|---|---|---|\n" + "".join(rows) + rest[rest.index("\n\n") + 1 :]
+
+
+def cells_of(alias):
+    """What a flag of 24-hour BERT is here, and a remark."""
+    kind = "refused" if alias.refusal else "changes results" if alias.line else "no effect"
+    ours = ", ".join(f"`--{flag}`" for flag in alias.flags) or kind
+    remarks = [
+        *(
+            f"{value}: " + " ".join(f"`--{name}={text}`" for name, text in settings.items())
+            for value, settings in (alias.values or {}).items()
+            if settings
+        ),
+        *(f"with `--{flag}={text}` if that is not given" for flag, text in alias.implies.items()),
+        alias.refusal,
+        alias.note,
+    ]
+    others = sorted(alias.beside - {alias.name})
+    if alias.beside == aliases.ONLY_ACADEMIC:
+        remarks.append("beside flags that only 24-hour BERT has")
+    elif others:
+        remarks.append(f"beside {', '.join(f'`--{name}`' for name in others)}")
+    elif alias.beside:
+        remarks.append("without a value")
+    return f"{ours} | {plain('; '.join(filter(None, remarks)))}"
 
 
 def reference():
@@ -135,3 +174,4 @@ def plain(text):
 
 if __name__ == "__main__":
     TARGET.write_text(reference(), encoding="utf-8")
+    MIGRATION.write_text(migration(), encoding="utf-8")

@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from bert_gpu.base.errors import UserError, one_line, printable
+from bert_gpu.base.errors import LINE_CHARACTERS, UserError, one_line, printable
 
 if TYPE_CHECKING:
     import tqdm
@@ -310,12 +310,14 @@ def print_to(stream: TextIO, text: str) -> None:
         stream.flush()
 
 
-def warn(text: str) -> None:
-    """Print a warning to stderr; inside `warnings_to_log`, log it."""
+def warn(text: str, limit: int | None = LINE_CHARACTERS) -> None:
+    """Print a warning to stderr, as a line of at most `limit` characters (None = any number);
+    inside `warnings_to_log`, log it.
+    """
     if _logs_warnings.get():
         LOGGER.warning(text)
     else:
-        print_to(sys.stderr, one_line(f"warning: {text}"))
+        print_to(sys.stderr, one_line(f"warning: {text}", limit))
 
 
 @contextlib.contextmanager

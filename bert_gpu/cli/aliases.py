@@ -1,12 +1,13 @@
-"""The table that translates flags of Google's, Hugging Face's and NVIDIA's BERT into ours.
+"""The tables that translate flags of Google's, Hugging Face's, NVIDIA's and 24-hour BERT into ours.
 
 arguments.py turns an alias into one or more flags of ours before flags are parsed, or raises an
 error with a remedy if the alias has no counterpart. Flags that have the same name and meaning as
-ours need no entry. docs/migration.md shows the table to users; a test compares the two.
+ours need no entry. docs/migration.md shows the tables to users; a test compares the two.
 
 Sources: google-research/bert (run_pretraining.py, run_classifier.py); transformers
 (TrainingArguments, versions 4 and 5; run_mlm.py, run_glue.py); NVIDIA/DeepLearningExamples (BERT in
-TensorFlow 1, TensorFlow 2 and PyTorch: run_pretraining.py).
+TensorFlow 1, TensorFlow 2 and PyTorch: run_pretraining.py); IntelLabs/academic-budget-bert
+(run_pretraining.py of "How to Train BERT with an Academic Budget", Izsak et al. 2021).
 """
 
 import dataclasses
@@ -14,11 +15,20 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from bert_gpu.cli import translations
-from bert_gpu.cli.translations import OFF, Conversion, is_true, whole_steps
+from bert_gpu.cli.translations import (
+    OFF,
+    TRUE,
+    VALIDATIONS,
+    Call,
+    Conversion,
+    is_true,
+    whole_steps,
+)
 
 GOOGLE = "Google"
 HUGGING_FACE = "Hugging Face"
 NVIDIA = "NVIDIA"
+ACADEMIC = "24-hour BERT"
 SCRIPTS = {
     "data": "create_pretraining_data.py",
     "pretrain": "run_pretraining_gpu.py",
@@ -30,7 +40,7 @@ TRAINING = ("pretrain", "classify")
 @dataclasses.dataclass(frozen=True)
 class Alias:
     """A flag of another project, or another name of a flag of ours. One of the last five fields is
-    set and gives its meaning here.
+    set and gives its meaning here; with `convert`, `note` is for values that set nothing.
 
     Attributes:
       name: the flag's name, without dashes. owners: the projects that have the flag; () for another
@@ -38,6 +48,11 @@ class Alias:
       scripts: our scripts that accept or refuse the flag; keys of SCRIPTS.
       is_switch: whether the flag is boolean, so that it needs no value.
       otherwise: the error's text for a value that `values` lacks.
+      line: a line to be printed when the flag is used, with {flag}, {settings} and {note} for the
+        argument, our flags and `note`; "" = none.
+      implies: {flag of ours: text} that the flag, unless it is a switch that is off, brings with it
+        to a call without that flag of ours.
+      beside: for BESIDE, names of flags: the alias holds in calls that have one of them.
       flag: our flag, which gets the same value.
       values: {text of the value, in lower case: {flag of ours: text}}.
       convert: (a function of translations.py, our flags that it may set).
@@ -51,6 +66,9 @@ class Alias:
     scripts: tuple[str, ...]
     is_switch: bool = False
     otherwise: str = ""
+    line: str = ""
+    implies: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    beside: frozenset[str] = frozenset()
     flag: str | None = None
     values: Mapping[str, dict[str, str]] | None = None
     convert: tuple[Conversion, tuple[str, ...]] | None = None
@@ -63,11 +81,18 @@ class Alias:
         if self.convert is not None:
             return self.convert[1]
         names = [name for settings in (self.values or {}).values() for name in settings]
-        return (self.flag,) if self.flag else tuple(dict.fromkeys(names))
+        return tuple(dict.fromkeys([*([self.flag] if self.flag else names), *self.implies]))
 
-    def translate(self, text: str, names: set[str]) -> dict[str, str]:
-        """Return {flag of ours: text of its value} for this flag with the value `text`. names: the
-        names of all flags in the call, also of other projects' flags.
+    def holds(self, text: str, call: Call) -> bool:
+        """Return whether this alias of BESIDE holds for the value `text` in a call. A switch with a
+        value that is neither true nor false is another project's flag.
+        """
+        return not self.beside.isdisjoint(call.flags) and (
+            not self.is_switch or text.lower() in ("true", "false")
+        )
+
+    def translate(self, text: str, call: Call) -> dict[str, str]:
+        """Return {flag of ours: text of its value} for this flag with the value `text` in a call.
 
         Raises ValueError, whose message says what is wrong with the value and what to do.
         """
@@ -77,12 +102,12 @@ class Alias:
             raise ValueError(self.refusal)
         if self.is_switch:
             text = str(is_true(text)).lower()
+        if self.convert is not None:
+            return self.convert[0](text, call)
         if self.note is not None:
             return {}
         if self.flag is not None:
             return {self.flag: text}
-        if self.convert is not None:
-            return self.convert[0](text, names)
         if self.values is None or text.lower() not in self.values:
             raise ValueError(self.otherwise)
         return self.values[text.lower()]
@@ -112,11 +137,6 @@ FLOAT16 = dict(true={"precision": "float16"}, false={"precision": "float32"})
 BFLOAT16 = dict(true={"precision": "bfloat16"}, false={"precision": "float32"})
 XLA = dict(true={"xla": "on"}, false={"xla": "off"})
 CPU: dict[str, dict[str, str]] = dict(true={"num_gpus": "0"}, false={})
-CURVES = {
-    "linear": {"curve": "one_cycle"},
-    "constant": {"curve": "constant", "num_warmup_steps": "0"},
-    "constant_with_warmup": {"curve": "constant"},
-}
 REPORTS = {"none": {"tensorboard": "false"}, "tensorboard": {"tensorboard": "true"}}
 OPTIMIZERS = {
     **{name: {"optimizer": "adamw"} for name in ("adamw_torch", "adamw_torch_fused", "adamw_hf")},
@@ -135,6 +155,8 @@ LOGS = "the loss and all metrics are in OUTPUT_DIR/metrics.jsonl and OUTPUT_DIR/
 READERS = "records are read in background threads"
 NO_DDP = "it is about torch's DistributedDataParallel; one process trains on all GPUs"
 COMPILED = "the step is compiled by XLA on GPUs; see --xla"
+SHARDS = "the epochs of 24-hour BERT are shards of its data; its validations become {settings}"
+CHANGES = "{flag} has no counterpart here, and changes results: {note}"
 NO_BAR = "the progress bar appears on terminals only; --quiet turns it off"
 ROWS = (
     # flags of Google's BERT
@@ -225,13 +247,13 @@ ROWS = (
     *entries(
         (HUGGING_FACE,),
         TRAINING,
-        "values",
+        "convert",
         {
-            "lr_scheduler_type": CURVES,
+            "lr_scheduler_type": (
+                translations.scheduler,
+                ("curve", "num_warmup_steps", "warmup_proportion", "min_lr_ratio"),
+            ),
         },
-        otherwise=(
-            "has no counterpart here; choose a --curve, whose linear decays as in Google's BERT"
-        ),
     ),
     *entries(
         (HUGGING_FACE,),
@@ -392,7 +414,7 @@ ROWS = (
                 "TensorBoard's files are in OUTPUT_DIR/tensorboard; drop the flag"
             ),
             "data_seed": "--seed also determines the order of the data; drop the flag",
-            "deepspeed fsdp ddp_backend": ONE_PROCESS,
+            "fsdp ddp_backend": ONE_PROCESS,
             "optim_args": "each setting of an --optimizer is a flag, such as --adam_beta2",
             "lr_scheduler_kwargs": "each setting of a --curve is a flag, such as --min_lr_ratio",
             "gradient_checkpointing_kwargs": "see --recompute and --recompute_every",
@@ -406,10 +428,7 @@ ROWS = (
         TRAINING,
         "refusal",
         {
-            "overwrite_output_dir": (
-                "--overwrite removes the run in --output_dir and starts over; "
-                "without it the command resumes"
-            ),
+            "deepspeed": ONE_PROCESS,
             "torch_compile": COMPILED,
             "greater_is_better": (
                 "losses are best when low, other metrics when high; see --best_metric"
@@ -421,6 +440,16 @@ ROWS = (
             "adafactor": "choose an --optimizer: adamw, adamw8bit, lamb, muon",
             "push_to_hub": "nothing is uploaded; the model is in OUTPUT_DIR/model",
         },
+        is_switch=True,
+    ),
+    *entries(
+        (HUGGING_FACE,),
+        TRAINING,
+        "convert",
+        {
+            "overwrite_output_dir": (translations.overwrite_nothing, ()),
+        },
+        note="a run in the folder is only overwritten by --overwrite",
         is_switch=True,
     ),
     *entries(
@@ -626,6 +655,150 @@ ROWS = (
         },
         is_switch=True,
     ),
+    # flags of 24-hour BERT
+    *entries(
+        (ACADEMIC,),
+        ("pretrain",),
+        "flag",
+        {
+            "train_micro_batch_size_per_gpu": "train_batch_size",
+            "validation_micro_batch": "eval_batch_size",
+            "gradient_clipping": "clip_norm",
+            "adam_eps": "adam_epsilon",
+            "dataset_path": "input_file",
+            "print_steps": "log_steps",
+        },
+    ),
+    *entries(
+        (ACADEMIC,),
+        ("pretrain",),
+        "flag",
+        {
+            "lr": "learning_rate",
+        },
+        implies={"lr_scaling": "none"},
+    ),
+    *entries(
+        (ACADEMIC,),
+        ("pretrain",),
+        "values",
+        {
+            "encoder_ln_mode": {
+                "pre-ln": {"norm_first": "true"},
+                "post-ln": {"norm_first": "false"},
+            },
+        },
+        otherwise="must be one of pre-ln, post-ln",
+    ),
+    *entries(
+        (ACADEMIC,),
+        ("pretrain",),
+        "values",
+        {
+            "layer_norm_type": {
+                "pytorch": {"norm_type": "layer_norm"},
+                "apex": {"norm_type": "layer_norm"},
+                "rms_norm": {"norm_type": "rms_norm"},
+            },
+        },
+        otherwise="must be one of pytorch, apex, rms_norm",
+    ),
+    *entries(
+        (ACADEMIC,),
+        ("pretrain",),
+        "convert",
+        {
+            "early_exit_time_marker": (translations.early_exit, ("total_training_time",)),
+        },
+    ),
+    *entries(
+        (ACADEMIC,),
+        ("pretrain",),
+        "convert",
+        {
+            " ".join([*VALIDATIONS][1:]): (translations.validations, ("validation_marks",)),
+        },
+        line=SHARDS,
+    ),
+    *entries(
+        (ACADEMIC,),
+        ("pretrain",),
+        "convert",
+        {
+            "do_validation": (translations.validations, ("validation_marks",)),
+        },
+        line=SHARDS,
+        is_switch=True,
+    ),
+    *entries(
+        (ACADEMIC,),
+        ("pretrain",),
+        "values",
+        {
+            "use_early_stopping": {"true": {}, "false": {}},
+        },
+        is_switch=True,
+        implies={"early_stop_time": "720", "early_stop_eval_loss": "2.1"},
+    ),
+    *entries(
+        (ACADEMIC,),
+        ("pretrain",),
+        "refusal",
+        {"load_training_checkpoint load_checkpoint_id": RESUMES},
+    ),
+    *entries(
+        (ACADEMIC,),
+        ("pretrain",),
+        "note",
+        {
+            "job_name current_run_id": "the run is named by its --output_dir",
+            "project_name": "Weights & Biases needs --wandb_project=NAME",
+            "num_epochs_between_checkpoints": "a run saves every --save_checkpoints_steps",
+            "data_loader_type num_workers": READERS,
+            "fp16_backend fp16_opt": "mixed precision is --precision, on float32 weights",
+            "steps_per_print log_throughput_every": "a run logs every --log_steps",
+            "gradient_predivide_factor": "gradients are summed once, in float32",
+            "scale_cnt_limit": "a run that diverges ends by --max_bad_steps",
+            "decay_rate decay_step": "only its curve exp reads it",
+            "max_coeff min_coeff": "only its lamb reads it",
+            "pretrain_run_args": "only its fine-tuning reads it",
+        },
+    ),
+    *entries(
+        (ACADEMIC,),
+        ("pretrain",),
+        "note",
+        {
+            "max_steps_per_epoch num_epochs": (
+                "its epochs are shards of its data; see --num_train_epochs and --num_train_steps"
+            ),
+        },
+        line=CHANGES,
+    ),
+    *entries(
+        (ACADEMIC,),
+        ("pretrain",),
+        "note",
+        {
+            "async_worker no_async_worker": READERS,
+            "wall_clock_breakdown": LOGS,
+            "prescale_gradients": "gradients are summed once, in float32",
+            "deepspeed_transformer_kernel stochastic_mode fused_linear_layer "
+            "no_fused_linear_layer": COMPILED,
+            "attention_dropout_checkpoint normalize_invertible gelu_checkpoint": (
+                "memory is saved by --recompute"
+            ),
+            "sparse_mask_prediction no_sparse_mask_prediction": (
+                "the result is the same; only masked words are predicted"
+            ),
+            "bias_correction": "only its lamb reads it; its adamw always corrects, as ours does",
+            "add_nsp": "--model_type says what is trained",
+            "finetune_checkpoint_at_end no_finetune_checkpoint_at_end": (
+                "OUTPUT_DIR/model is always written"
+            ),
+        },
+        is_switch=True,
+    ),
 )
 
 
@@ -640,3 +813,142 @@ def table(rows: Iterable[Alias]) -> dict[str, dict[str, Alias]]:
 
 
 ALIASES = table(ROWS)
+# flags that no other project has; lr is left out, because it is also everybody's word for a rate
+ONLY_ACADEMIC = frozenset(
+    name for name, alias in ALIASES["pretrain"].items() if alias.owners == (ACADEMIC,)
+) - {"lr"}
+# {script: {name: Alias}} of flags that 24-hour BERT shares by name, but not by meaning, with us or
+# with another project. They hold beside flags that tell its command from others.
+BESIDE = table(
+    (
+        *entries(
+            (ACADEMIC,),
+            ("pretrain",),
+            "flag",
+            {"train_batch_size": "global_batch_size"},
+            beside=frozenset(["train_micro_batch_size_per_gpu"]),
+        ),
+        *entries(
+            (ACADEMIC,),
+            ("pretrain",),
+            "convert",
+            {
+                "gradient_accumulation_steps": (
+                    lambda text, call: (
+                        {}
+                        if "train_batch_size" in call.flags
+                        else {"gradient_accumulation_steps": text}
+                    ),
+                    ("gradient_accumulation_steps",),
+                ),
+            },
+            note="it follows from --train_batch_size and --train_micro_batch_size_per_gpu",
+            beside=frozenset(["train_micro_batch_size_per_gpu"]),
+        ),
+        *entries(
+            (ACADEMIC,),
+            ("pretrain",),
+            "convert",
+            {"validation_epochs": (translations.validations, ("validation_marks",))},
+            line=SHARDS,
+            beside=frozenset([*VALIDATIONS, "do_validation"]) - {"validation_epochs"},
+        ),
+        *entries(
+            (ACADEMIC,),
+            ("pretrain",),
+            "values",
+            {
+                "model_type": {
+                    "bert-mlm": {"train_objective": "mlm"},
+                    "bert-mlm-roberta": {"train_objective": "mlm"},
+                    "bert-mlm-nsp": {"train_objective": "mlm,nsp"},
+                },
+            },
+            otherwise="must be one of bert-mlm, bert-mlm-roberta, bert-mlm-nsp",
+            implies={"model": "budget24h"},
+            beside=ONLY_ACADEMIC,
+        ),
+        *entries(
+            (ACADEMIC,),
+            ("pretrain",),
+            "values",
+            {
+                "lr_schedule": {
+                    "step": {"lr_schedule": "step"},
+                    "constant_step": {"lr_schedule": "step"},
+                    "time": {"lr_schedule": "time"},
+                },
+            },
+            otherwise="must be one of step, constant_step, time",
+            beside=ONLY_ACADEMIC,
+        ),
+        *entries(
+            (ACADEMIC,),
+            ("pretrain",),
+            "convert",
+            {
+                "curve": (
+                    lambda text, call: {"curve": "one_cycle" if text == "linear" else text},
+                    ("curve",),
+                ),
+            },
+            beside=ONLY_ACADEMIC,
+        ),
+        *entries(
+            (ACADEMIC,),
+            ("pretrain",),
+            "convert",
+            {
+                "num_warmup_steps": (
+                    translations.needing("num_warmup_steps", "lr_schedule", "constant_step"),
+                    ("num_warmup_steps",),
+                ),
+            },
+            note="only its lr_schedule constant_step reads it; see --warmup_proportion",
+            beside=ONLY_ACADEMIC,
+        ),
+        *entries(
+            (ACADEMIC,),
+            ("pretrain",),
+            "convert",
+            {
+                name: (translations.needing(name, "use_early_stopping", *TRUE), (name,))
+                for name in ("early_stop_time", "early_stop_eval_loss")
+            },
+            note="it has an effect beside --use_early_stopping",
+            beside=ONLY_ACADEMIC,
+        ),
+        *entries(
+            (ACADEMIC,),
+            ("pretrain",),
+            "values",
+            {"optimizer_type": {"adamw": {"optimizer": "adamw"}}},
+            otherwise=(
+                "only its adamw has a counterpart; choose an --optimizer: adamw, adamw8bit, "
+                "lamb, muon"
+            ),
+            beside=ONLY_ACADEMIC,
+        ),
+        *entries(
+            (ACADEMIC,),
+            ("pretrain",),
+            "note",
+            {
+                "tokenizer_name": (
+                    "the vocabulary and its casing are those of the data; see --vocab_file of "
+                    "create_pretraining_data.py"
+                ),
+            },
+            line=CHANGES,
+            beside=ONLY_ACADEMIC,
+        ),
+        *entries(
+            (ACADEMIC,),
+            ("pretrain",),
+            "note",
+            {"deepspeed": "one process trains on all GPUs of a machine"},
+            is_switch=True,
+            beside=frozenset(["deepspeed"]),
+        ),
+    )
+)

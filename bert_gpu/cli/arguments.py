@@ -2,20 +2,23 @@
 
 Arguments and flagfiles are read in order into `UserFlag` objects, each of which sets one of our
 flags; flags of other projects (aliases.py) are translated. A flag that is set twice in one place
-under different names is an error, and a later argument wins over an earlier one or a flagfile, as
-with absl. Types and ranges are not checked here.
+under different names must have one value, and a later argument wins over an earlier one or a
+flagfile, as with absl. Types and ranges are not checked here.
 """
 
 import collections
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import number_in
 from bert_gpu.cli import flagfile
-from bert_gpu.cli.aliases import Alias
-from bert_gpu.cli.translations import is_true
+from bert_gpu.cli.aliases import BESIDE, Alias
+from bert_gpu.cli.translations import Call, is_true
+from bert_gpu.recipes.table import RECIPES
 
 TRUTHS = ("true", "false")
 
@@ -71,6 +74,13 @@ class UserFlag:
     yields: bool = False
 
     @property
+    def value(self) -> float | str:
+        """The value, comparable with those of the same flag: a number, or text."""
+        text = self.argument.partition("=")[2]
+        number = number_in(text)
+        return (text.lower() if text.lower() in TRUTHS else text) if number is None else number
+
+    @property
     def source(self) -> str:
         """The source of the value, for --show_config."""
         return str(self.place) if self.alias_text is None else f"{self.place}, as {self.alias_text}"
@@ -92,6 +102,7 @@ class Reader:
       switches: {name of a flag of ours: whether it is boolean}. aliases: {name: Alias}.
       takes_positionals: whether there may be arguments that are not flags. script: the command's
         name in aliases.SCRIPTS; "" = it is not there. listing: the command that lists all flags.
+      defaults: {flag: the command's default}.
     """
 
     def __init__(
@@ -101,7 +112,9 @@ class Reader:
         takes_positionals: bool,
         script: str,
         listing: str = "--helpfull",
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
+        self.defaults = defaults or {}
         self.switches = switches
         self.aliases = aliases
         self.script = script
@@ -125,7 +138,7 @@ class Reader:
                     positionals.append(text)
                 break
             if not text.startswith("-") or text in ("-", "--"):
-                self._check_positional(text, place)
+                self._check_positional(text, place, [word for word, _ in tokens])
                 positionals.append(text)
                 continue
             check_unicode(text)
@@ -136,7 +149,20 @@ class Reader:
                 flags.append((name, value, argument, place))
         return self._translate(flags), positionals
 
-    def _check_positional(self, text: str, place: Place) -> None:
+    def _check_positional(self, text: str, place: Place, others: Sequence[str] = ()) -> None:
+        """Raise UserError if the argument `text`, which is no flag, may not be there. others: the
+        arguments that follow.
+        """
+        words = {
+            word.partition("=")[0] for word in (text, *others) if "=" in word and word[0] != "-"
+        }
+        if self.script and "=" in text and words - self.all_switches.keys():
+            raise UserError(
+                f"{text[:60]!r}: words with = are Cramming's; here it is --recipe=crammed of "
+                "create_pretraining_data.py, run_pretraining_gpu.py and run_classifier.py",
+                "flags are written --name=value",
+                where=place.where,
+            )
         if not self.takes_positionals or place is not COMMAND_LINE:
             raise UserError(
                 f"{text[:100]!r}: not a flag",
@@ -185,40 +211,58 @@ class Reader:
 
     @property
     def all_names(self) -> list[str]:
-        """The names of the flags that the command accepts; those of switches also with "no"."""
-        refused = {name for name, alias in self.aliases.items() if alias.refusal is not None}
-        names = [name for name in self.all_switches if name not in refused]
+        """The names of the flags that do something here; those of switches also with "no"."""
+        others = {name for name, alias in self.aliases.items() if alias.refusal or alias.note}
+        names = [name for name in self.all_switches if name not in others]
         return [*names, *(f"no{name}" for name in names if self.all_switches[name])]
 
     def _translate(self, flags: Sequence[tuple[str, str, str, Place]]) -> list[UserFlag]:
         """Return our flags for the flags and aliases that the user has set, given as (name, value,
         argument as written, place).
         """
-        names = {name for name, *_ in flags}
+        given = {name: value for name, value, *_ in flags}
+        recipe = RECIPES.get(given.get("recipe", ""))
+        sourced = recipe.settings(self.script).items() if recipe else ()
+        call = Call(given, {**self.defaults, **{n: v for n, (v, _) in sourced}, **given})
         user_flags = []
+        unused = {}  # {name of a flag without effect: line that says so}
+        lines: dict[str, None] = {}  # further lines, each once
         for name, value, argument, place in flags:
-            alias = self.aliases.get(name)
-            if alias is None or name in self.switches:
+            alias = BESIDE.get(self.script, {}).get(name)
+            if alias is None or not alias.holds(value, call):
+                alias = None if name in self.switches else self.aliases.get(name)
+            if alias is None:
                 user_flags.append(UserFlag(name, f"--{name}={value}", place))
                 continue
             try:
-                settings = alias.translate(value, names)
+                settings = alias.translate(value, call)
                 yields = alias.refusal is None and alias.is_switch and not is_true(value)
             except ValueError as problem:
                 raise UserError(f"{argument[:80]}: {problem}", where=place.where) from None
-            if alias.note is not None:
-                console.warn(f"{place.prefix}{argument[:80]} has no effect here: {alias.note}")
+            implied = {f: t for f, t in alias.implies.items() if f not in given and not yields}
             user_flags += [
                 UserFlag(flag, f"--{flag}={text}", place, argument, name, yields)
-                for flag, text in settings.items()
+                for flag, text in (settings | implied).items()
             ]
+            if alias.line and (settings or not alias.convert):
+                ours = " ".join(f"--{flag}={text}" for flag, text in settings.items())
+                lines[alias.line.format(flag=argument[:80], settings=ours, note=alias.note)] = None
+            elif alias.note and not settings:
+                unused[name] = f"{place.prefix}{argument[:80]} has no effect here: {alias.note}"
+        if len(unused) > 1:
+            unused = {
+                "": f"--{', --'.join(unused)} have no effect here; docs/migration.md says why"
+            }
+        for line in (*unused.values(), *lines):
+            console.warn(line, limit=None)
         return without_conflicts(user_flags)
 
 
 def without_conflicts(flags: Sequence[UserFlag]) -> list[UserFlag]:
     """Return the flags without those that yield to another.
 
-    Raises UserError when one place, a flagfile or the command line, sets a flag under two names.
+    Raises UserError when one place, a flagfile or the command line, sets a flag under two names to
+    different values.
     """
     last = {(flag.name, flag.place.path, flag.alias): flag for flag in flags}
     groups: dict[tuple[str, str | None], list[UserFlag]] = {}
@@ -231,7 +275,7 @@ def without_conflicts(flags: Sequence[UserFlag]) -> list[UserFlag]:
             group = firm
         first = group[0]
         for other in group[1:]:
-            if first.alias and other.alias and first.argument == other.argument:
+            if first.value == other.value:
                 continue
             raise UserError(
                 f"{first.alias_text or first.argument} and "

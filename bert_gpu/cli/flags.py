@@ -308,7 +308,12 @@ def parse(
     switches = {name: value_type(field)[0] is bool for name, field in fields.items()}
     listing = f"help(bert_gpu.{argv[0]})" if in_program else "--helpfull"
     reader = arguments.Reader(
-        switches, foreign | own_aliases(fields), positionals is not None, script, listing
+        switches,
+        foreign | own_aliases(fields),
+        positionals is not None,
+        script,
+        listing,
+        {name: defaults.get(name, field.default) for name, field in fields.items()},
     )
     user_flags, texts = reader.read(argv[1:])
     for flag in user_flags:

@@ -21,7 +21,7 @@ SAVING = (
     "--save_config=FILE writes such a file. --show_config prints all settings and their sources."
 )
 OTHERS = (
-    "Flags of Google's, Hugging Face's and NVIDIA's BERT work too, such as --max_steps: "
+    "Flags of Google's, Hugging Face's, NVIDIA's and 24-hour BERT work too, such as --max_steps: "
     "docs/migration.md."
 )
 LINES = 2  # the most lines of a flag's help text in --help

@@ -144,10 +144,24 @@ class LogInterval:
         """
         self.ended = self._now()
 
-    def add(self, metrics: Any, batches: Sequence[dict[str, np.ndarray]], waited: float) -> None:
-        """Add the step.Metrics of a call of steps. batches: the call's batches on the host. waited:
-        seconds that the loop waited for these batches.
+    def add(
+        self, metrics: Any, batches: Sequence[dict[str, np.ndarray]], waited: float
+    ) -> dict[str, float]:
+        """Add the step.Metrics of a call of steps; return {name: number} of its sequences, tokens
+        and FLOPs. batches: the call's batches on the host. waited: seconds that the loop waited for
+        these batches.
         """
+        masks = [batch["input_mask"] for batch in batches]
+        counts: dict[str, float] = dict(
+            steps=len(batches),
+            sequences=sum(map(len, masks)) * self.rows_per_example,
+            tokens=sum(int(np.sum(mask)) for mask in masks),
+            padded_tokens=sum(map(np.size, masks)),
+        )
+        if self.flops:
+            flops = [self.flops(batch) for batch in batches]
+            counts["model_flops"] = sum(one.model for one in flops)
+            counts["hardware_flops"] = sum(one.hardware for one in flops)
         self.metrics.append(metrics)
         self.watch.count("input", waited)
         if not self.is_warm:
@@ -156,17 +170,11 @@ class LogInterval:
             self.watch.count("compiling", max(0.0, now - self.opened - waited))
             self.is_warm = True
             self.opened = now
-            return
+            return counts
         self.waited += waited
-        self.totals["steps"] += len(batches)
-        for batch in batches:
-            self.totals["sequences"] += len(batch["input_mask"]) * self.rows_per_example
-            self.totals["tokens"] += int(np.sum(batch["input_mask"]))
-            self.totals["padded_tokens"] += int(np.size(batch["input_mask"]))
-            if self.flops:
-                flops = self.flops(batch)
-                self.totals["model_flops"] += flops.model
-                self.totals["hardware_flops"] += flops.hardware
+        for name, count in counts.items():
+            self.totals[name] += count
+        return counts
 
     def close(self) -> tuple[dict[str, np.ndarray], dict[str, float | None]]:
         """Return {metric: (n,)} of the n steps of the interval, and {name: value} of the means over

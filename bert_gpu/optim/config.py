@@ -19,11 +19,15 @@ class ScheduleConfig(Settings):
         "linear",
         "Curve of the learning rate. linear, cosine and polynomial fall over the whole run, "
         "and warm-up replaces their start, as in Google's BERT. constant does not fall. "
-        "one_cycle rises during warm-up, then falls linearly (Smith & Topin 2018). triangle "
+        "one_cycle rises during warm-up, then falls linearly (Smith & Topin 2018), "
+        "one_cycle_cosine along half a cosine. triangle "
         "(Cramming) rises from 1/4 of the peak to the peak at 3/4 of the run, without warm-up. "
         "wsd (warm-up, stable, decay) stays at the peak until it falls over the last "
         "--decay_proportion of the run (MiniCPM, ModernBERT).",
-        choices=("linear", "cosine", "polynomial", "constant", "one_cycle", "triangle", "wsd"),
+        choices=(
+            *("linear", "cosine", "polynomial", "constant", "one_cycle", "one_cycle_cosine"),
+            *("triangle", "wsd"),
+        ),
     )
     num_warmup_steps: int | None = setting(
         None, "Steps of linear warm-up from 0. Overrides --warmup_proportion.", low=0
@@ -93,11 +97,11 @@ class ScheduleConfig(Settings):
             )
         if (
             self.num_warmup_steps is not None
-            and self.curve == "one_cycle"
+            and self.curve.startswith("one_cycle")
             and self.lr_schedule == "time"
         ):
             raise UserError(
-                "--curve=one_cycle by --lr_schedule=time peaks at a share of the time",
+                f"--curve={self.curve} by --lr_schedule=time peaks at a share of the time",
                 "use --warmup_proportion",
                 where=warmup,
             )

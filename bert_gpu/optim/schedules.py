@@ -33,6 +33,8 @@ def learning_rate_factor(
       constant: a line from 0 to 1 until w, then 1.
       one_cycle: the same line, then a line from 1 at w to f at the end. With w = 0.5 it is
         Cramming's one-cycle; Hugging Face and 24-hour BERT call it linear.
+      one_cycle_cosine: the same line, then half a cosine from 1 at w to f at the end, which Hugging
+        Face calls cosine.
       triangle: a line from 1/4 to 1 at p = 3/4, then one to f.
       wsd: the same line until w, then 1, then over the last share `decay_proportion` of the run
         f + (1 - f) (1 - sqrt(x)), where x goes from 0 to 1; warm-up wins where the two overlap.
@@ -61,13 +63,15 @@ def learning_rate_factor(
         start = 1.0 - config.decay_proportion
         fallen = max(0.0, (share - start) / (1.0 - start)) if start < 1.0 else 0.0
         return _raised(1.0 - math.sqrt(fallen), config)
-    if config.curve == "one_cycle":
+    left = 1.0 - share
+    if config.curve.startswith("one_cycle"):
         peak_at = warmup / num_steps if progress is None else warmup
-        return _raised((1.0 - share) / (1.0 - peak_at) if peak_at < 1.0 else 0.0, config)
-    if config.curve == "cosine":
+        left = (1.0 - share) / (1.0 - peak_at) if peak_at < 1.0 else 0.0
+        share = 1.0 - left
+    if config.curve.endswith("cosine"):
         return _raised(0.5 * (1.0 + math.cos(math.pi * share)), config)
     return _raised(
-        (1.0 - share) ** (config.polynomial_power if config.curve == "polynomial" else 1.0), config
+        left ** (config.polynomial_power if config.curve == "polynomial" else 1.0), config
     )
 
 

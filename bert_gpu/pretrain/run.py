@@ -24,6 +24,7 @@ from bert_gpu.pretrain.config import RUN_FIELDS, PretrainSettings, model_name
 from bert_gpu.pretrain.objectives.joint import named_objectives
 from bert_gpu.pretrain.validation import open_validation
 from bert_gpu.runs.card_facts import facts_while_training
+from bert_gpu.runs.cost import describe_cost
 from bert_gpu.train import run as engine
 from bert_gpu.train.batching import BatchPlan
 from bert_gpu.train.loop import Loop
@@ -113,6 +114,7 @@ def pretrain(
                     peak_flops=total_peak_flops(devices.gpu_names, devices.precision),
                 )
                 loop.run()
+                console.say(f"cost: {describe_cost(run.progress.cost())}")
                 run.finish(loop, export)
         result = run.result()
     if result.signal is None and not (run.run_json or {}).get("dropped"):

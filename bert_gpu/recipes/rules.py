@@ -79,7 +79,7 @@ def peaks_by_share(values: Mapping[str, Any]) -> bool:
     """Return whether the settings, {flag: value}, put the learning rate's peak at a share of the
     training time, not at a step.
     """
-    return values.get("curve") == "one_cycle" and values.get("lr_schedule") == "time"
+    return "one_cycle" in str(values.get("curve")) and values.get("lr_schedule") == "time"
 
 
 def rises_by_itself(values: Mapping[str, Any]) -> bool:

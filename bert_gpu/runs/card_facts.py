@@ -17,6 +17,7 @@ from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest
 from bert_gpu.data.mixture import NEVER, MixedSet, Mixture
 from bert_gpu.devices.nvml import describe_energy
 from bert_gpu.runs import resume_changes
+from bert_gpu.runs.cost import describe_cost
 from bert_gpu.runs.folder import RunFolder, read_run
 from bert_gpu.runs.metrics import ENERGY, read_lines
 from bert_gpu.runs.provenance import file_hash
@@ -160,6 +161,7 @@ def training_facts(
             num_sequences = round(epochs[-1] * num_records(data))
             num_tokens = num_sequences * (data.get("max_seq_length") or 0)
             facts["tokens"] = f"{num_tokens:,} in {num_sequences:,} sequences, padding included"
+            facts["cost"] = describe_cost([line for line in lines if "epoch" in line][-1])
             if "sets" in data:
                 sets = [MixedSet(**entry) for entry in data["sets"]]
                 mixture = Mixture(sets, changed=run.get("weights_changed", NEVER))

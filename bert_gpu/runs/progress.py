@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_gpu.base.settings import Settings, fields_of, setting
+from bert_gpu.runs.cost import COSTS
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -51,6 +52,15 @@ class Progress:
         None, "The latest bad steps in a row.", inside=fields_of(HealthState)
     )
     num_skipped_records: int = setting(0, "Bad records among the consumed ones.", low=0)
+    tokens: int = setting(0, "Tokens trained on, without padding.", low=0)
+    padded_tokens: int | None = setting(
+        None, "Tokens and padding; None = not known, because an earlier revision began.", low=0
+    )
+    model_flops: float = setting(0.0, "Model FLOPs of the steps; 0 = not counted.", low=0.0)
+
+    def cost(self) -> dict[str, float]:
+        """Return {name in COSTS: number} of the run until now; {} if the numbers are not known."""
+        return {} if self.padded_tokens is None else {name: getattr(self, name) for name in COSTS}
 
     def improve(self, metric: float | None, name: str = "loss") -> bool:
         """Record `metric`, from a validation at the current step, as the best if it is finite and

@@ -278,7 +278,9 @@ class Loop:
             self._write_checked_line()
         self.learning_rates = learning_rates
         self.before = self.position
-        self.interval.add(metrics, batches, waited)
+        counts = self.interval.add(metrics, batches, waited)
+        for name, before in progress.cost().items():
+            setattr(progress, name, before + counts.get(name, 0))
         progress.step = steps.stop
         self._count_records(batches)
         if is_first:
@@ -320,9 +322,9 @@ class Loop:
             self.progress.step, self.now.seconds - self.saved_seconds
         )
         validation = self.cadence.validates(self.before, self.position, save) or is_end
-        log = self.cadence.logs(self.progress.step) or save or validation or self.is_last
         exports = self.cadence.exports(self.before.share, self.position.share)
-        return Due(log, validation, save, exports, is_end)
+        log = self.cadence.logs(self.progress.step) or save or validation or self.is_last
+        return Due(log or bool(exports), validation, save, exports, is_end)
 
     def _validate(self, due: Due) -> bool:
         """Validate when that is due; return whether this was done and is the best validation so
@@ -422,7 +424,7 @@ class Loop:
         )
         if self.progress.num_skipped_records:
             values |= dict(skipped_records=self.progress.num_skipped_records)
-        values |= self.log.hardware()
+        values |= self.progress.cost() | self.log.hardware()
         self.log.write(self.progress.step, values)
         self.advice.observe(values)
 

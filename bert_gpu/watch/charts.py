@@ -141,7 +141,8 @@ GPUS = [
 GROUPS = {"Learning": LOSSES, "Steps": STEPS, "Speed": SPEED, "GPUs": GPUS}
 # metrics without a chart: axes, parts of other charts, and multiples of metrics in charts
 NOT_CHARTED = re.compile(
-    r"step|seconds|remaining_seconds|hours|tokens|progress|epoch|loss|time_\w+|gpu_\d+_\w+|gpu_clock_share"
+    r"step|seconds|remaining_seconds|hours|tokens|padded_tokens|model_flops|progress|epoch|loss"
+    r"|time_\w+|gpu_\d+_\w+|gpu_clock_share"
     r"|(steps|sequences|padded_tokens|model_flops|hardware_flops)_per_second|mfu_real_tokens"
 )
 

@@ -2,7 +2,7 @@
 
 The lines of metrics.jsonl become two tables, training and validation, in which every step occurs
 once: a run that was killed and resumed, or rolled back, may have written a step a second time, and
-then the later line counts. The number of tokens is computed from the rates in the lines.
+then the later line counts.
 """
 
 import bisect
@@ -341,7 +341,7 @@ def add_axes(train: dict[str, np.ndarray], valid: dict[str, np.ndarray]) -> None
     """Add the columns "hours" and "tokens" to both tables."""
     for table in (train, valid):
         table["hours"] = table.get("seconds", np.full(len(table["step"]), np.nan)) / 3600
-    train["tokens"] = cumulative_tokens(train)
+    train["tokens"] = train.get("tokens", cumulative_tokens(train))
     if len(train["step"]) and np.isfinite(train["tokens"]).all():
         steps, tokens = (np.concatenate([[0], train[name]]) for name in ("step", "tokens"))
         valid["tokens"] = np.interp(valid["step"], steps, tokens)
@@ -350,8 +350,8 @@ def add_axes(train: dict[str, np.ndarray], valid: dict[str, np.ndarray]) -> None
 
 
 def cumulative_tokens(train: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the number of real tokens (without padding) that training has consumed at each line,
-    (n,); NaN when not known.
+    """Return the number of real tokens (without padding) that training has consumed at each line
+    of a run of an earlier revision, which did not write it, (n,); NaN when not known.
 
     The tokens of a sequence and the sequences of a step follow from the rates in a line, which are
     means over the steps since the line before. The first line after a start has no rates; the

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_gpu.base.errors import shortened
+from bert_gpu.runs.cost import COSTS, describe_cost
 from bert_gpu.watch.run_data import Run
 from bert_gpu.watch.style import ACTIVITIES, short_number, slug
 
@@ -164,6 +165,8 @@ def summary(run: Run) -> dict[str, str]:
     tokens = run.last("tokens")
     hours = elapsed_hours(run)
     facts["real tokens"] = None if tokens is None else short_number(tokens)
+    if run.kind == "pretrain" and run.last("padded_tokens") is not None:
+        facts["cost"] = describe_cost({name: run.last(name) for name in COSTS})
     facts["time"] = None if hours is None else format_hours(hours)
     seconds = run.last("remaining_seconds") if run.state == "running" else None
     facts["left"] = None if seconds is None else format_hours(seconds / 3600)

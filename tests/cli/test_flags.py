@@ -64,7 +64,7 @@ def test_defaults_and_given():
         (["extra"], "'extra': not a flag"),
         (["--nofast", "--", "extra"], "'extra': not a flag"),
         (["--size"], "--size: needs a value; write --size=VALUE"),
-        (["--n_size=3", "--size=3"], "--n_size=3 and --size=3: both set --size; give one of them"),
+        (["--n_size=3", "--size=4"], "--n_size=3 and --size=4: both set --size; give one of them"),
         (["--wait=3w"], "--wait=3w: must be a time with the units d, h, m or s, such as 24h"),
         (["--wait=30m1h"], "a bare number means minutes"),
         (["--wait="], "--wait=: must be a time"),
