@@ -7,6 +7,7 @@ input, raises `UserError`, which the command line prints as one line with exit c
 
 import dataclasses
 import math
+import os
 import re
 import sys
 import types
@@ -17,6 +18,7 @@ from typing import Any
 from bert_gpu.base.errors import UserError, shortened
 
 ROLES = ("bert", "departure")
+PATHS = ("one", "list")
 # the letters in a time such as 1h30m, with their seconds, from large to small
 TIME_LETTERS = dict(d=86400, h=3600, m=60, s=1)
 TIME_UNITS = dict(hours="h", minutes="m", seconds="s")  # {unit of a setting: its letter}
@@ -43,6 +45,7 @@ def setting(
     none_means: str | None = None,
     inside: JsonFields | None = None,
     unit: str | None = None,
+    path: str | None = None,
 ) -> Any:
     """Return a dataclass field that is also a flag.
 
@@ -66,9 +69,12 @@ def setting(
         values.
       unit: for a time, a float: "hours", "minutes" or "seconds". Its flag also accepts texts such
         as 1h30m; see `parse_time`.
+      path: for a text that names files or folders: "one", or "list" for names or globs that are
+        separated by commas. A ~ at the beginning of a name stands for the home folder.
     """
     assert role in (None, *ROLES), role
     assert unit in (None, *TIME_UNITS), unit
+    assert path in (None, *PATHS), path
     return dataclasses.field(
         default=default,
         metadata=dict(
@@ -87,19 +93,26 @@ def setting(
             none_means=none_means,
             inside=inside or {},
             unit=unit,
+            path=path,
         ),
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base of all settings: the constructor checks every field's type and range."""
+    """Base of all settings: the constructor checks every field's type and range, and expands ~ in
+    paths.
+    """
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            error = complaint(field, getattr(self, field.name))
+            value = getattr(self, field.name)
+            error = complaint(field, value)
             if error:
                 raise error
+            if field.metadata["path"] and value:
+                names = value.split(",") if field.metadata["path"] == "list" else [value]
+                object.__setattr__(self, field.name, ",".join(map(in_home, names)))
 
     def without_effect(self, name: str) -> str | None:
         """Return a message that says why the field `name` has no effect beside the other fields'
@@ -120,6 +133,13 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
+
+
+def in_home(path: str) -> str:
+    """Return a path with the home folder in place of ~ or ~user at its beginning, as shells do;
+    they leave ~ in --name=~/path as it is.
+    """
+    return os.path.expanduser(path.lstrip()) if path.lstrip().startswith("~") else path
 
 
 def fields_of(*kinds: type) -> dict[str, dataclasses.Field]:

@@ -64,7 +64,9 @@ class FolderConfig(Settings):
     """The folder to write to."""
 
     output_dir: str | None = setting(
-        None, "Folder of the data set; short for --output_file=DIR/pretrain.tfrecord."
+        None,
+        "Folder of the data set; short for --output_file=DIR/pretrain.tfrecord.",
+        path="one",
     )
 
 
@@ -77,6 +79,7 @@ class StartConfig(Settings):
         "Use the vocabulary, tokenization and casing of this model, to continue its pretraining: "
         "a model/ folder, a run's folder or a Hugging Face BERT folder. none = no model, the "
         "default.",
+        path="one",
     )
 
 
