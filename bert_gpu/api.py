@@ -6,19 +6,25 @@ recipes and defaults are the same. Some functions take settings objects instead.
 Python's logger "bert_gpu".
 """
 
+import contextlib
 import dataclasses
 import inspect
 import itertools
+import logging
 import numbers
 import os
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+import resource
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from bert_gpu.base import console, environment
-from bert_gpu.base.errors import UserError, shortened
-from bert_gpu.base.signals import reraise
+from bert_gpu.base.errors import TrainingStopped, UserError, shortened
 from bert_gpu.cli import (
     classify,
     data,
@@ -56,6 +62,8 @@ COMMANDS = dict(
     import_model=import_,
     search=search,
 )
+tf: Any = environment.LazyModule("tensorflow")
+tf_config: Any = environment.LazyModule("tensorflow.python.framework.config")
 HELP = """
 Keyword arguments are the flags below, without dashes: learning_rate=3e-4 is --learning_rate=3e-4.
 A value is a number, a text, a path, True or False, or a list of these. None leaves a flag out.
@@ -64,8 +72,8 @@ Returns an object that describes the result; with show_config=True, if that is a
 as text.
 
 Raises bert_gpu.UserError for a setting or a file that is wrong. A training also raises
-bert_gpu.TrainingStopped when it diverges or cannot save, and KeyboardInterrupt after Ctrl-C, when
-it has saved.
+bert_gpu.TrainingStopped when it diverges, cannot save or is stopped by SIGTERM, and
+KeyboardInterrupt after Ctrl-C, when it has saved.
 
 """
 
@@ -123,15 +131,17 @@ def run(
     environment.hint()
     parts = [one if isinstance(one, list | tuple) else [one] for one in positionals]
     texts = list(itertools.chain.from_iterable(parts))
-    with console.warnings_to_log():
-        if not all(isinstance(text, str) for text in texts):
-            return run_settings(name, texts, arguments)
-        words = [
-            f"--{flag}={text_of(flag, value)}"
-            for flag, value in arguments.items()
-            if value is not None
-        ] + (["--", *texts] if texts else [])
-        return reraise_signal(command.main([name, *words], in_program=True))
+    with console.warnings_to_log(), process_kept():
+        if all(isinstance(text, str) for text in texts):
+            words = [
+                f"--{flag}={text_of(flag, value)}"
+                for flag, value in arguments.items()
+                if value is not None
+            ] + (["--", *texts] if texts else [])
+            result = command.main([name, *words], in_program=True)
+        else:
+            result = run_settings(name, texts, arguments)
+    return deliver_signal(result)
 
 
 def run_settings(name: str, settings: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
@@ -140,14 +150,72 @@ def run_settings(name: str, settings: Sequence[Any], arguments: Mapping[str, Any
     if arguments or tuple(map(type, settings)) not in (kinds[:1], kinds):
         names = " and ".join(kind.__name__ for kind in kinds) or "arguments alone"
         raise UserError("settings objects stand alone", f"this call takes {names}", where=name)
-    return reraise_signal(pkgutil.resolve_name(function)(*settings))
+    return pkgutil.resolve_name(function)(*settings)
 
 
-def reraise_signal(result: Any) -> Any:
-    """Return the result of a call. If a signal stopped the call's run, raise the signal again
-    first.
+@contextlib.contextmanager
+def process_kept() -> Iterator[None]:
+    """Restore, after the last of the calls that are under way in this process, what they change in
+    it; see `remember`.
     """
-    reraise(getattr(result, "signal", None))
+    with _lock:
+        if not _calls:
+            remember(_found)
+        _calls.append(threading.get_ident())
+    try:
+        yield
+    finally:
+        with _lock:
+            _calls.pop()
+            if not _calls:
+                _found.close()
+
+
+# those of scikit-learn, MLflow, Weights & Biases and tf2onnx
+VARIABLES = (
+    *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "MLFLOW_ALLOW_FILE_STORE"),
+    *("WANDB_ERROR_REPORTING", "TF_CPP_MIN_LOG_LEVEL"),
+)
+_calls: list[int] = []  # the threads of the calls that are under way
+_found = contextlib.ExitStack()  # restores what the first of them found
+_lock = threading.Lock()
+
+
+def remember(stack: contextlib.ExitStack) -> None:
+    """Add to a stack what restores the limit of open files, variables and loggers that libraries
+    change (tf2onnx) or need (MLflow), and TensorFlow's determinism. Until then functions are
+    compiled even if the program runs them eagerly.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limit)
+    stack.enter_context(warnings.catch_warnings())  # SciPy adds a filter
+    for name in VARIABLES:
+        restore = os.environ.__setitem__ if name in os.environ else os.environ.pop
+        stack.callback(restore, name, os.environ.get(name))  # type: ignore[arg-type]
+    for logger in map(logging.getLogger, (None, "absl", "tf2onnx")):
+        stack.callback(logger.setLevel, logger.level)
+        stack.callback(logger.handlers.__setitem__, slice(None), logger.handlers[:])
+    has_tensorflow = "tensorflow" in sys.modules
+    stack.callback(
+        environment.set_determinism, has_tensorflow and tf_config.is_op_determinism_enabled()
+    )
+    if has_tensorflow:
+        stack.callback(tf.config.run_functions_eagerly, tf.config.functions_run_eagerly())
+        tf.config.run_functions_eagerly(False)
+
+
+def deliver_signal(result: Any) -> Any:
+    """Return the result of a call, after a signal that has arrived meanwhile has reached the
+    program's own handler. A training that the signal has stopped raises an exception even if the
+    handler raises none: KeyboardInterrupt for SIGINT, else TrainingStopped.
+    """
+    run = getattr(result, "outcome", None) or result
+    stop, late = (getattr(run, name, None) for name in ("signal", "late_signal"))
+    if stop or late:
+        signal.raise_signal(stop or late)
+    if stop:
+        problem = f"stopped by {signal.Signals(stop).name}; the same call resumes"
+        raise KeyboardInterrupt if stop == signal.SIGINT else TrainingStopped(problem)
     return result
 
 

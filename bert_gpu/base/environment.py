@@ -15,6 +15,7 @@ import importlib.util
 import logging
 import os
 import pickle
+import random
 import sys
 import tempfile
 import warnings
@@ -93,6 +94,15 @@ def hint() -> None:
         )
 
 
+def set_determinism(is_on: bool) -> None:
+    """Switch TensorFlow's op determinism on or off, unless TensorFlow is not imported: then it is
+    off.
+    """
+    if "tensorflow" in sys.modules:
+        config = LazyModule("tensorflow.python.framework.config")
+        (config.enable_op_determinism if is_on else config.disable_op_determinism)()
+
+
 def cache_folder(name: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return a folder for files that can be recreated: in the user's cache or, when that is not
     writable, in the system's temporary folder.
@@ -160,7 +170,11 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self._name), attribute)
+        state = None if self._name in sys.modules else random.getstate()
+        module = importlib.import_module(self._name)
+        if state:  # scikit-learn draws a number when it is imported, which would be the program's
+            random.setstate(state)
+        return getattr(module, attribute)
 
 
 @contextlib.contextmanager

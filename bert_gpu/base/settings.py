@@ -18,7 +18,8 @@ from typing import Any
 from bert_gpu.base.errors import UserError, shortened
 
 ROLES = ("bert", "departure")
-PATHS = ("one", "list")
+# {kind of a path setting: pattern of what precedes a ~ for the home folder, and of ~ or ~user}
+HOME = dict(one=r"(^\s*)(~[^/]*)", list=r"((?:^|,)\s*)(~[^/,]*)")
 # the letters in a time such as 1h30m, with their seconds, from large to small
 TIME_LETTERS = dict(d=86400, h=3600, m=60, s=1)
 TIME_UNITS = dict(hours="h", minutes="m", seconds="s")  # {unit of a setting: its letter}
@@ -70,11 +71,11 @@ def setting(
       unit: for a time, a float: "hours", "minutes" or "seconds". Its flag also accepts texts such
         as 1h30m; see `parse_time`.
       path: for a text that names files or folders: "one", or "list" for names or globs that are
-        separated by commas. A ~ at the beginning of a name stands for the home folder.
+        separated by commas. ~ at the beginning of a name is the home folder, as in a shell, which
+        leaves it in --name=~/path.
     """
     assert role in (None, *ROLES), role
     assert unit in (None, *TIME_UNITS), unit
-    assert path in (None, *PATHS), path
     return dataclasses.field(
         default=default,
         metadata=dict(
@@ -110,9 +111,9 @@ class Settings:
             error = complaint(field, value)
             if error:
                 raise error
-            if field.metadata["path"] and value:
-                names = value.split(",") if field.metadata["path"] == "list" else [value]
-                object.__setattr__(self, field.name, ",".join(map(in_home, names)))
+            if value and (pattern := HOME.get(field.metadata["path"])):
+                path = re.sub(pattern, lambda part: part[1] + os.path.expanduser(part[2]), value)
+                object.__setattr__(self, field.name, path)
 
     def without_effect(self, name: str) -> str | None:
         """Return a message that says why the field `name` has no effect beside the other fields'
@@ -133,13 +134,6 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
-
-
-def in_home(path: str) -> str:
-    """Return a path with the home folder in place of ~ or ~user at its beginning, as shells do;
-    they leave ~ in --name=~/path as it is.
-    """
-    return os.path.expanduser(path.lstrip()) if path.lstrip().startswith("~") else path
 
 
 def fields_of(*kinds: type) -> dict[str, dataclasses.Field]:

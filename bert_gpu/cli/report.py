@@ -3,7 +3,6 @@
 from bert_gpu.base import console
 from bert_gpu.base.environment import quick_imports
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.settings import in_home
 from bert_gpu.cli import flags
 from bert_gpu.watch.config import ReportConfig
 
@@ -28,7 +27,7 @@ def main(argv: list[str]) -> None:
         )
     with quick_imports():
         from bert_gpu.watch import report, run_data
-    runs = run_data.read_whole_runs([*map(in_home, parsed.positionals)], console.warn)
+    runs = run_data.read_whole_runs(parsed.positionals, console.warn)
     report.import_drawing()
     num_pictures = report.write_report(runs, config.output)
     console.answer(f"{config.output}, and {num_pictures} pictures beside it")

@@ -4,7 +4,6 @@ import json
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.settings import in_home
 from bert_gpu.cli import flags
 from bert_gpu.watch.config import RunsConfig
 
@@ -29,7 +28,7 @@ def main(argv: list[str]) -> None:
         )
     from bert_gpu.watch import runs
 
-    folder = in_home(parsed.positionals[0]) if parsed.positionals else "runs"
+    folder = parsed.positionals[0] if parsed.positionals else "runs"
     rows = [runs.run_status(path) for path in runs.find(folder)]
     if config.json:
         console.answer(json.dumps(rows, indent=1, allow_nan=False))

@@ -28,7 +28,7 @@ import numpy as np
 from bert_gpu.base.console import LOG, Console, format_seconds
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_writable, existing_parent, only_writer, write_text
-from bert_gpu.base.malloc import map_large_blocks, trim_heap
+from bert_gpu.base.malloc import trim_heap
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.data import examples, text_checks, validation
 from bert_gpu.data.config import DataConfig
@@ -154,7 +154,6 @@ def open_job(
     Without a console nothing is printed; without workers, the cores of this machine do the work.
     Raise UserError for bad input.
     """
-    map_large_blocks()
     console = console or Console(quiet=True)
     workers = workers or parallel.Workers(config.num_workers)
     if STANDARD_INPUT in map(str.strip, config.input_file.split(",")):

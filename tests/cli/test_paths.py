@@ -8,10 +8,7 @@ import pytest
 from bert_gpu.__main__ import COMMANDS
 from bert_gpu.base.settings import fields_of, value_type
 from bert_gpu.cli import data, flags
-from bert_gpu.cli import report as report_command
-from bert_gpu.cli import runs as runs_command
 from bert_gpu.data import build
-from bert_gpu.watch import report, run_data, runs
 from tests.test_documents import ROOT, imported
 
 CLASSES = {
@@ -123,13 +120,3 @@ def test_a_data_job_reads_and_writes_in_the_home_folder(home, monkeypatch, tmp_p
         assert job.output_file == f"{home}/d/pretrain.tfrecord"
     assert f"--output_dir={home}/d  # " in data.main(["data", *words, "--show_config"])
     assert "--output_dir=~/d\n" in (tmp_path / "my home" / "s.flags").read_text()
-
-
-def test_arguments_that_are_folders_of_runs_may_begin_with_the_home_folder(home, monkeypatch):
-    folders = []
-    monkeypatch.setattr(runs, "find", lambda folder: folders.append(folder) or [])
-    monkeypatch.setattr(run_data, "read_whole_runs", lambda paths, warn: folders.extend(paths))
-    monkeypatch.setattr(report, "write_report", lambda *_: 0)
-    runs_command.main(["runs", "~/a"])
-    report_command.main(["report", "~/b", "c", "--output=~/r.html"])
-    assert folders == [f"{home}/a", f"{home}/b", "c"]
