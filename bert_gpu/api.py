@@ -6,20 +6,14 @@ recipes and defaults are the same. Some functions take settings objects instead.
 Python's logger "bert_gpu".
 """
 
-import contextlib
 import dataclasses
 import inspect
 import itertools
-import logging
 import numbers
 import os
 import pkgutil
-import resource
 import signal
-import sys
-import threading
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -62,8 +56,6 @@ COMMANDS = dict(
     import_model=import_,
     search=search,
 )
-tf: Any = environment.LazyModule("tensorflow")
-tf_config: Any = environment.LazyModule("tensorflow.python.framework.config")
 HELP = """
 Keyword arguments are the flags below, without dashes: learning_rate=3e-4 is --learning_rate=3e-4.
 A value is a number, a text, a path, True or False, or a list of these. None leaves a flag out.
@@ -131,7 +123,7 @@ def run(
     environment.hint()
     parts = [one if isinstance(one, list | tuple) else [one] for one in positionals]
     texts = list(itertools.chain.from_iterable(parts))
-    with console.warnings_to_log(), process_kept():
+    with console.warnings_to_log(), environment.process_kept():
         if all(isinstance(text, str) for text in texts):
             words = [
                 f"--{flag}={text_of(flag, value)}"
@@ -151,57 +143,6 @@ def run_settings(name: str, settings: Sequence[Any], arguments: Mapping[str, Any
         names = " and ".join(kind.__name__ for kind in kinds) or "arguments alone"
         raise UserError("settings objects stand alone", f"this call takes {names}", where=name)
     return pkgutil.resolve_name(function)(*settings)
-
-
-@contextlib.contextmanager
-def process_kept() -> Iterator[None]:
-    """Restore, after the last of the calls that are under way in this process, what they change in
-    it; see `remember`.
-    """
-    with _lock:
-        if not _calls:
-            remember(_found)
-        _calls.append(threading.get_ident())
-    try:
-        yield
-    finally:
-        with _lock:
-            _calls.pop()
-            if not _calls:
-                _found.close()
-
-
-# those of scikit-learn, MLflow, Weights & Biases and tf2onnx
-VARIABLES = (
-    *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "MLFLOW_ALLOW_FILE_STORE"),
-    *("WANDB_ERROR_REPORTING", "TF_CPP_MIN_LOG_LEVEL"),
-)
-_calls: list[int] = []  # the threads of the calls that are under way
-_found = contextlib.ExitStack()  # restores what the first of them found
-_lock = threading.Lock()
-
-
-def remember(stack: contextlib.ExitStack) -> None:
-    """Add to a stack what restores the limit of open files, variables and loggers that libraries
-    change (tf2onnx) or need (MLflow), and TensorFlow's determinism. Until then functions are
-    compiled even if the program runs them eagerly.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limit)
-    stack.enter_context(warnings.catch_warnings())  # SciPy adds a filter
-    for name in VARIABLES:
-        restore = os.environ.__setitem__ if name in os.environ else os.environ.pop
-        stack.callback(restore, name, os.environ.get(name))  # type: ignore[arg-type]
-    for logger in map(logging.getLogger, (None, "absl", "tf2onnx")):
-        stack.callback(logger.setLevel, logger.level)
-        stack.callback(logger.handlers.__setitem__, slice(None), logger.handlers[:])
-    has_tensorflow = "tensorflow" in sys.modules
-    stack.callback(
-        environment.set_determinism, has_tensorflow and tf_config.is_op_determinism_enabled()
-    )
-    if has_tensorflow:
-        stack.callback(tf.config.run_functions_eagerly, tf.config.functions_run_eagerly())
-        tf.config.run_functions_eagerly(False)
 
 
 def deliver_signal(result: Any) -> Any:

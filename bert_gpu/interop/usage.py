@@ -137,8 +137,8 @@ def read_embedding(files: dict[str, str], modules: dict[str, str]) -> Embedding:
     prefixes = [next((str(prompts[x]) for x in row if prompts.get(x)), "") for row in names]
     pooling = POOLINGS.get(modes[0]) if len(modes) == 1 else None
     lacking = [kind for kind in modules if kind not in ("Transformer", "Pooling", "Normalize")]
-    unnamed = f"of a kind that {modules.get('Pooling', MODULES)} does not name"
-    lacking += [] if pooling else [f"pooling {'+'.join(modes) or unnamed}"]
+    modes = modes or [f"of a kind that {modules.get('Pooling', MODULES)} does not name"]
+    lacking += [] if pooling else [f"pooling {'+'.join(modes)}"]
     is_left_out = any(prefixes) and config.get("include_prompt") is False
     lacking += ["include_prompt=false"] if is_left_out else []
     return Embedding(
