@@ -151,9 +151,10 @@ def deliver_signal(result: Any) -> Any:
     handler raises none: KeyboardInterrupt for SIGINT, else TrainingStopped.
     """
     run = getattr(result, "outcome", None) or result
-    stop, late = (getattr(run, name, None) for name in ("signal", "late_signal"))
-    if stop or late:
-        signal.raise_signal(stop or late)
+    stop = getattr(run, "signal", None)
+    arrived = stop or getattr(run, "late_signal", None)
+    if arrived:
+        signal.raise_signal(arrived)
     if stop:
         problem = f"stopped by {signal.Signals(stop).name}; the same call resumes"
         raise KeyboardInterrupt if stop == signal.SIGINT else TrainingStopped(problem)
