@@ -12,13 +12,13 @@ import itertools
 import numbers
 import os
 import pkgutil
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from bert_gpu.base import console, environment
-from bert_gpu.base.errors import UserError, shortened
-from bert_gpu.base.signals import reraise
+from bert_gpu.base.errors import TrainingStopped, UserError, shortened
 from bert_gpu.cli import (
     classify,
     data,
@@ -64,8 +64,8 @@ Returns an object that describes the result; with show_config=True, if that is a
 as text.
 
 Raises bert_gpu.UserError for a setting or a file that is wrong. A training also raises
-bert_gpu.TrainingStopped when it diverges or cannot save, and KeyboardInterrupt after Ctrl-C, when
-it has saved.
+bert_gpu.TrainingStopped when it diverges, cannot save or is stopped by SIGTERM, and
+KeyboardInterrupt after Ctrl-C, when it has saved.
 
 """
 
@@ -123,15 +123,17 @@ def run(
     environment.hint()
     parts = [one if isinstance(one, list | tuple) else [one] for one in positionals]
     texts = list(itertools.chain.from_iterable(parts))
-    with console.warnings_to_log():
-        if not all(isinstance(text, str) for text in texts):
-            return run_settings(name, texts, arguments)
-        words = [
-            f"--{flag}={text_of(flag, value)}"
-            for flag, value in arguments.items()
-            if value is not None
-        ] + (["--", *texts] if texts else [])
-        return reraise_signal(command.main([name, *words], in_program=True))
+    with console.warnings_to_log(), environment.process_kept():
+        if all(isinstance(text, str) for text in texts):
+            words = [
+                f"--{flag}={text_of(flag, value)}"
+                for flag, value in arguments.items()
+                if value is not None
+            ] + (["--", *texts] if texts else [])
+            result = command.main([name, *words], in_program=True)
+        else:
+            result = run_settings(name, texts, arguments)
+    return deliver_signal(result)
 
 
 def run_settings(name: str, settings: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
@@ -140,14 +142,22 @@ def run_settings(name: str, settings: Sequence[Any], arguments: Mapping[str, Any
     if arguments or tuple(map(type, settings)) not in (kinds[:1], kinds):
         names = " and ".join(kind.__name__ for kind in kinds) or "arguments alone"
         raise UserError("settings objects stand alone", f"this call takes {names}", where=name)
-    return reraise_signal(pkgutil.resolve_name(function)(*settings))
+    return pkgutil.resolve_name(function)(*settings)
 
 
-def reraise_signal(result: Any) -> Any:
-    """Return the result of a call. If a signal stopped the call's run, raise the signal again
-    first.
+def deliver_signal(result: Any) -> Any:
+    """Return the result of a call, after a signal that has arrived meanwhile has reached the
+    program's own handler. A training that the signal has stopped raises an exception even if the
+    handler raises none: KeyboardInterrupt for SIGINT, else TrainingStopped.
     """
-    reraise(getattr(result, "signal", None))
+    run = getattr(result, "outcome", None) or result
+    stop = getattr(run, "signal", None)
+    arrived = stop or getattr(run, "late_signal", None)
+    if arrived:
+        signal.raise_signal(arrived)
+    if stop:
+        problem = f"stopped by {signal.Signals(stop).name}; the same call resumes"
+        raise KeyboardInterrupt if stop == signal.SIGINT else TrainingStopped(problem)
     return result
 
 

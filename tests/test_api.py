@@ -356,3 +356,17 @@ def test_the_example_as_a_notebook(small, tmp_path):
     begins = ("Manifest('pretrain'", trained, "[[[(", "Result('library/pairs/model': {'dev'")
     shown = [text for text in results if text.startswith(begins)]
     assert len(shown) == len(begins)
+
+
+def test_the_variables_that_prepare_sets_are_those_of_the_document():
+    code = """
+import os
+before = dict(os.environ)
+import bert_gpu
+bert_gpu.prepare()
+print(*sorted(name for name in os.environ.keys() if os.environ[name] != before.get(name)))
+"""
+    names = python(code).split()
+    page = (ROOT / "docs" / "python.md").read_text()
+    assert len(names) == 4
+    assert {name for name in names if f"`{name}" in page} == set(names)

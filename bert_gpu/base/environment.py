@@ -1,4 +1,5 @@
-"""Sets the environment variables that TensorFlow reads, before it is imported.
+"""Sets the environment variables that TensorFlow reads, before it is imported, and restores what a
+call of the library changes in a program's process.
 
 bert_gpu/__main__.py calls `prepare` for scripts and commands; worker processes begin with
 `start_prepared`. A program that uses the library may call `prepare`; `import bert_gpu` does not.
@@ -15,8 +16,11 @@ import importlib.util
 import logging
 import os
 import pickle
+import random
+import resource
 import sys
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from types import ModuleType
@@ -160,7 +164,69 @@ class LazyModule:
         self._name = name
 
     def __getattr__(self, attribute: str) -> Any:
-        return getattr(importlib.import_module(self._name), attribute)
+        state = None if self._name in sys.modules else random.getstate()
+        module = importlib.import_module(self._name)
+        if state:  # scikit-learn draws a number when it is imported, which would be the program's
+            random.setstate(state)
+        return getattr(module, attribute)
+
+
+tf: Any = LazyModule("tensorflow")
+tf_config: Any = LazyModule("tensorflow.python.framework.config")
+
+
+def set_determinism(is_on: bool) -> None:
+    """Switch TensorFlow's op determinism on or off; where TensorFlow is not imported, it is off."""
+    if "tensorflow" in sys.modules:
+        (tf_config.enable_op_determinism if is_on else tf_config.disable_op_determinism)()
+
+
+@contextlib.contextmanager
+def process_kept() -> Iterator[None]:
+    """Restore, after the last of the calls of the library that are under way in a program, what
+    they change in its process; see `remember`.
+    """
+    with _lock:
+        if not _calls:
+            remember(_found)
+        _calls.append(threading.get_ident())
+    try:
+        yield
+    finally:
+        with _lock:
+            _calls.pop()
+            if not _calls:
+                _found.close()
+
+
+_calls: list[int] = []  # the threads of the calls that are under way
+_found = contextlib.ExitStack()  # restores what the first of them found
+_lock = threading.Lock()
+
+
+def remember(stack: contextlib.ExitStack) -> None:
+    """Add to a stack what restores the limit of open files, the variables and loggers that
+    libraries change (scikit-learn, tf2onnx) or that are set for them (MLflow, Weights & Biases),
+    and TensorFlow's determinism. Until then functions are compiled even if the program runs them
+    eagerly.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limit)
+    stack.enter_context(warnings.catch_warnings())  # SciPy adds a filter
+    for name in (
+        *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "MLFLOW_ALLOW_FILE_STORE"),
+        *("WANDB_ERROR_REPORTING", "TF_CPP_MIN_LOG_LEVEL"),
+    ):
+        restore: Any = os.environ.__setitem__ if name in os.environ else os.environ.pop
+        stack.callback(restore, name, os.environ.get(name))
+    for logger in map(logging.getLogger, (None, "absl", "tf2onnx")):
+        stack.callback(logger.setLevel, logger.level)
+        stack.callback(logger.handlers.__setitem__, slice(None), logger.handlers[:])
+    has_tensorflow = "tensorflow" in sys.modules
+    stack.callback(set_determinism, has_tensorflow and tf_config.is_op_determinism_enabled())
+    if has_tensorflow:
+        stack.callback(tf.config.run_functions_eagerly, tf.config.functions_run_eagerly())
+        tf.config.run_functions_eagerly(False)
 
 
 @contextlib.contextmanager

@@ -83,8 +83,8 @@ class UserError(Exception):
 
 
 class TrainingStopped(Exception):
-    """The end of a training that diverged, reached an early stop, or cannot save. The message says
-    at which step, and what to try.
+    """The end of a training that diverged, reached an early stop, cannot save or was stopped. The
+    message says at which step, and what to try.
 
     Attributes:
       is_reported: whether the message has been printed. exit_code: exit code of the command.

@@ -7,6 +7,7 @@ input, raises `UserError`, which the command line prints as one line with exit c
 
 import dataclasses
 import math
+import os
 import re
 import sys
 import types
@@ -17,6 +18,8 @@ from typing import Any
 from bert_gpu.base.errors import UserError, shortened
 
 ROLES = ("bert", "departure")
+# {kind of a path setting: pattern of what precedes a ~ for the home folder, and of ~ or ~user}
+HOME = dict(one=r"(^\s*)(~[^/]*)", list=r"((?:^|,)\s*)(~[^/,]*)")
 # the letters in a time such as 1h30m, with their seconds, from large to small
 TIME_LETTERS = dict(d=86400, h=3600, m=60, s=1)
 TIME_UNITS = dict(hours="h", minutes="m", seconds="s")  # {unit of a setting: its letter}
@@ -43,6 +46,7 @@ def setting(
     none_means: str | None = None,
     inside: JsonFields | None = None,
     unit: str | None = None,
+    path: str | None = None,
 ) -> Any:
     """Return a dataclass field that is also a flag.
 
@@ -66,6 +70,9 @@ def setting(
         values.
       unit: for a time, a float: "hours", "minutes" or "seconds". Its flag also accepts texts such
         as 1h30m; see `parse_time`.
+      path: for a text that names files or folders: "one", or "list" for names or globs that are
+        separated by commas. ~ at the beginning of a name is the home folder, as in a shell, which
+        leaves it in --name=~/path.
     """
     assert role in (None, *ROLES), role
     assert unit in (None, *TIME_UNITS), unit
@@ -87,19 +94,26 @@ def setting(
             none_means=none_means,
             inside=inside or {},
             unit=unit,
+            path=path,
         ),
     )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Base of all settings: the constructor checks every field's type and range."""
+    """Base of all settings: the constructor checks every field's type and range, and expands ~ in
+    paths.
+    """
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            error = complaint(field, getattr(self, field.name))
+            value = getattr(self, field.name)
+            error = complaint(field, value)
             if error:
                 raise error
+            if value and (pattern := HOME.get(field.metadata["path"])):
+                path = re.sub(pattern, lambda part: part[1] + os.path.expanduser(part[2]), value)
+                object.__setattr__(self, field.name, path)
 
     def without_effect(self, name: str) -> str | None:
         """Return a message that says why the field `name` has no effect beside the other fields'

@@ -23,24 +23,20 @@ Handler = Callable[[int, FrameType | None], Any]
 @contextlib.contextmanager
 def handled_signals(handlers: Mapping[signal.Signals, Handler]) -> Iterator[None]:
     """Set signal handlers inside this context and restore the previous ones after it; do nothing
-    outside the main thread.
+    outside the main thread. A handler that was not set by Python cannot be restored, so it stays.
     """
     previous = {}
     with contextlib.suppress(ValueError):  # raised outside the main thread
-        previous = {number: signal.signal(number, call) for number, call in handlers.items()}
+        previous = {
+            number: signal.signal(number, call)
+            for number, call in handlers.items()
+            if signal.getsignal(number) is not None
+        }
     try:
         yield
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def reraise(signum: int | None) -> None:
-    """Raise again the signal that a run has caught, after the run has saved; do nothing for None.
-    SIGINT becomes a KeyboardInterrupt.
-    """
-    if signum is not None:
-        signal.raise_signal(signum)
 
 
 def quiet_interrupts() -> contextlib.AbstractContextManager[None]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
+from bert_gpu.base.malloc import map_large_blocks
 from bert_gpu.base.settings import Settings, setting
 from bert_gpu.cli import flags
 from bert_gpu.cli.quick import implied_recipe
@@ -64,7 +65,9 @@ class FolderConfig(Settings):
     """The folder to write to."""
 
     output_dir: str | None = setting(
-        None, "Folder of the data set; short for --output_file=DIR/pretrain.tfrecord."
+        None,
+        "Folder of the data set; short for --output_file=DIR/pretrain.tfrecord.",
+        path="one",
     )
 
 
@@ -77,6 +80,7 @@ class StartConfig(Settings):
         "Use the vocabulary, tokenization and casing of this model, to continue its pretraining: "
         "a model/ folder, a run's folder or a Hugging Face BERT folder. none = no model, the "
         "default.",
+        path="one",
     )
 
 
@@ -147,6 +151,8 @@ def run(parsed: flags.Parsed) -> "Manifest | str | None":
     if common.show_config:
         other_configs = [parsed.make(kind) for kind in (FolderConfig, StartConfig, RecipeConfig)]
         return flags.describe(parsed, [config, *other_configs, text_format, show, common])
+    if not parsed.in_program:  # it cannot be taken back
+        map_large_blocks()
     with parsed.imports():
         from bert_gpu.data.build import build, dry_run
     log = parsed.console(common.quiet)

@@ -57,8 +57,7 @@ def save(path: str, script: str, flags: Sequence[str], others: Sequence[str]) ->
         other settings, written as comments.
     """
     name = f"--save_config={path}"
-    target = os.path.expanduser(path)
-    check_target(target, name)
+    check_target(path, name)
     for flag in flags:
         if flag.splitlines() != [flag.strip()]:
             raise UserError(
@@ -79,7 +78,7 @@ def save(path: str, script: str, flags: Sequence[str], others: Sequence[str]) ->
     ]
     text = "\n".join([*head, "", *flags, *(comments if others else [])]) + "\n"
     try:
-        write_text(target, text)
+        write_text(path, text)
     except (OSError, ValueError) as error:
         raise UserError(
             getattr(error, "strerror", None) or str(error),

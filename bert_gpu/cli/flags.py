@@ -47,6 +47,7 @@ class CommonConfig(Settings):
         None,
         "Write the flags of this call to a file, for --flagfile, and continue; with --show_config, "
         "exit. Flags that concern one call alone, such as --overwrite and --quiet, are left out.",
+        path="one",
     )
     overwrite: bool = setting(
         False, "Remove an earlier run from the output folder and start again."

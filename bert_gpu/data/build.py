@@ -27,8 +27,14 @@ import numpy as np
 
 from bert_gpu.base.console import LOG, Console, format_seconds
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.files import check_writable, existing_parent, only_writer, write_text
-from bert_gpu.base.malloc import map_large_blocks, trim_heap
+from bert_gpu.base.files import (
+    check_writable,
+    existing_parent,
+    json_checksum,
+    only_writer,
+    write_text,
+)
+from bert_gpu.base.malloc import trim_heap
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.data import examples, text_checks, validation
 from bert_gpu.data.config import DataConfig
@@ -154,7 +160,6 @@ def open_job(
     Without a console nothing is printed; without workers, the cores of this machine do the work.
     Raise UserError for bad input.
     """
-    map_large_blocks()
     console = console or Console(quiet=True)
     workers = workers or parallel.Workers(config.num_workers)
     if STANDARD_INPUT in map(str.strip, config.input_file.split(",")):
@@ -232,7 +237,8 @@ def make_plan(
     # how much gzip compresses is not known yet; write_missing measures it on a sample
     if status == "new" and not config.gzip_compress:
         check_space(config, predict_bytes(config, plan.num_text_bytes))
-    return plan
+    text = json_checksum(dict(files=sorted(checksums[path] for path in paths)))
+    return dataclasses.replace(plan, text=text)
 
 
 def add_checksums(console: Console, text: inputs.Inputs, checksums: dict[str, int]) -> None:
@@ -559,7 +565,7 @@ def write_missing(job: Job, plan: CorpusPlan) -> tuple[Manifest, Counts]:
         work_bytes = num_bytes * config.num_passes
         write_shards(builder, missing, job.workers, work_bytes, progress.add)
     counts = {shard: read_stats(shard) for shard in shards}
-    manifest = make_manifest(job, builder.tokenizer, counts)
+    manifest = make_manifest(job, plan, builder.tokenizer, counts)
     num_documents = sum(counts[shard].num_documents for shard in shards if shard.split == "train")
     if not manifest.num_train_instances or num_documents < validation.least_documents(
         config.objective
@@ -589,7 +595,9 @@ def warn_of_counts(job: Job, counts: Counts) -> None:
     warn(text_checks.drop_warnings(config, counts.num_dropped, num_documents))
 
 
-def make_manifest(job: Job, tokenizer: Tokenizer, counts: dict[Shard, Counts]) -> Manifest:
+def make_manifest(
+    job: Job, plan: CorpusPlan, tokenizer: Tokenizer, counts: dict[Shard, Counts]
+) -> Manifest:
     """Return the Manifest, the content of dataset.json. counts: the Counts of each shard, training
     shards first.
     """
@@ -610,6 +618,7 @@ def make_manifest(job: Job, tokenizer: Tokenizer, counts: dict[Shard, Counts]) -
     num_row_tokens = sum(counts[shard].num_row_tokens for shard in shards["train"])
     content |= folder.identity | (total.pair_shares() if config.objective in PAIRS else {})
     has_order = config.order in SCORED_ORDERS
+    held_out = np.flatnonzero(plan.split == VALIDATION)
     return Manifest(
         name=config.name,
         schema=examples.STATIC if config.masking == "static" else examples.COMPACT,
@@ -626,6 +635,7 @@ def make_manifest(job: Job, tokenizer: Tokenizer, counts: dict[Shard, Counts]) -
         num_documents=total.num_documents,
         num_sentences=total.num_sentences,
         num_tokens=total.num_tokens,
+        text=f"{plan.text}:{json_checksum(dict(held_out=held_out.tolist()))}",
         unigram_loss=unigram_loss(counts),
         tokens_per_record=num_row_tokens / max(1, content["num_train_instances"]),
         **content,

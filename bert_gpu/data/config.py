@@ -31,11 +31,13 @@ class DataConfig(Settings):
         "sample_text.txt",
         "Text, UTF-8, also compressed (.gz, .zst): files, folders or globs, separated by commas; "
         "- is standard input. --input_format lists the formats.",
+        path="list",
     )
     output_file: str = setting(
         "data/pretrain.tfrecord",
         "DIR/NAME.tfrecord; the shards are DIR/NAME-00000-of-00008.tfrecord and "
         "so on. One data set per folder.",
+        path="one",
     )
     tokenization: str = setting(
         "WordPiece",
@@ -46,11 +48,13 @@ class DataConfig(Settings):
         None,
         "WordPiece vocabulary, one piece per line, or Hugging Face's tokenizer.json of any kind, "
         "or a folder with one of them. Default: learnt from the text and written to DIR/vocab.txt.",
+        path="one",
     )
     sp_model_file: str | None = setting(
         None,
         "SentencePiece model. Default with --tokenization=SentencePiece: "
         "learnt and written to DIR/sentencepiece.model.",
+        path="one",
     )
     vocab_size: int = setting(
         32768, "Pieces of a learnt vocabulary; fewer if the text has fewer.", low=100
@@ -297,6 +301,7 @@ class InputConfig(Settings):
         "TFRecords to train on: a glob or the folder of a data set, or several separated by "
         "commas. Excludes the validation shards that dataset.json names, even if a glob matches "
         "them.",
+        path="list",
     )
     input_weights: str | None = setting(
         None,
@@ -313,6 +318,7 @@ class InputConfig(Settings):
         None,
         "TFRecords to validate on, as globs. Default: the validation shards named "
         "in the dataset.json beside the training shards.",
+        path="list",
     )
     max_seq_length: int | None = setting(
         None, "Tokens per row that the data must have. Default: the row length of the data.", low=8

@@ -17,7 +17,7 @@ FILE_NAME = "dataset.json"
 # entries of dataset.json on pairs of segments, which older data sets lack
 SHARES = ("label_1_share", "one_sentence_share", "used_token_share")
 # entries that data sets of earlier revisions lack
-LATER = (*SHARES, "unigram_loss", "tokens_per_record")
+LATER = (*SHARES, "unigram_loss", "tokens_per_record", "text")
 # settings of masking, which are needed to read compact records
 FOR_MASKING = ("masked_lm_prob", "do_whole_word_mask", "max_ngram_size", "ngram_weights")
 
@@ -77,6 +77,9 @@ class Manifest(Settings):
     )
     tokens_per_record: float | None = setting(
         None, "Mean tokens of a record to train on, without padding.", low=0.0
+    )
+    text: str = setting(
+        "", "Hash of the content of the files of text, a colon, and one of the documents held out."
     )
     settings: dict[str, Any] = setting(
         None, "Settings that the data set was made with.", inside=MADE_WITH

@@ -40,6 +40,7 @@ class CorpusPlan:
       num_shards: number of training shards.
       names: {path of a file: its name for messages}.
       repeated: the file of the sentences to drop (`clean.drop_repeated`), or None.
+      text: hash of the content of the files, unpacked, in any order.
     """
 
     config: DataConfig
@@ -50,6 +51,7 @@ class CorpusPlan:
     num_shards: int
     names: dict[str, str]
     repeated: str | None = None
+    text: str = ""
 
     @functools.cached_property
     def blocks(self) -> list[corpus.Block]:

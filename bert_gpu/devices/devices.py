@@ -10,9 +10,9 @@ import typing
 from collections.abc import Sequence
 
 import tensorflow as tf
-from tensorflow.python.framework import config as tf_config
 
 import bert_gpu
+from bert_gpu.base.environment import set_determinism
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.fused import compile_silently_once, stderr_discarded
 from bert_gpu.devices.config import DeviceConfig, choose_gpus
@@ -96,10 +96,7 @@ def set_up(config: DeviceConfig) -> Devices:
         split_device(physical[0], config.virtual_replicas, config.gpu_memory_limit)
     names = [f"/{kind.lower()}:{index}" for index in range(len(physical) * config.virtual_replicas)]
     deterministic = config.deterministic if config.deterministic is not None else kind == "CPU"
-    if deterministic:
-        tf.config.experimental.enable_op_determinism()
-    elif tf_config.is_op_determinism_enabled():  # an earlier run of this process has enabled it
-        tf_config.disable_op_determinism()
+    set_determinism(deterministic)
     precision = config.precision if config.precision != "auto" else best_precision(gpus)
     xla = config.xla == "on" or (config.xla == "auto" and kind == "GPU")
     workers = current_workers()

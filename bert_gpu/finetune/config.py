@@ -61,18 +61,26 @@ class FinetuneConfig(Settings):
         "Default: the bundled examples/pairs, or none where one of the files is named; without "
         "training the data of the model's run.",
         instead=("train_file", "dev_file", "test_file"),
+        path="one",
     )
     train_file: str | None = setting(
-        None, "The training file, of any name. Default: the one in --data_dir."
+        None,
+        "The training file, of any name. Default: the one in --data_dir.",
+        path="one",
     )
-    dev_file: str | None = setting(None, "The file to evaluate on. Default: as for --train_file.")
+    dev_file: str | None = setting(
+        None, "The file to evaluate on. Default: as for --train_file.", path="one"
+    )
     test_file: str | None = setting(
-        None, "The file to predict, with labels or without. Default: as for --train_file."
+        None,
+        "The file to predict, with labels or without. Default: as for --train_file.",
+        path="one",
     )
     predict_file: str | None = setting(
         None,
         "Instead of the test file: a file to predict, with any further columns, which "
         "predictions.tsv repeats; - reads it from standard input.",
+        path="one",
     )
     pictures: bool = setting(
         False,
@@ -85,6 +93,7 @@ class FinetuneConfig(Settings):
         "name ends in .csv, else with tabs; - is standard output. An existing one must hold "
         "earlier predictions. "
         "Default: predictions.tsv in --output_dir.",
+        path="one",
     )
     dev_share: float = setting(
         0.0,
@@ -120,6 +129,7 @@ class FinetuneConfig(Settings):
         "Folder of the run: checkpoints, metrics, results and model/. "
         "Without training, it must be such a run, or be new, empty or hold only "
         "earlier results of this command.",
+        path="one",
     )
     do_train: bool | None = setting(
         None,
@@ -194,6 +204,7 @@ class StartConfig(Settings):
         "BERT folder; none = random weights. RUN/marks (the models exported during a "
         "pretraining) starts one fine-tuning from each. Default: runs/pretrain/model, or "
         "without training the model in --output_dir.",
+        path="one",
     )
     model: str | None = setting(
         None, "Size of the model with --init_checkpoint=none.", choices=tuple(PRESETS)
@@ -203,8 +214,11 @@ class StartConfig(Settings):
         "The model's shape, as a config.json of Google's or Hugging Face's, with "
         "--init_checkpoint=none. With another model it must agree with that, but for the dropout, "
         "which is the file's.",
+        path="one",
     )
-    vocab_file: str | None = setting(None, "Vocabulary file. Default: the model's vocab.txt.")
+    vocab_file: str | None = setting(
+        None, "Vocabulary file. Default: the model's vocab.txt.", path="one"
+    )
     do_lower_case: bool | None = setting(
         None,
         "Lower-case text. Default: as the model's folder says, else no if pieces have capitals.",

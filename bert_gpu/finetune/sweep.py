@@ -165,7 +165,7 @@ def run_sweep(
     def run(trial: Trial, rows: Sequence[Row]) -> tuple[Row | None, int | None]:
         tuned = finetune(trial.settings, console, reuses_results=True)
         row = None if tuned.signal else row_of(trial, hours, metrics=tuned.metrics)
-        return row, tuned.signal
+        return row, tuned.outcome and (tuned.outcome.signal or tuned.outcome.late_signal)
 
     result = trials.run_trials(
         output_dir,

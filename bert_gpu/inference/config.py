@@ -16,9 +16,13 @@ class ModelSource(Settings):
     """The model to run, and the number format of its matrix products."""
 
     model: str = setting(
-        DEFAULT_MODEL, "A model/ folder, a run's folder or a Hugging Face BERT folder."
+        DEFAULT_MODEL,
+        "A model/ folder, a run's folder or a Hugging Face BERT folder.",
+        path="one",
     )
-    vocab_file: str | None = setting(None, "Vocabulary file. Default: the model's vocab.txt.")
+    vocab_file: str | None = setting(
+        None, "Vocabulary file. Default: the model's vocab.txt.", path="one"
+    )
     do_lower_case: bool | None = setting(
         None,
         "Lower-case text. Default: as the model's folder says, else no if pieces have capitals.",
@@ -39,12 +43,14 @@ class EmbedConfig(ModelSource):
         STANDARD_INPUT,
         "Text file, UTF-8, one text a line, also compressed (.gz, .zst); - is standard input, the "
         "default.",
+        path="one",
     )
     output: str | None = setting(
         None,
         "File for the results, NAME.npy: a float32 array with a row for each line, empty lines "
         "included, in their order. --pooling=none writes a row for each token, and the first row "
         "of each line in NAME.offsets.npy.",
+        path="one",
     )
     pooling: str | None = setting(
         None,
@@ -88,17 +94,20 @@ class SearchConfig(ModelSource):
         None,
         "Text file, UTF-8, one text a line, also compressed (.gz, .zst), in which to search. Blank "
         "lines are left out.",
+        path="one",
     )
     index: str | None = setting(
         None,
         "Folder for the vectors of the text, made by the first call. Lines that were added to the "
         "text since are added to it.",
+        path="one",
     )
     query: str | None = setting(None, "What to find, as text.")
     query_file: str | None = setting(
         None,
         "Text file with a query a line, instead of --query; - is standard input, each line of "
         "which is answered when it arrives. Blank lines are left out.",
+        path="one",
     )
     top_k: int = setting(5, "How many lines to find for each query.", low=1)
     json: bool = setting(
@@ -126,11 +135,13 @@ class FillMaskConfig(ModelSource):
         None,
         "Text file, UTF-8, one text a line, also compressed (.gz, .zst), instead of texts on the "
         "command line; - is standard input.",
+        path="one",
     )
     output: str | None = setting(
         None,
         "Write the answers here, instead of printing them: a line of JSON for each text, "
         '{"text": ..., "masks": [[{"word": ..., "probability": ...}, ...], ...]}.',
+        path="one",
     )
     top_k: int = setting(5, "How many words to guess for each [MASK].", low=1)
     overwrite: bool = setting(False, "Replace the output if it exists.")
@@ -145,14 +156,16 @@ class EvaluateConfig(ModelSource):
         DEFAULT_MODEL,
         "One or several models, separated by commas: each a model/ folder, a run's folder, a "
         "Hugging Face BERT folder, or a folder RUN/marks, which stands for every model in it.",
+        path="list",
     )
     input: str | None = setting(
         None,
         "Text file, UTF-8, one text a line; or minimal pairs, a file NAME.jsonl as BLiMP has them "
         "(sentence_good, sentence_bad, UID) or a folder of such files. All may be compressed (.gz, "
         ".zst).",
+        path="one",
     )
-    output: str | None = setting(None, "Write the scores here as well, as JSON.")
+    output: str | None = setting(None, "Write the scores here as well, as JSON.", path="one")
     seed: int = setting(0, "Random seed of the masks of mlm_loss and mlm_accuracy.", low=0)
     overwrite: bool = setting(False, "Replace the output if it exists.")
     quiet: bool = setting(False, "Print warnings, errors and scores only.")

@@ -58,13 +58,16 @@ class OpenedModel:
         """Return a compiled function of tensors of any sizes. On GPUs XLA compiles it as a whole,
         on CPUs only its small parts. signature: a spec for each argument.
         """
-        compiled = tf.function(
-            function, autograph=False, jit_compile=fused.has_gpu(), input_signature=signature
-        )
         # Trace now, not in a call: after a few calls that trace, TensorFlow prints a warning that
-        # contains this object with all of its weights.
-        compiled.get_concrete_function()
-        return compiled
+        # contains this object with all of its weights. The trace stays compiled in a program that
+        # runs functions eagerly.
+        compiled = tf.function(
+            lambda *values: function(*values),  # without parameters that the signature lacks
+            autograph=False,
+            jit_compile=fused.has_gpu(),
+            input_signature=signature,
+        ).get_concrete_function()
+        return lambda *values: compiled(*map(tf.convert_to_tensor, values))
 
     def hidden(
         self, input_ids: tf.Tensor, num_tokens: tf.Tensor, positions: tf.Tensor | None = None

@@ -2,7 +2,8 @@
 
 The index has vectors.f32, the float32 rows (N, H) of length 1, and index.json, written last, which
 says to which model and which first lines of the text they belong; rows beyond these do not count.
-Vectors of lines that were added to the text are appended. The text is held in memory.
+It has a checksum of each block of the rows' bytes. Vectors of lines that were added to the text are
+appended. The text is held in memory.
 
 Legend: N lines of the text that are not blank, H hidden.
 """
@@ -15,6 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import google_crc32c
 import numpy as np
 
 from bert_gpu.base.console import LOG, Console
@@ -30,6 +32,7 @@ from bert_gpu.runs.provenance import weights_hash
 
 INDEX = "index.json"
 VECTORS = "vectors.f32"
+BLOCK_BYTES = 1 << 20
 ANEW = "give --overwrite to make the index anew"
 Match = tuple[float, int, str]  # (cosine, number of a line from 1, its text)
 
@@ -104,20 +107,32 @@ def open_index(
             value=config.input,
         )
     num_old = int(np.searchsorted(places, num_lines))
-    num_bytes = num_old * embedder.width * np.dtype(np.float32).itemsize
-    if num_bytes and (not os.path.exists(path) or os.path.getsize(path) < num_bytes):
-        raise UserError(f"has no {VECTORS} that fits", ANEW, setting="index", value=folder)
+    row_bytes = embedder.width * np.dtype(np.float32).itemsize
+    num_bytes = num_old * row_bytes
+    if checksums(path, num_bytes) != notes["checksums"]:
+        raise UserError(f"its {VECTORS} is damaged or missing", ANEW, setting="index", value=folder)
     if num_old < len(places):
         with only_writer(folder, "index", "index", folder):
             new = (texts[place] for place in places[num_old:])
             num_cut = append(folder, embedder, new, num_bytes, console)
             counts = dict(num_lines=len(texts), text=digest_of(texts))
-            write_json(os.path.join(folder, INDEX), origin | counts)
+            notes = origin | counts | dict(checksums=checksums(path, len(places) * row_bytes))
+            write_json(os.path.join(folder, INDEX), notes)
         console.say(
             f"{folder}: {len(places) - num_old:,} of {len(places):,} lines are new; cut to "
             f"--max_seq_length: {num_cut:,}"
         )
     return np.memmap(path, np.float32, "r", shape=(len(places), embedder.width))
+
+
+def checksums(path: str, num_bytes: int) -> list[str]:
+    """Return the CRC-32C of each block, of BLOCK_BYTES, of the first bytes of a file; [] without
+    the file.
+    """
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), open(path, "rb") as file:
+        sizes = (min(BLOCK_BYTES, num_bytes - first) for first in range(0, num_bytes, BLOCK_BYTES))
+        return [f"{google_crc32c.value(file.read(size)):08x}" for size in sizes]
+    return []
 
 
 def origin_of(embedder: Embedder) -> dict[str, Any]:
@@ -145,11 +160,11 @@ def digest_of(texts: Iterable[bytes]) -> str:
 
 def read_notes(folder: str, origin: dict[str, Any], is_anew: bool) -> dict[str, Any]:
     """Return the content of index.json in a folder: `origin`, num_lines, the number of lines that
-    the index has, and text, their hash. Without the file, or to make it anew, it has none. Raises
-    UserError for a damaged index, or one of another origin.
+    the index has, text, their hash, and checksums, those of its vectors. Without the file, or to
+    make it anew, it has none. Raises UserError for a damaged index, or one of another origin.
     """
     path = os.path.join(folder, INDEX)
-    empty = origin | dict(num_lines=0, text=digest_of(()))
+    empty = origin | dict(num_lines=0, text=digest_of(()), checksums=[])
     if is_anew or not os.path.exists(path):
         return empty
     try:

@@ -19,10 +19,13 @@ class TransferConfig(Settings):
         "The model: a run's folder, its model/, or a model in any format that is read: "
         f"{', '.join(format_names(writes=False))}.",
         aliases=("from",),
+        path="one",
     )
-    to: str | None = setting(None, "The folder to write; made if needed.")
+    to: str | None = setting(None, "The folder to write; made if needed.", path="one")
     vocab_file: str | None = setting(
-        None, "The model's vocabulary. Default: the one that lies beside it."
+        None,
+        "The model's vocabulary. Default: the one that lies beside it.",
+        path="one",
     )
     do_lower_case: bool | None = setting(
         None,
@@ -84,9 +87,12 @@ class ExtendConfig(TransferConfig):
         None,
         "Text whose words are added, UTF-8, also compressed (.gz, .zst): files, folders or globs, "
         "separated by commas; - is standard input.",
+        path="list",
     )
     tokens_file: str | None = setting(
-        None, "Instead of a text: a file with the words to add, one a line; all are added."
+        None,
+        "Instead of a text: a file with the words to add, one a line; all are added.",
+        path="one",
     )
     num_tokens: int = setting(
         2000,

@@ -34,6 +34,7 @@ MODEL_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
     "task.json",
+    "texts.json",
     "modules.json",
     "sentence_bert_config.json",
     "config_sentence_transformers.json",

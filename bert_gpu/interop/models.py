@@ -22,6 +22,7 @@ from bert_gpu.interop.formats import (  # noqa: F401
 from bert_gpu.interop.heads import LABELLED
 from bert_gpu.interop.huggingface import write_model, write_own  # noqa: F401
 from bert_gpu.interop.sources import (  # noqa: F401
+    SEEN,
     find_casing,
     find_model,
     find_vocabulary,
@@ -33,7 +34,7 @@ from bert_gpu.interop.tokenizers import (  # noqa: F401
     load_tokenizer,
     tokenizer_files,
 )
-from bert_gpu.interop.usage import KINDS, class_names, with_usage
+from bert_gpu.interop.usage import KINDS, class_names, seen_texts, with_usage  # noqa: F401
 from bert_gpu.model.encoders import open_encoder
 
 
@@ -93,7 +94,7 @@ def describe_lost(model: Model) -> str:
     """
     means = model.notes.problem_type
     labels = model.notes.labels
-    files = ", ".join(model.task or {})
+    files = ", ".join(name for name in model.task or {} if name != SEEN)
     losses = {
         f"the names of its classes ({shortened(', '.join(labels))}), numbers in the copy": (
             means != "regression"

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
+from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.fused import inlined, stderr_discarded
 from bert_gpu.interop import card
@@ -144,17 +145,9 @@ def import_tf2onnx() -> types.ModuleType:
     """Import and return tf2onnx, which is not installed by default. Raise UserError when it is
     missing.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import tf2onnx
-            import tf2onnx.convert
-    except ImportError:
-        raise UserError(
-            "needs tf2onnx",
-            "install it with pip install 'bert-gpu[onnx]', or pip install tf2onnx",
-            setting="format",
-            value="onnx",
-        ) from None
+    remedy = "install it with pip install 'bert-gpu[onnx]', or pip install tf2onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tf2onnx = import_extra("tf2onnx", "--format=onnx", remedy)
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     return tf2onnx

@@ -25,6 +25,7 @@ from bert_gpu.text.tokenizers.rules import LETTERS, as_text, casing_of, flat, le
 
 NONE = "none"  # value of --init_checkpoint that means random weights
 TASK = "task.json"  # beside a fine-tuned model's weights: finetune/start.py writes and reads it
+SEEN = "texts.json"  # {"texts": Manifest.text of each text that the model was pretrained on}
 OWN_WORDS = "to add words of your own, use `python -m bert_gpu extend`"  # a remedy in messages
 VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "tokenizer.json")
 

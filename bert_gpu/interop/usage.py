@@ -1,7 +1,7 @@
 """Reads and writes how a model must be used: choices made in its training, such as the length of
 texts, that files beside its weights record.
 
-task.json is bert-gpu's, modules.json and the files that it names are those of
+task.json and texts.json are bert-gpu's, modules.json and the files that it names are those of
 sentence-transformers, and config.json gives the meaning of a classifier's scores. Commands and
 formats read all of these files here. Imports no TensorFlow.
 """
@@ -19,7 +19,7 @@ from bert_gpu.base.files import parse_json, read_json
 from bert_gpu.base.settings import Settings, fields_of, setting
 from bert_gpu.interop.formats import Embedding, Model
 from bert_gpu.interop.heads import LABELLED
-from bert_gpu.interop.sources import TASK, folder_of, tokenizer_notes
+from bert_gpu.interop.sources import SEEN, TASK, find_model, folder_of, tokenizer_notes
 
 # {kind of task in task.json: problem_type in config.json}
 KINDS = dict(
@@ -38,10 +38,11 @@ PASSAGES = ("document", "passage", "corpus")  # names of the prompt of texts tha
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UsageNotes(Settings):
-    """The keys of a task.json or a sentence_bert_config.json whose values are checked."""
+    """The keys of a task.json, sentence_bert_config.json or texts.json whose values are checked."""
 
     task_kind: str | None = setting(None, "What the model predicts.")
     max_seq_length: int | None = setting(None, "Maximum tokens of a text.", low=3)
+    texts: tuple[str, ...] = setting((), "The texts of a texts.json.")
 
 
 def with_usage(path: str, model: Model) -> Model:
@@ -61,6 +62,12 @@ def with_usage(path: str, model: Model) -> Model:
     )
     contents = {name: pathlib.Path(file).read_bytes() for name, file in files.items()}
     return model._replace(notes=notes, task=contents)
+
+
+def seen_texts(start: str | None) -> list[str]:
+    """Return the texts in the texts.json of the model that --init_checkpoint names, or []."""
+    files = usage_files(find_model(start, "init_checkpoint"))[0] if start else {}
+    return _read(files, SEEN, fields_of(UsageNotes)).get("texts", [])
 
 
 def _length_of_texts(
@@ -86,7 +93,7 @@ def usage_files(path: str) -> tuple[dict[str, str], dict[str, str]]:
     root = os.path.dirname(own) if os.path.basename(own).startswith("0_") else own
     modules = read_modules(os.path.join(root, MODULES))
     names = (MODULES, SENTENCES, f"{modules.get('Pooling')}/config.json") if modules else ()
-    files = {name: os.path.join(own, name) for name in (TASK, TEXTS)}
+    files = {name: os.path.join(own, name) for name in (TASK, TEXTS, SEEN)}
     files |= {name: os.path.join(root, name) for name in names}
     return {name: file for name, file in files.items() if os.path.exists(file)}, modules
 
@@ -130,7 +137,8 @@ def read_embedding(files: dict[str, str], modules: dict[str, str]) -> Embedding:
     prefixes = [next((str(prompts[x]) for x in row if prompts.get(x)), "") for row in names]
     pooling = POOLINGS.get(modes[0]) if len(modes) == 1 else None
     lacking = [kind for kind in modules if kind not in ("Transformer", "Pooling", "Normalize")]
-    lacking += [] if pooling else [f"pooling {'+'.join(modes) or 'none'}"]
+    modes = modes or [f"of a kind that {modules.get('Pooling', MODULES)} does not name"]
+    lacking += [] if pooling else [f"pooling {'+'.join(modes)}"]
     is_left_out = any(prefixes) and config.get("include_prompt") is False
     lacking += ["include_prompt=false"] if is_left_out else []
     return Embedding(

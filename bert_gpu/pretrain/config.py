@@ -36,6 +36,7 @@ class PretrainConfig(Settings):
     output_dir: str = setting(
         "runs/pretrain",
         "Folder of the run: checkpoints, metrics.jsonl, TensorBoard, and model/ at the end.",
+        path="one",
     )
     model: str | None = setting(
         None, "Size of the model. Default: base on GPUs, tiny on the CPU.", choices=tuple(PRESETS)
@@ -43,17 +44,20 @@ class PretrainConfig(Settings):
     bert_config_file: str | None = setting(
         None,
         "The model's shape, as a config.json of Google's or Hugging Face's, instead of --model.",
+        path="one",
     )
     init_checkpoint: str | None = setting(
         None,
         "Continue the pretraining of this model: a model/ folder, a run's folder or a Hugging Face "
         "BERT folder. Its config.json decides the model's shape, and the data must have its "
         "vocabulary. none = random weights, the default.",
+        path="one",
     )
     vocab_file: str | None = setting(
         None,
         "Vocabulary file for records without dataset.json; checked against the "
         "model and copied to model/.",
+        path="one",
     )
     max_predictions_per_seq: int | None = setting(
         None, "Masked tokens per row that the data must have. Default: what the data says.", low=1

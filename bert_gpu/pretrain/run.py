@@ -1,6 +1,7 @@
 """Pretraining, from the settings to the exported model; or the evaluation of a checkpoint."""
 
 import functools
+import json
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -93,7 +94,7 @@ def pretrain(
             rows = describe(settings, model.config, devices.kind, weights, frozen, dataset, plan)
             engine.print_summary(run, step, plan, data, rows, min_device_bytes)
             export = functools.partial(write_model, run, model)
-            hashes = start.hashes(dataset, model.vocab)
+            hashes = start.hashes(run, dataset, model.vocab)
             with run.begin(
                 step,
                 plan,
@@ -140,7 +141,9 @@ def write_model(
     notes = models.Notes([], [], model.objective().architecture, ())
     card = facts_while_training(run.folder.path, step, run.console.warn)
     weights = state.read_weights()
-    models.write_own(models.Model(model.config, weights, notes, model.vocab, card), path)
+    texts = run.content["hashes"]["texts"]
+    files = {models.SEEN: json.dumps(dict(texts=texts)).encode()} if texts else {}
+    models.write_own(models.Model(model.config, weights, notes, model.vocab, card, files), path)
 
 
 def fixed_settings(

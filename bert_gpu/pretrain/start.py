@@ -12,6 +12,7 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import fields_of
 from bert_gpu.data import pipeline
 from bert_gpu.data.dataset import Dataset
+from bert_gpu.data.inputs import read_manifests
 from bert_gpu.data.mixture import NEVER
 from bert_gpu.data.old_labels import label_warnings
 from bert_gpu.devices.devices import Devices
@@ -194,13 +195,40 @@ def open_records(
     return data, None if dataset.validation is None else open_reader("validation")
 
 
-def hashes(dataset: Dataset, vocab: Tokenizer | None) -> dict[str, str | None]:
-    """Return {name: hash} of the data and its vocabulary, for run.json."""
+def hashes(
+    run: Run[PretrainSettings], dataset: Dataset, vocab: Tokenizer | None
+) -> dict[str, typing.Any]:
+    """Return {name: hash} of the data and its vocabulary, and of the texts that the model has seen,
+    for run.json.
+    """
     path = os.path.join(dataset.folder, "dataset.json")
     return dict(
         dataset=None if dataset.info is None else provenance.file_hash(path),
         vocabulary=None if vocab is None else vocab.identity,
+        texts=seen_texts(run, dataset),
     )
+
+
+def seen_texts(run: Run[PretrainSettings], dataset: Dataset) -> list[str]:
+    """Return Manifest.text of each text that the run's model sees or, before --init_checkpoint, has
+    seen; warn where the validation records are of such a text with other documents held out.
+    """
+    # a resumed run does not read --init_checkpoint, which may be gone
+    before = (
+        models.seen_texts(run.settings.run.start)
+        if run.run_json is None
+        else run.run_json["hashes"].get("texts", [])
+    )
+    texts = {*before, *(info.text for info in dataset.infos.values() if info and info.text)}
+    files = dataset.validation.files if dataset.validation else ()
+    for folder, info in read_manifests(file.path for file in files).items():
+        if info and any(info.text[:9] == seen[:9] and info.text != seen for seen in texts):
+            run.console.warn(
+                f"{folder}: the model sees or has seen this text with other documents held out, so "
+                "eval_loss is too good; build the data with the --validation_share and "
+                "--random_seed of the earlier data"
+            )
+    return sorted(texts)
 
 
 def check_validation(

@@ -96,6 +96,7 @@ class VocabConfig(Settings):
         "sample_text.txt",
         "Text files, UTF-8, also compressed (.gz, .zst): files, folders or globs, "
         "separated by commas; - is standard input. Default: the bundled sample.",
+        path="list",
     )
     tokenization: str = setting(
         "WordPiece", "Kind of vocabulary. BPE: of bytes, as RoBERTa has.", choices=(*FILE_NAMES,)
@@ -105,9 +106,12 @@ class VocabConfig(Settings):
         None,
         "File for the pieces, one per line. Default: vocab.txt for WordPiece, "
         "tokenizer.json for BPE; for SentencePiece, only written if given.",
+        path="one",
     )
     sp_model_file: str | None = setting(
-        None, "File for the SentencePiece model. Default: sentencepiece.model."
+        None,
+        "File for the SentencePiece model. Default: sentencepiece.model.",
+        path="one",
     )
     do_lower_case: bool = setting(
         True, "Lower-case the text (an uncased vocabulary); WordPiece also strips accents."

@@ -15,6 +15,7 @@ class ReportConfig(Settings):
         "report/report.html",
         "HTML file to write. Each chart is also written beside it as a picture, "
         "such as report-loss.png.",
+        path="one",
     )
 
 

@@ -313,12 +313,59 @@ def test_what_a_kill_leaves_does_no_harm(model, embedder, text):
     check(ask(model, text), expected(embedder, text, 5))
 
 
-def test_vectors_that_do_not_fit_are_one_line(model, text, capsys):
+def damaged(data, generator):
+    """Yield bytes with one damage each: of some of them, of a block, or of a row."""
+    size, row = len(data), 64
+    for place in [0, size - 1, *generator.integers(0, size, 12)]:
+        yield data[:place] + bytes([data[place] ^ 1 << generator.integers(8)]) + data[place + 1 :]
+        yield data[:place]
+    for start in generator.integers(0, size - 2 * row, 8):
+        length = int(generator.integers(4, row))
+        for byte in (b"\0", b"\xff"):
+            yield data[:start] + byte * length + data[start + length :]
+    for first, second in generator.choice(size // row, (8, 2), replace=False):
+        rows = [data[place : place + row] for place in range(0, size, row)]
+        rows[first], rows[second] = rows[second], rows[first]
+        yield b"".join(rows)
+    yield data[row:] + data[:row]
+    yield b""
+
+
+@pytest.mark.parametrize("block", [64, 100, 1 << 20])
+def test_vectors_that_are_not_those_that_were_written_are_one_line(
+    block, model, embedder, text, capsys, monkeypatch
+):
+    monkeypatch.setattr(search, "BLOCK_BYTES", block)
+    whole = text.read_bytes()
+    text.write_bytes(whole[: whole.index(b"\n", 600) + 1])
     ask(model, text)
+    text.write_bytes(whole)
+    ask(model, text)  # in the middle of a block
     vectors = text.parent / "index" / "vectors.f32"
-    for data in (vectors.read_bytes()[:-1], b"", None):
-        vectors.unlink() if data is None else vectors.write_bytes(data)
-        assert "index: has no vectors.f32 that fits; give --over" in fails(capsys, model, text)
+    data = vectors.read_bytes()
+    message = "index: its vectors.f32 is damaged or missing; give --overwrite"
+    cases = list(damaged(data, np.random.default_rng(1)))
+    for case in cases:
+        assert case != data
+        vectors.write_bytes(case)
+        assert message in fails(capsys, model, text)
+    vectors.write_bytes(data + b"rows of a search that was killed")
+    check(ask(model, text), expected(embedder, text, 5))
+    vectors.unlink()
+    assert message in fails(capsys, model, text)
+    check(ask(model, text, overwrite=True), expected(embedder, text, 5))
+    assert vectors.read_bytes() == data and len(cases) == 54
+
+
+def test_an_index_without_checksums_is_made_anew(model, embedder, text, capsys):
+    """As those of earlier revisions."""
+    ask(model, text)
+    path = text.parent / "index" / "index.json"
+    notes = json.loads(path.read_text())
+    del notes["checksums"], notes["crc32c"]
+    path.write_text(json.dumps(notes))
+    assert "index.json: has no 'checksums'; give --overwrite" in fails(capsys, model, text)
+    check(ask(model, text, overwrite=True), expected(embedder, text, 5))
 
 
 def test_standard_input_is_answered_line_by_line(model, embedder, text, capsys, monkeypatch):

@@ -262,7 +262,9 @@ def test_what_cannot_leave_is_one_line_and_leaves_nothing(tmp_path, monkeypatch)
     with pytest.raises(UserError, match="one file of ONNX holds 2 GB"):
         onnx.write(model, str(tmp_path / "out"), None)
     monkeypatch.setitem(sys.modules, "tf2onnx", None)
-    with pytest.raises(UserError, match=r"needs tf2onnx; install it with pip install 'bert-gpu\["):
+    with pytest.raises(
+        UserError, match=r"needs the package tf2onnx; install it with pip install 'bert-gpu\["
+    ):
         onnx.write(model, str(tmp_path / "out"), None)
     headless = make("BertForSequenceClassification", {})
     notes = headless.notes._replace(missing=["classifier/kernel"])

@@ -347,6 +347,20 @@ def test_a_pooling_is_taken_over_or_refused_by_its_name_and_so_by_a_copy(
     assert bool(lacking) == any("sentence vectors" in warning for warning in warnings)
 
 
+@pytest.mark.parametrize("folder", ["1_Pooling", None])
+def test_pooling_that_no_file_names_is_not_called_none(encoder_folder, tmp_path, folder):
+    """ "none" is a value of --pooling, which the message recommends."""
+    for path in encoder_folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    modules = [dict(type="Transformer", path="")]
+    modules += [dict(type="Pooling", path=folder)] if folder else []
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    place = folder or "modules.json"
+    with pytest.raises(UserError, match=f"need pooling of a kind that {place} does not name, "):
+        Embedder(EmbedConfig(model=str(tmp_path)))
+    Embedder(EmbedConfig(model=str(tmp_path), pooling="mean"))
+
+
 def test_modules_that_are_none_are_one_line_and_none_is_written_elsewhere(encoder_folder, tmp_path):
     folder = tmp_path / "in" / "sentences"
     folder.mkdir(parents=True)
