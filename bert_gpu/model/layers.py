@@ -9,7 +9,6 @@ terms (norm statistics, softmax) are float32. Outside XLA each op is a pass over
 between the matrix products, and their gradients, are compiled into a few passes (fused.py).
 """
 
-import functools
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 
@@ -183,7 +182,7 @@ _GATES = {"geglu": "gelu", "reglu": "relu", "swiglu": "silu"}
 
 
 # halves of the factors a5, ..., a1 of 7.1.26, by Horner's scheme
-_TAIL = 0.5 * np.float32([1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592])
+_TAIL = (0.5307027145, -0.7265760135, 0.7107068705, -0.142248368, 0.127414796)
 
 
 @tf.custom_gradient
@@ -194,7 +193,9 @@ def _gelu_with_gradient(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
     """
     exponential = tf.exp(-0.5 * tf.square(x))
     t = 1.0 / (1.0 + np.float32(0.3275911 * np.sqrt(0.5)) * tf.abs(x))
-    sums = functools.reduce(lambda total, factor: (total + factor) * t, _TAIL, 0.0)
+    sums = tf.zeros([])
+    for factor in _TAIL:
+        sums = (sums + factor) * t
     tail = exponential * sums  # the probability of a value beyond |x|
     below = tf.where(x < 0.0, tail, 1.0 - tail)
     slope = below + x * exponential * np.float32(1 / np.sqrt(2 * np.pi))

@@ -116,7 +116,7 @@ class LogInterval:
         self.peak_flops = peak_flops
         self.is_warm = False  # whether the first call is done
         self.rows_per_example = rows_per_example
-        self.ended = None
+        self.ended: tuple[float, dict[str, float], float] | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -132,7 +132,7 @@ class LogInterval:
         self.totals: dict[str, float] = dict.fromkeys(names, 0)
         self.waited = 0.0
         self.opened, self.activities, _ = self.ended or self._now()
-        self.ended: tuple[float, dict[str, float], float] | None = None
+        self.ended = None
 
     def _now(self) -> tuple[float, dict[str, float], float]:
         watch = self.watch

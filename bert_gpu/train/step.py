@@ -132,7 +132,7 @@ class CallInputs(typing.NamedTuple):
     """
 
     num_micro_batches: tf.Tensor
-    learning_rates: tf.Tensor | None
+    learning_rates: typing.Any
     seeds: tf.Tensor
     replica: tf.Tensor
 
