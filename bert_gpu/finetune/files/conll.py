@@ -35,6 +35,7 @@ from bert_gpu.finetune.files.tables import (
     share_of,
 )
 from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
+from bert_gpu.text.formats.cells import NoText, text_of
 from bert_gpu.text.formats.containers import decoded_lines
 
 DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
@@ -104,6 +105,7 @@ class TaggedExamples(Loaded):
         if is_table(source.path):
             self.table = Table(source.path, self.columns, self.columns or (task.text_a,))
             self._find_columns(self.table.header, needs_label)
+            self.table.allowed = {self.word: list, self.label: list}
             if self.label is not None and self.table.kind == "parquet":
                 self.names = class_names(source.path, self.table.header[self.label])
         else:
@@ -355,7 +357,14 @@ class TaggedExamples(Loaded):
                     '{"words": ["Rome", "."], "tags": ["B-LOC", "O"]}'
                 )
             )
-        return [one if isinstance(one, str) else json.dumps(one) for one in values]
+        try:
+            return [text_of(one) for one in values]
+        except NoText as error:
+            raise UserError(
+                f"{table.unit} {line} has {error} in a list of {shortened(table.header[place])!r}",
+                "write a text there, or leave the row out",
+                where=self.path,
+            ) from None
 
 
 def is_table(path: str) -> bool:

@@ -21,6 +21,7 @@ from bert_gpu.finetune.tasks.problem_types import (
     unknown_label,
 )
 from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
+from bert_gpu.text.formats.cells import NULL
 
 CHUNK_ROWS = 8192
 FEW_ROWS = 100  # number of rows whose cells are compared with FLAGS
@@ -165,6 +166,8 @@ class Examples(Loaded):
         if needs_label or task.label in header:
             self.label = find_column(self.path, header, task.label, "label")
         self.id = next((header.index(name) for name in IDS if header.count(name) == 1), None)
+        of_label = (NULL, list) if task.kind == "multilabel" else NULL
+        self.table.allowed = {self.a: (), self.b: (), self.label: of_label}
         self.has_pairs = self.b is not None
         self.has_labels = self.label is not None
         self.classes = classes
@@ -238,7 +241,11 @@ class Examples(Loaded):
         label_codes = np.array([places.get(cell, -1) for cell in lines], np.int32)[
             np.array(codes, int)
         ]
-        hashes = [hash_of(*(str(number_in(x) or x) for x in one)) for one in self.label_sets]
+        is_number = self.task.kind in ("regression", "similarity")
+        hashes = [
+            hash_of(*(str(number_in(x) or x) if is_number else x for x in one))
+            for one in self.label_sets
+        ]
         self.label_hashes = np.array([*hashes, 0], np.uint64)[label_codes]  # code -1 reads the 0
         blank = [cell for cell in lines if cell not in labels]
         has_label = label_codes >= 0
@@ -251,7 +258,7 @@ class Examples(Loaded):
             outcome = "are left out" if self.needs_label else "count in no metric"
             self.warnings += (
                 f"{np.sum(~has_label):,} of the {self.source.stem} examples have no label "
-                f"({spelling}) and {outcome}",
+                f"({spelling}) and {outcome}; the first is {self.table.unit} {lines[blank[0]]}",
             )
         if self.needs_label:
             self.label_codes = label_codes[has_label]

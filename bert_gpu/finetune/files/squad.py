@@ -23,6 +23,7 @@ from bert_gpu.base.errors import UserError, shortened_path
 from bert_gpu.finetune.files.examples import Loaded, Source
 from bert_gpu.finetune.files.tables import hash_of, read_pieces, share_of
 from bert_gpu.finetune.tasks.table import TaskSpec
+from bert_gpu.text.formats.cells import text_of
 from bert_gpu.text.formats.encodings import not_utf8
 
 EXAMPLE = '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": ""}]}]}]}'
@@ -200,7 +201,7 @@ class Questions(Loaded):
     def _text(self, holder: Mapping[str, Any], where: str, name: str) -> str:
         if not isinstance(holder.get(name), str):
             raise self._refused(where, f"has no text {name!r}")
-        return holder[name]
+        return text_of(holder[name])
 
     def _refused(self, where: str, problem: str) -> UserError:
         where = f"{where} " if where else ""

@@ -267,6 +267,29 @@ def test_numbered_tags_have_the_names_of_the_schema(tmp_path, feature):
         read(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["string", "large_string", "binary", "large_binary"])
+@pytest.mark.parametrize("null", ["none", "in words", "in tags", "words", "tags"])
+def test_words_of_bytes_are_texts_and_a_null_is_named(tmp_path, kind, null):
+    import pyarrow
+    from pyarrow import parquet
+
+    words, tags = [["EU", "caf\u00e9"], ["a"]], [["B-ORG", "O"], ["O"]]
+    column = dict(words=words, tags=tags)
+    if null in column:
+        column[null][1] = None
+    elif null != "none":
+        column[null.removeprefix("in ")][1] = [None]
+    lists = pyarrow.list_(getattr(pyarrow, kind)())
+    table = {name: pyarrow.array(value, lists) for name, value in column.items()}
+    parquet.write_table(pyarrow.table(table), tmp_path / "train.parquet")
+    if null == "none":
+        found = list(read(tmp_path).sentences())
+        assert [one.words for one in found] == words and [one.tags for one in found] == tags
+    else:
+        with pytest.raises(UserError, match="train.parquet: row 2 has no value .*'(words|tags)'"):
+            read(tmp_path)
+
+
 @pytest.mark.parametrize("feature", [None, dict(feature=dict(dtype="int64")), 7])
 def test_tags_that_stay_numbers_are_warned_of_once(tmp_path, feature):
     for name in ("train", "validation"):
