@@ -119,17 +119,14 @@ class TaggedExamples(Loaded):
         self.tag_counts: collections.Counter[str] = collections.Counter()
         hashes: list[int] = []
         for sentence in self.sentences():
-            hashes += [
-                hash_of(" ".join(texts)) if texts else 0
-                for texts in (sentence.words, sentence.tags)
-            ]
+            hashes.append(hash_of(" ".join(sentence.tags)) if sentence.tags else 0)
             self.num_examples += 1
             self.num_words += len(sentence.words)
             self.tag_counts.update(sentence.tags or ())
             for offset, tag in enumerate(sentence.tags or ()):
                 lines.setdefault(tag, sentence.line + (offset if self.table is None else 0))
         self.check_some(self.num_examples)
-        self.text_hashes, self.label_hashes = np.array(hashes, np.uint64).reshape(-1, 2).T
+        self.label_hashes = np.array(hashes, np.uint64)
         self.label_names = tuple(lines)
         self.label_lines = tuple(lines.values())
         if lines and all(re.fullmatch(r"-?\d+", tag) for tag in lines):
@@ -247,10 +244,8 @@ class TaggedExamples(Loaded):
         Raises UserError for a line that may be a comment as well as the word #: the last column has
         the form of a tag, or is on several such lines of which this one is inside a sentence.
         """
-        if not is_word(text) or HASH.match(text) is None:
-            return not is_word(text)
-        if not self._fills_columns(text):
-            return True
+        if not is_word(text) or HASH.match(text) is None or not self._fills_columns(text):
+            return not is_word(text) or HASH.match(text) is not None
         tag = self._tag(text)
         if self.tags[tag, False] or tag == text[0]:
             return False
