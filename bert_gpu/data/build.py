@@ -483,7 +483,7 @@ def drop_repeats(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int, str | Non
         is_dropped[removed["document"]] = True
         duplicates = list_duplicates(plan, removed)
     elif config.drop_duplicates:
-        is_dropped = search(job, plan, "duplicates", clean.find_duplicates)
+        is_dropped = search(job, plan, "duplicates", clean.find_duplicates, config.do_lower_case)
     num_dropped = int(is_dropped.sum())
     if config.copies:
         counts = num_dropped, plan.num_documents, config.copies

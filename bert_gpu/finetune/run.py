@@ -30,7 +30,12 @@ from bert_gpu.finetune.config import (
 )
 from bert_gpu.finetune.files.encoded import LENGTH_AXES, EncodedExamples, training_batches
 from bert_gpu.finetune.files.examples import Loaded
-from bert_gpu.finetune.files.splits import read_splits, standard_input_spooled, with_data_of_run
+from bert_gpu.finetune.files.splits import (
+    describe_overlap,
+    read_splits,
+    standard_input_spooled,
+    with_data_of_run,
+)
 from bert_gpu.finetune.objective import task_objective
 from bert_gpu.finetune.prediction import Predictor
 from bert_gpu.finetune.start import (
@@ -288,6 +293,9 @@ def prepare(
         ]
         for phase, parts in examples.items()
     }
+    for phase in [*encoded][1:] if trained is None else ():  # the first is the training
+        for part, rows in zip(examples[phase], encoded[phase], strict=True):
+            part.warnings += describe_overlap(first, part, encoded["train"][0], rows)
     names = task_type.metric_names(task, problem_type, start.labels)
     settings = run.settings = with_best_metric(settings, names)
     fixed: dict[str, Any] = {}

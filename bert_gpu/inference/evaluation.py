@@ -36,6 +36,7 @@ from bert_gpu.inference.opened import ROWS
 from bert_gpu.interop.models import find_model
 from bert_gpu.model.heads import cross_entropy_and_correct, mlm_logits
 from bert_gpu.runs.marks import find_marks, hours_at
+from bert_gpu.text.formats.cells import text_of
 from bert_gpu.text.framing import Framed, frame
 
 SHARE = 0.15  # of the tokens, which mlm_loss and mlm_accuracy are about
@@ -243,7 +244,8 @@ def score_pairs(scorer: Scorer, paths: Sequence[str], console: Console) -> Score
     num_cut = 0
     for path in paths:
         num_lines = 0
-        for lines in windows(path, console, f"{scorer.opened.path} {os.path.basename(path)}"):
+        what = f"{scorer.opened.path} {os.path.basename(path)}"
+        for lines in windows(path, console, what, has_objects=True):
             pairs = [pair_of(line, path, num_lines + n) for n, line in enumerate(lines, 1)]
             rows, is_cut = scorer.frame([text for pair in pairs for text in pair[1:]])
             good, bad = np.moveaxis(scorer.pseudo_log_likelihoods(rows).reshape(2, -1, 2), 2, 0)
@@ -275,7 +277,7 @@ def pair_of(line: bytes, path: str, number: int) -> tuple[str, str, str]:
     """
     try:
         record = json.loads(line)
-        good, bad = (record[key].strip() for key in ("sentence_good", "sentence_bad"))
+        good, bad = (text_of(str.strip(record[key])) for key in ("sentence_good", "sentence_bad"))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise UserError(
             "is no minimal pair",

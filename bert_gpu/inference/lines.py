@@ -14,6 +14,7 @@ from bert_gpu.base.files import check_regular
 from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.text import corpus
 from bert_gpu.text.formats import archives, encodings
+from bert_gpu.text.formats.table import FORMATS
 
 tf = LazyModule("tensorflow")
 
@@ -23,26 +24,39 @@ WINDOW_BYTES = 4 << 20
 # be cut: the tokens that a model reads may come from any number of bytes, since a word of any
 # length is one [UNK].
 LINE_BYTES = 16 << 20
+# endings of names of files whose lines are not texts
+TABLES = tuple(ending for row in FORMATS.values() for ending in row.endings)
 
 
 def windows(
-    path: str, console: Console = LOG, what: str = "texts", line_range: range | None = None
+    path: str,
+    console: Console = LOG,
+    what: str = "texts",
+    line_range: range | None = None,
+    has_objects: bool = False,
 ) -> Iterator[list[bytes]]:
     """Yield the lines of a text file, without their ends, in lists of at most WINDOW_LINES and
     about WINDOW_BYTES; one long line makes a larger list. Shows progress.
 
     Args:
       what: name of the progress bar. line_range: the lines to yield, by index; None = all.
+        has_objects: whether the lines are objects of JSON, and not texts.
 
     Raises:
-      UserError: the file is missing, not a file, not plain UTF-8 text or a broken archive, or has a
-        line of more than LINE_BYTES.
+      UserError: the file is missing, not a file, a table by its name, not plain UTF-8 text or a
+        broken archive, or has a line of more than LINE_BYTES.
     """
     if path == STANDARD_INPUT:
         line_lists = cut_windows(standard_input(), path)
         yield from report_lines(check_plain_text(line_lists, "standard input"), console, what)
         return
     check_regular(path)
+    if not has_objects and archives.plain_name(path).lower().endswith(TABLES):
+        raise UserError(
+            "is a table, and its lines are not texts",
+            "write the texts of its column to a .txt, one a line",
+            where=path,
+        )
     with corpus.readable(path), readable_archive(path):
         if os.path.isdir(path):
             raise UserError("is a folder", "name a text file", setting="input", value=path)

@@ -1,7 +1,7 @@
 """Cleaning that needs no tokens: Unicode normalisation, duplicate documents, repeated sentences.
 
-Duplicates are documents with exactly the same sentences. Every document gets a hash of 128 bits
-(among a billion different ones the probability of a collision is 1e-21). Hashes are written to
+Duplicates are documents with the same sentences (`comparable`). Every document gets a hash of 128
+bits (among a billion different ones the probability of a collision is 1e-21). Hashes are written to
 files on disk by their first bits, and each file is sorted in memory. Whatever the size of the
 corpus, this takes about 200 MB of memory, plus one block of text and one byte per document for the
 result. near_duplicates.py finds documents that are nearly equal.
@@ -57,9 +57,18 @@ def normalize(sentences: list[bytes], form: str) -> list[bytes]:
     ]
 
 
+def comparable(text: bytes, lowers: bool) -> bytes:
+    """Return text in the form in which documents are compared: NFC, so that the two spellings of an
+    accented letter are one, and in lower case if `lowers`. Both are UTF-8.
+    """
+    letters = text.decode("utf-8", "ignore")
+    return unicodedata.normalize("NFC", letters.lower() if lowers else letters).encode()
+
+
 def find_duplicates(
     blocks: Sequence[Block],
     folder: str,
+    lowers: bool = False,
     *,
     normalization: str = "none",
     workers: Workers = LOCAL,
@@ -70,6 +79,7 @@ def find_duplicates(
     Args:
       blocks: all blocks of the corpus.
       folder: for temporary files, 24 bytes per document; created here and removed at the end.
+      lowers: whether case does not matter, because the model is uncased.
       normalization: form for `normalize`, applied before documents are compared.
       report: called with the bytes of text done since its last call, and 0 tokens.
 
@@ -87,7 +97,7 @@ def find_duplicates(
     pending = []
     with temporary(folder):
         for rows in map_blocks(
-            functools.partial(hash_documents, normalization=normalization),
+            functools.partial(hash_documents, normalization=normalization, lowers=lowers),
             blocks,
             workers,
             report,
@@ -125,9 +135,9 @@ def temporary(folder: str) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def hash_documents(blocks: Sequence[Block], normalization: str) -> np.ndarray:
+def hash_documents(blocks: Sequence[Block], normalization: str, lowers: bool = False) -> np.ndarray:
     """Return the hash and the index of each document of the blocks, (D,) of dtype HASHED.
-    normalization: form for `normalize`.
+    normalization: form for `normalize`. lowers: as for `comparable`.
     """
     digests: list[bytes] = []
     indices = []
@@ -135,9 +145,9 @@ def hash_documents(blocks: Sequence[Block], normalization: str) -> np.ndarray:
         documents = corpus.read_block(block)
         indices.append(np.arange(block.first_document, block.first_document + len(documents)))
         # Sentences contain no line breaks, so joining by these keeps different documents different.
+        texts = (b"\n".join(normalize(document, normalization)) for document in documents)
         digests += [
-            hashlib.blake2b(b"\n".join(normalize(document, normalization)), digest_size=16).digest()
-            for document in documents
+            hashlib.blake2b(comparable(text, lowers), digest_size=16).digest() for text in texts
         ]
     rows = np.empty(len(digests), HASHED)
     halves = np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2)

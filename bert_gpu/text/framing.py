@@ -20,13 +20,15 @@ class Framed(typing.NamedTuple):
 
     ids: int32 (T,), all rows concatenated. splits: int64 (N + 1,), where each row begins in ids,
     and T as the last. first_lengths: int64 (N,), number of tokens of segment 0, which precede text
-    B. num_truncated: number of rows that were cut.
+    B. num_truncated: number of rows that were cut. texts: (ids, splits, kept) of texts A and of
+    texts B: their tokens before they were cut, and how many each keeps, int64 (N,).
     """
 
     ids: np.ndarray
     splits: np.ndarray
     first_lengths: np.ndarray
     num_truncated: int
+    texts: tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]
 
     @property
     def lengths(self) -> np.ndarray:
@@ -64,7 +66,8 @@ def frame(
     ids[ranges(starts + 1, kept_a)] = ids_a[ranges(splits_a[:-1], kept_a)]
     ids[ranges(starts + first_lengths, kept_b)] = ids_b[ranges(splits_b[:-1], kept_b)]
     num_truncated = int(np.sum((kept_a < lengths_a) | (kept_b < lengths_b)))
-    return Framed(ids, splits, first_lengths, num_truncated)
+    texts = (ids_a, splits_a, kept_a), (ids_b, splits_b, kept_b)
+    return Framed(ids, splits, first_lengths, num_truncated, texts)
 
 
 def truncated_lengths(

@@ -104,13 +104,13 @@ def find_near_duplicates(
 
 
 def plain_text(document: list[bytes]) -> np.ndarray:
-    """Return a document in lower case, with spaces around Chinese characters, which are words of
-    their own, and a line break at its end; uint8.
+    """Return a document in lower case and in NFC, with spaces around Chinese characters, which are
+    words of their own, and a line break at its end; uint8.
     """
     text = b"\n".join(document)
     if not text.isascii():
-        text = text.decode("utf-8", "ignore").translate(CLEAN).lower().encode()
-    return np.frombuffer(text.lower() + b"\n", np.uint8)
+        text = text.decode("utf-8", "ignore").translate(CLEAN).encode()
+    return np.frombuffer(clean.comparable(text, lowers=True) + b"\n", np.uint8)
 
 
 def band_keys(blocks: Sequence[Block], bands: tuple[int, int], normalization: str) -> np.ndarray:

@@ -2,6 +2,7 @@
 finds; temporary files are removed.
 """
 
+import itertools
 import sys
 import unicodedata
 
@@ -35,12 +36,12 @@ def test_forms():
     assert normalize(text, "NFKC") == ["fine A é".encode(), b"plain"]
 
 
-def expected_duplicates(documents, form="none"):
+def expected_duplicates(documents, form, lowers):
+    """Whether an earlier document has the same sentences in NFC, and in lower case if `lowers`."""
     seen = set()
-    return [
-        (key := tuple(normalize(document, form))) in seen or seen.add(key) or False
-        for document in documents
-    ]
+    texts = [b"\n".join(normalize(document, form)).decode() for document in documents]
+    keys = [unicodedata.normalize("NFC", text.lower() if lowers else text) for text in texts]
+    return [key in seen or seen.add(key) or False for key in keys]
 
 
 @pytest.mark.parametrize("rows_in_memory", [2, 7, 1 << 20])
@@ -48,7 +49,8 @@ def test_duplicates_are_those_of_a_set_of_documents(tmp_path_factory, monkeypatc
     monkeypatch.setattr(clean, "ROWS_IN_MEMORY", rows_in_memory)
     folder = tmp_path_factory.mktemp("clean")
     path, spool = folder / "text.txt", folder / "spool"
-    sentences = st.sampled_from(["a", "b", "a b", "ﬁ", "fi", "é", "e\u0301"])
+    letters = ["a", "A", "a b", "ﬁ", "fi", "é", "e\u0301", "É", "E\u0301", "ΑΣ", "ας", "\uac00"]
+    sentences = st.sampled_from([*letters, "\u1100\u1161", "\u212b", "Å", "İ", "i\u0307"])
 
     @given(
         st.lists(st.lists(sentences, min_size=1, max_size=3), min_size=1, max_size=40),
@@ -59,9 +61,9 @@ def test_duplicates_are_those_of_a_set_of_documents(tmp_path_factory, monkeypatc
         blocks = plan_blocks([str(path)], block_bytes)
         read = [document for block in blocks for document in read_block(block)]
         assert len(read) == len(documents)
-        for form in ("none", "NFKC"):
-            found = find_duplicates(blocks, str(spool), normalization=form)
-            assert found.dtype == bool and found.tolist() == expected_duplicates(read, form)
+        for form, lowers in itertools.product(("none", "NFKC"), (False, True)):
+            found = find_duplicates(blocks, str(spool), lowers, normalization=form)
+            assert found.dtype == bool and found.tolist() == expected_duplicates(read, form, lowers)
             assert not spool.exists()
 
     check()

@@ -5,6 +5,7 @@ planted copies are found; a document that is removed removes no other.
 import functools
 import itertools
 import random
+import unicodedata
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ WORDS = [f"word{number}" for number in range(3000)]
 @functools.cache
 def shingles(text):
     """Return the set of shingles of a text, by Python alone."""
-    words = text.lower().split()
+    words = unicodedata.normalize("NFC", text.lower()).split()
     return {tuple(words[start : start + 5]) for start in range(max(1, len(words) - 4))}
 
 
@@ -228,3 +229,25 @@ def test_a_document_counts_once_and_dropped_documents_do_not_count(tmp_path):
     assert repeated(tmp_path, documents, 1, 1) == ([], 4)
     is_used = np.array([True, False, True])
     assert repeated(tmp_path, documents, 1, 1, is_used)[1] == 0
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_case_and_the_form_of_letters_do_not_matter(tmp_path, count):
+    """Copies in upper case, in NFD and in both, of texts with accents, Greek and Hangul."""
+    draw = random.Random(3)
+    words = [
+        "\u00e9t\u00e9",
+        "n\u00e3o",
+        "\u03ad\u03c1\u03b3\u03bf",
+        "\uac00\ub098",
+        "plain",
+        "\u1ea1\u0303b",
+    ]
+    texts = [
+        " ".join(f"{draw.choice(words)}{draw.randrange(99)}" for _ in range(30)) for _ in "abc"
+    ]
+    forms = [str, str.upper, lambda text: unicodedata.normalize("NFD", text)]
+    forms.append(lambda text: unicodedata.normalize("NFD", text.upper()))
+    copies = [form(text) for form in forms for text in texts]
+    removed = find(tmp_path, copies, workers=Workers(count))
+    assert removed == [(row, row % 3, 1.0) for row in range(3, 12)]

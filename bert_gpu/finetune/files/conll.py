@@ -2,7 +2,8 @@
 
 CoNLL's files have a word a line, in columns between white space (in a line with a tab: between
 tabs), and a blank line after each sentence; the first column is the word, the last one its tag,
-unless --columns names them. Comment lines are recognised by their form and left out. Tables
+unless --columns names them. Comment lines are recognised by their form, or by a tag that no word
+has, and left out. Tables
 (.jsonl, .json, .csv and .parquet) have a sentence a row: a list of words and a list of tags, which
 may be numbers that the schema of a .parquet names. A table whose header has one of the titles in
 SENTENCES has a word a row; a sentence continues while the cell in that column is empty or the same.
@@ -11,6 +12,7 @@ A file is read again whenever its sentences are needed, so that its words need n
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -33,6 +35,7 @@ from bert_gpu.finetune.files.tables import (
     share_of,
 )
 from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
+from bert_gpu.text.formats.cells import NoText, text_of
 from bert_gpu.text.formats.containers import decoded_lines
 
 DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
@@ -41,6 +44,8 @@ DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
 COMMENT = re.compile(
     rf"\s*{DOCUMENT}(\s|$)|# *[^\s=]+ += |# *new(doc|par)\b|#(begin|end) document\b"
 )
+HASH = re.compile(r"#\s+\S")  # matches a comment of any other form, and the word "#"
+TAG_FORM = re.compile(r"[BIOESLUM]([-_:.].+)?")  # matches a tag, which ends no comment
 # {name of a task's column: other names that tables give it}
 ALIASES = dict(
     words=("tokens", "word", "Word", "token", "Token"),
@@ -100,6 +105,7 @@ class TaggedExamples(Loaded):
         if is_table(source.path):
             self.table = Table(source.path, self.columns, self.columns or (task.text_a,))
             self._find_columns(self.table.header, needs_label)
+            self.table.allowed = {self.word: list, self.label: list}
             if self.label is not None and self.table.kind == "parquet":
                 self.names = class_names(source.path, self.table.header[self.label])
         else:
@@ -113,17 +119,14 @@ class TaggedExamples(Loaded):
         self.tag_counts: collections.Counter[str] = collections.Counter()
         hashes: list[int] = []
         for sentence in self.sentences():
-            hashes += [
-                hash_of(" ".join(texts)) if texts else 0
-                for texts in (sentence.words, sentence.tags)
-            ]
+            hashes.append(hash_of(" ".join(sentence.tags)) if sentence.tags else 0)
             self.num_examples += 1
             self.num_words += len(sentence.words)
             self.tag_counts.update(sentence.tags or ())
             for offset, tag in enumerate(sentence.tags or ()):
                 lines.setdefault(tag, sentence.line + (offset if self.table is None else 0))
         self.check_some(self.num_examples)
-        self.text_hashes, self.label_hashes = np.array(hashes, np.uint64).reshape(-1, 2).T
+        self.label_hashes = np.array(hashes, np.uint64)
         self.label_names = tuple(lines)
         self.label_lines = tuple(lines.values())
         if lines and all(re.fullmatch(r"-?\d+", tag) for tag in lines):
@@ -213,7 +216,7 @@ class TaggedExamples(Loaded):
                     rows, before = [], []
                 if cells:
                     before.append(text.rstrip("\r\n"))
-            if not cells or self._is_comment(text):
+            if not cells or self._is_comment(line, text, bool(rows)):
                 self.num_comments += bool(cells)
                 continue
             if len(cells) != self.width[1]:
@@ -233,14 +236,45 @@ class TaggedExamples(Loaded):
             yield self._sentence(begin, number, rows, before)
         self.digest = settled_digest(self.path, digest, self.digest)
 
-    def _is_comment(self, text: str) -> bool:
+    def _is_comment(self, line: int, text: str, is_inside: bool) -> bool:
         """Return whether a line is blank or a comment: whether it has the form of a comment, or is
-        a # followed by words that do not fill the columns of the file.
+        a # followed by words that do not fill the columns of the file, or whose last column is no
+        tag of another word. is_inside: whether a word of the sentence is before it.
+
+        Raises UserError for a line that may be a comment as well as the word #: the last column has
+        the form of a tag, or is on several such lines of which this one is inside a sentence.
         """
+        if not is_word(text) or HASH.match(text) is None or not self._fills_columns(text):
+            return not is_word(text) or HASH.match(text) is not None
+        tag = self._tag(text)
+        if self.tags[tag, False] or tag == text[0]:
+            return False
+        is_rare = self.tags[tag, True] == 1 or not is_inside
+        if is_rare and TAG_FORM.fullmatch(tag) is None:
+            return True
+        raise UserError(
+            f"line {line} ({shortened(text.strip())}) is a comment, or the word '#' with the tag "
+            f"{shortened(tag)!r}, which no other word has",
+            "write a comment as '# text = ...' or delete it, and a word in another way",
+            where=self.path,
+        )
+
+    def _fills_columns(self, text: str) -> bool:
         has_tabs = self.separator == "\t"
         cells = text.split("\t") if has_tabs else cells_of(text.replace("\t", " "))
-        is_row = {len(cells), len(cells_of(text))} == {self.width[1]}
-        return not is_word(text) or (not is_row and re.match(r"#\s+\S", text) is not None)
+        return {len(cells), len(cells_of(text))} == {self.width[1]}
+
+    def _tag(self, text: str) -> str:
+        return cells_of(text)[-1 if self.label is None else self.label]
+
+    @functools.cached_property
+    def tags(self) -> collections.Counter[tuple[str, bool]]:
+        """{(tag, whether its line matches HASH): number of lines}; without tags, of the cells in
+        the last column.
+        """
+        lines = decoded_lines(read_pieces(self.path, hashlib.sha256()), self.path)
+        words = filter(self._fills_columns, filter(is_word, lines))
+        return collections.Counter((self._tag(x), HASH.match(x) is not None) for x in words)
 
     def _sentence(
         self, line: int, number: int, rows: list[list[str]], before: Sequence[str]
@@ -318,7 +352,14 @@ class TaggedExamples(Loaded):
                     '{"words": ["Rome", "."], "tags": ["B-LOC", "O"]}'
                 )
             )
-        return [one if isinstance(one, str) else json.dumps(one) for one in values]
+        try:
+            return [text_of(one) for one in values]
+        except NoText as error:
+            raise UserError(
+                f"{table.unit} {line} has {error} in a list of {shortened(table.header[place])!r}",
+                "write a text there, or leave the row out",
+                where=self.path,
+            ) from None
 
 
 def is_table(path: str) -> bool:

@@ -11,15 +11,17 @@ Legend: N examples, R rows of an example, T tokens of all rows, B batch, S seque
 
 import dataclasses
 import typing
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from bert_gpu.data.pipeline import LengthAxis, bucketed, consume, epoch_order
+from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.finetune.config import FinetuneSettings
 from bert_gpu.finetune.files.disk_array import DiskArray
 from bert_gpu.model.encoders import Encoder
-from bert_gpu.text.framing import frame, padded
+from bert_gpu.text.framing import frame, padded, ranges
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 NO_LABEL = -1  # the label of a token without a prediction
@@ -47,6 +49,9 @@ class EncodedExamples:
       rows_per_example: R; the rows of an example follow each other. text_ids: int32 (N, R), the
         numbers of the rows' texts, equal for equal texts, -1 for an empty one; None for tasks that
         do not compare texts.
+      text_hashes: uint64 (N, R), or (N, 1) for tasks whose rows are windows: hashes of the texts of
+        each row or example, equal where a model cannot tell them apart, because their tokens are
+        the same. whole_hashes: the same of the texts before they were cut to a row.
     """
 
     ids: np.ndarray
@@ -60,6 +65,8 @@ class EncodedExamples:
     origin: typing.Any = None
     rows_per_example: int = 1
     text_ids: np.ndarray | None = None
+    text_hashes: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.uint64))
+    whole_hashes: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def __len__(self) -> int:
         return len(self.first_lengths) // self.rows_per_example
@@ -68,6 +75,20 @@ class EncodedExamples:
     def lengths(self) -> np.ndarray:
         """Tokens of the longest row of each example, int64 (N,)."""
         return np.diff(self.splits).reshape(-1, self.rows_per_example).max(1)
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The numbers of the texts in `text_hashes`, by first occurrence, int32 of its shape."""
+        _, firsts, places = np.unique(self.text_hashes, return_index=True, return_inverse=True)
+        ranks = np.argsort(np.argsort(firsts)).astype(np.int32)
+        return ranks[places].reshape(self.text_hashes.shape)
+
+    @property
+    def num_alike(self) -> int:
+        """The number of different texts that are the same as others only because they were cut."""
+        both = np.stack([self.text_hashes.ravel(), self.whole_hashes.ravel()])
+        counts = np.unique(np.unique(both, axis=1)[0], return_counts=True)[1]
+        return int(counts[counts > 1].sum())
 
     def drawn(
         self, indices: np.ndarray, epochs: np.ndarray | None
@@ -86,6 +107,7 @@ def encode_examples(
     padding: str = "dynamic",
     folder: str = ".",
     rows_per_example: int = 1,
+    num_before: Sequence[int] = (0,),
 ) -> EncodedExamples:
     """Tokenize and truncate texts or pairs of texts; return them as encoded rows.
 
@@ -94,9 +116,11 @@ def encode_examples(
         each text or pair becomes one row.
       labels: targets of a ProblemType for all examples, or None. max_seq_length: S, at least 5, so
         that each text of a pair keeps a token. padding: as in EncodedExamples.
-      folder: as for DiskArray. rows_per_example: as in EncodedExamples.
+      folder: as for DiskArray. rows_per_example: as in EncodedExamples. num_before: number
+        of tokens of the prefix of each row of an example, which is no part of the text.
     """
     ids = DiskArray(folder)
+    hashes: list[Any] = []  # arrays (2, rows) of the texts as they are cut, and as they were
     num_truncated = 0
     lengths: list[np.ndarray] = []
     first_lengths: list[np.ndarray] = []
@@ -106,6 +130,19 @@ def encode_examples(
         lengths.append(rows.lengths)
         first_lengths.append(rows.first_lengths)
         num_truncated += rows.num_truncated
+        before = np.resize(num_before, len(rows.lengths)), 0
+        hashes.append(
+            sum(
+                np.stack(
+                    [
+                        hash_texts(tokens, starts[:-1] + num_skipped, ends)
+                        for ends in (starts[:-1] + kept, starts[1:])
+                    ]
+                )
+                for (tokens, starts, kept), num_skipped in zip(rows.texts, before, strict=True)
+            )
+        )
+    text_hashes, whole_hashes = np.concatenate(hashes, 1).reshape(2, -1, rows_per_example)
     return EncodedExamples(
         ids=ids.finish(),
         splits=splits_of(lengths),
@@ -115,7 +152,23 @@ def encode_examples(
         num_truncated=num_truncated,
         padding=padding,
         rows_per_example=rows_per_example,
+        text_hashes=text_hashes,
+        whole_hashes=whole_hashes,
     )
+
+
+def hash_texts(ids: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Return a hash of the tokens of each text, uint64 (N,). A text has the `ids` from index
+    `begins` to before `ends`.
+    """
+    lengths = np.maximum(ends - begins, 0)
+    stops = np.cumsum(lengths)
+    positions = np.arange(lengths.sum()) - np.repeat(stops - lengths, lengths)
+    tokens = ids[ranges(begins, lengths)].astype(np.int64)
+    sums = np.append(
+        np.uint64(0), np.cumsum(row_keys(derive_key("tokens"), (tokens << 32) + positions))
+    )
+    return row_keys(derive_key("texts"), sums[stops] - sums[stops - lengths])
 
 
 def splits_of(lengths: list[np.ndarray]) -> np.ndarray:

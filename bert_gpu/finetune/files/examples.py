@@ -21,6 +21,7 @@ from bert_gpu.finetune.tasks.problem_types import (
     unknown_label,
 )
 from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
+from bert_gpu.text.formats.cells import NULL
 
 CHUNK_ROWS = 8192
 FEW_ROWS = 100  # number of rows whose cells are compared with FLAGS
@@ -64,9 +65,8 @@ class Loaded:
       has_pairs: whether a row holds a pair of texts. num_skipped: number of rows that were left
         out; why_skipped: description of these rows. labels: the distinct labels of texts. warnings:
         messages to the user about unusual data.
-      text_hashes: uint64 (N,), equal for examples with the same texts, in any order and with any
-        white space. label_hashes: uint64 (N,), equal for examples with the same labels; 0 for an
-        example without a label.
+      label_hashes: uint64 (N,), equal for examples with the same labels; 0 for an example without a
+        label.
     """
 
     digest = ""
@@ -77,7 +77,6 @@ class Loaded:
     why_skipped = "lines with another number of columns than the first"
     labels: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    text_hashes: np.ndarray
     label_hashes: np.ndarray = np.zeros((), np.uint64)
 
     def __init__(self, task: TaskSpec, source: Source, needs_label: bool) -> None:
@@ -165,6 +164,8 @@ class Examples(Loaded):
         if needs_label or task.label in header:
             self.label = find_column(self.path, header, task.label, "label")
         self.id = next((header.index(name) for name in IDS if header.count(name) == 1), None)
+        lists = (list,) if task.kind == "multilabel" else ()
+        self.table.allowed = {self.a: (), self.b: (), self.label: (NULL, *lists)}
         self.has_pairs = self.b is not None
         self.has_labels = self.label is not None
         self.classes = classes
@@ -202,13 +203,8 @@ class Examples(Loaded):
         codes: list[int] = []
         cells: dict[str, tuple[int, int]] = {}
         count = 0
-        hashes: list[int] = []
         for chunk in self.chunks():
             count += len(chunk.lines)
-            hashes += [
-                hash_of(*(" ".join(text.split()) for text in texts))
-                for texts in zip(chunk.texts_a, chunk.texts_b or chunk.texts_a, strict=True)
-            ]
             if chunk.labels is None:
                 continue
             for line, label in zip(chunk.lines, chunk.labels, strict=True):
@@ -217,7 +213,6 @@ class Examples(Loaded):
         self.num_examples = count
         self.num_skipped = self.table.num_skipped
         self.digest = self.table.digest
-        self.text_hashes = np.array(hashes, np.uint64)
         if self.has_labels:
             self._keep_labels({cell: line for cell, (_, line) in cells.items()}, codes)
 
@@ -238,7 +233,11 @@ class Examples(Loaded):
         label_codes = np.array([places.get(cell, -1) for cell in lines], np.int32)[
             np.array(codes, int)
         ]
-        hashes = [hash_of(*(str(number_in(x) or x) for x in one)) for one in self.label_sets]
+        is_number = self.task.kind in ("regression", "similarity")
+        hashes = [
+            hash_of(*(str(number_in(x) or x) if is_number else x for x in one))
+            for one in self.label_sets
+        ]
         self.label_hashes = np.array([*hashes, 0], np.uint64)[label_codes]  # code -1 reads the 0
         blank = [cell for cell in lines if cell not in labels]
         has_label = label_codes >= 0
@@ -251,13 +250,12 @@ class Examples(Loaded):
             outcome = "are left out" if self.needs_label else "count in no metric"
             self.warnings += (
                 f"{np.sum(~has_label):,} of the {self.source.stem} examples have no label "
-                f"({spelling}) and {outcome}",
+                f"({spelling}) and {outcome}; the first is {self.table.unit} {lines[blank[0]]}",
             )
         if self.needs_label:
             self.label_codes = label_codes[has_label]
             self.left_out = frozenset(blank)
             self.num_examples = len(self.label_codes)
-            self.text_hashes = self.text_hashes[has_label]
             self.label_hashes = self.label_hashes[has_label]
         if self.task.kind == "classification" and are_measures(self.labels):
             self.warnings += (

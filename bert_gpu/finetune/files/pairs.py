@@ -14,6 +14,7 @@ from bert_gpu.finetune.files.tables import LINES
 from bert_gpu.finetune.tasks.problem_types import choose_positive, number_in
 from bert_gpu.finetune.tasks.similarity_metrics import LABELLED, METRICS, PAIRS, SCORED, TEXTS
 from bert_gpu.finetune.tasks.table import BINARY, TaskSpec
+from bert_gpu.text.formats.cells import NULL
 
 NEGATIVE = re.compile(r"negative(_\d+)?")  # matches the names of columns of hard negatives
 
@@ -51,6 +52,7 @@ class PairExamples(Examples):
                 where=self.path,
             )
         negatives = [place for place, name in enumerate(self.header) if NEGATIVE.fullmatch(name)]
+        self.table.allowed |= dict.fromkeys(negatives, NULL)
         self.columns_of_texts = [self.a] if self.b is None else [self.a, self.b, *negatives]
         self.rows_per_example = max(2, len(self.columns_of_texts))
         self.has_pairs = False  # in one row

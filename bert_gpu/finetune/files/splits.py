@@ -16,6 +16,7 @@ from bert_gpu.base.run_names import RUN
 from bert_gpu.base.settings import fields_of
 from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.finetune.config import FILES, FinetuneConfig
+from bert_gpu.finetune.files.encoded import EncodedExamples
 from bert_gpu.finetune.files.examples import Loaded, Source, check_alike
 from bert_gpu.finetune.files.tables import Part
 from bert_gpu.finetune.tasks.interface import open_task_type
@@ -99,23 +100,28 @@ def read_splits(
         if phase == "train":
             labels = task.labels or examples[phase][0].labels
     check_alike(task, [part for parts in examples.values() for part in parts])
-    for phase in phases[1:] if "train" in examples else ():
-        for part in examples[phase]:
-            part.warnings += describe_overlap(examples["train"][0], part)
     return examples
 
 
-def describe_overlap(train: Loaded, part: Loaded) -> tuple[str, ...]:
-    """Return a tuple of one warning: how many examples have the same texts as training examples,
-    and how many of these have another label there; () where no texts are the same.
+def describe_overlap(
+    train: Loaded, part: Loaded, train_rows: EncodedExamples, rows: EncodedExamples
+) -> tuple[str, ...]:
+    """Return a tuple of one warning: how many examples have texts that are to the model those of a
+    training example, and how many of these have another label there; () where no texts are the
+    same. rows: the encoded examples.
     """
-    is_same = np.isin(part.text_hashes, train.text_hashes)
-    own, known = (3 * one.text_hashes + one.label_hashes for one in (part, train))
+    known_texts, texts = (np.sum(one.text_hashes[:, :2], 1) for one in (train_rows, rows))
+    is_same = np.isin(texts, known_texts)
+    known_whole, whole = (np.sum(one.whole_hashes[:, :2], 1) for one in (train_rows, rows))
+    num_cut = np.sum(is_same & ~np.isin(whole, known_whole))
+    of_cut = f", {num_cut:,} only because they are cut to {rows.max_seq_length} tokens"
+    own, known = 3 * texts + part.label_hashes, 3 * known_texts + train.label_hashes
     num_others = np.sum(is_same & (part.label_hashes > 0) & ~np.isin(own, known))
     return bool(is_same.any()) * (
         f"{np.sum(is_same):,} of the {len(part):,} {part.source.stem} examples "
-        f"({np.mean(is_same):.1%}) have the same texts as training examples, {num_others:,} of "
-        "them with another label; a model may have memorised them, so leave them out of one file",
+        f"({np.mean(is_same):.1%}) have the same texts as training examples"
+        f"{of_cut if num_cut else ''}, {num_others:,} of them with another label; a model may have "
+        "memorised them, so leave them out of one file",
     )
 
 

@@ -16,13 +16,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
-import numpy as np
-
 from bert_gpu.base import files
 from bert_gpu.base.errors import UserError, shortened_path
 from bert_gpu.finetune.files.examples import Loaded, Source
-from bert_gpu.finetune.files.tables import hash_of, read_pieces, share_of
+from bert_gpu.finetune.files.tables import read_pieces, share_of
 from bert_gpu.finetune.tasks.table import TaskSpec
+from bert_gpu.text.formats.cells import text_of
 from bert_gpu.text.formats.encodings import not_utf8
 
 EXAMPLE = '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": ""}]}]}]}'
@@ -119,9 +118,6 @@ class Questions(Loaded):
         self.has_impossible = any(not one.answers for one in answered)
         self.check_some(len(self.questions))
         self.num_examples = len(self.questions)
-        self.text_hashes = np.array(
-            [hash_of(one.text, self.contexts[one.context]) for one in self.questions], np.uint64
-        )
 
     def _paragraphs(self, content: bytes) -> Iterator[tuple[str, list[Question]]]:
         """Yield (context, questions) of each paragraph; the `start` of a question is still the
@@ -200,7 +196,7 @@ class Questions(Loaded):
     def _text(self, holder: Mapping[str, Any], where: str, name: str) -> str:
         if not isinstance(holder.get(name), str):
             raise self._refused(where, f"has no text {name!r}")
-        return holder[name]
+        return text_of(holder[name])
 
     def _refused(self, where: str, problem: str) -> UserError:
         where = f"{where} " if where else ""

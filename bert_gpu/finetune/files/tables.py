@@ -1,21 +1,19 @@
 """Reads the tables of tasks (.tsv, .csv, .jsonl, .json and .parquet) row by row.
 
-A row is read as the texts of its cells. Columns of .tsv are separated by tabs, and quotes have no
-meaning unless the whole file shows that they enclose cells; .csv has commas and quotes (RFC 4180);
-a line of .jsonl, or an entry of the array of a .json, is an object, whose keys are the columns. A
-table is read in pieces, except for a JSON array, so that its size does not matter. It is read again
-whenever its rows are needed; a digest shows that the file has not changed.
+A row is read as the texts of its cells (text/formats/cells.py). Columns of .tsv are separated by
+tabs, and those of .csv by commas, with quotes (RFC 4180); blank lines are no rows. A line of
+.jsonl, or an entry of the array of a .json, is an object, whose keys are the columns. A table is
+read in pieces, except for a JSON array, so that its size does not matter. It is read again whenever
+its rows are needed; a digest shows that the file has not changed.
 """
 
 from __future__ import annotations
 
 import bisect
-import csv
 import dataclasses
 import hashlib
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -23,24 +21,21 @@ from bert_gpu.base import files
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.finetune.tasks.table import ENDINGS
+from bert_gpu.text.formats.cells import (
+    DIALECTS,
+    NoText,
+    are_enclosing,
+    separated_rows,
+    text_of,
+    values_of,
+)
 from bert_gpu.text.formats.containers import CONVERT, decoded_lines
 from bert_gpu.text.formats.encodings import check_plain
 
 tf = LazyModule("tensorflow")
 
 LINES = "lines"  # the kind of a plain text, whose lines are the cells of one column
-DIALECTS: dict[str, dict[str, Any]] = {
-    "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
-    "csv": dict(delimiter=",", strict=True),
-    "quoted": dict(delimiter="\t", strict=True),  # a .tsv whose quotes enclose cells
-    LINES: dict(delimiter="\0", quoting=csv.QUOTE_NONE),
-}
-# regular expressions: a cell in quotes, the characters that need quotes, a cell with or without
-# quotes, a row of cells
-QUOTED = re.compile(r'"[^"]*(?:""[^"]*)*"')
-NEEDS_QUOTES = re.compile(r'["\t\r\n]')
-CELL = rf'(?:{QUOTED.pattern}|[^"\t\r\n]*)'
-QUOTED_ROW = re.compile(rf"{CELL}(?:\t{CELL})*[\r\n]*")
+UNITS = dict(json="object", parquet="row")  # {kind: name of a row in messages}, else a line
 QUOTES = "its quotes enclose cells, as in .csv, and are read so"
 SEPARATED = {"tsv": "tabs", "csv": "commas"}  # {ending: separator of the columns}
 OTHER_DELIMITERS = {  # {wrong delimiter in a header: remedy}
@@ -53,8 +48,6 @@ REMEDIES = {
     "tsv": "quote texts with a tab, line break or quote, as Python's csv module does",
     "csv": "a text with a comma or line break needs quotes",
 }
-# some documents exceed the csv module's limit of 131,072 characters
-MAX_CELL_CHARACTERS = 1 << 27
 READ_BYTES = 1 << 20
 ROWS_PER_BATCH = 1024
 
@@ -73,6 +66,8 @@ class Table:
     Attributes:
       header: names of the columns. notes: remarks for the user: (QUOTES,) for a .tsv whose quotes
         enclose cells, else ().
+      allowed: {index of a column: types that may stand in it beside texts, as for cells.text_of};
+        an unnamed column may hold anything. It is set before `rows` is called.
       digest: SHA-256 of the file, and num_skipped: broken rows, both known when `rows` has been
         read to its end; "" and 0 before.
 
@@ -98,7 +93,8 @@ class Table:
         self.digest = ""
         self.num_skipped = 0
         self.is_headed = True
-        self.notes = (QUOTES,) if self.kind == "tsv" and are_enclosing(path) else ()
+        self.allowed: dict[int | None, type | tuple[type, ...]] = {}
+        self.notes = (QUOTES,) if self.kind == "tsv" and are_enclosing(self._lines()) else ()
         if next(self.rows(), None) is None:
             raise UserError(
                 "has no examples", "a header line and at least one row are needed", where=path
@@ -113,41 +109,30 @@ class Table:
             return self._separated_rows()
         return self._parquet_rows() if self.kind == "parquet" else self._json_rows()
 
+    @property
+    def unit(self) -> str:
+        """The name of a row in messages."""
+        return UNITS.get(self.kind, "line")
+
     def _separated_rows(self) -> Iterator[tuple[int, list[str]]]:
-        csv.field_size_limit(MAX_CELL_CHARACTERS)
         digest = hashlib.sha256()
-        reader = csv.reader(
-            decoded_lines(read_pieces(self.path, digest), self.path),
-            **DIALECTS["quoted" if self.notes else self.kind],
-        )
+        dialect = "quoted" if self.notes else self.kind
         header: list[str] | None = None
-        line = 1
-        blank: int | None = None
-        try:
-            for cells in reader:
-                if header is None:
-                    header = self._header_of(cells)
-                    self.header = header
-                    if self.is_headed:
-                        line = reader.line_num + 1
-                        continue
-                if not cells and blank is None:  # an empty line at the end of the file is no row
-                    blank = line
-                elif cells and blank is not None:
-                    yield from self._broken(blank, 0)
-                    blank = None
-                if cells and len(cells) == len(header):
-                    yield line, cells
-                elif cells:
-                    yield from self._broken(line, len(cells))
-                line = reader.line_num + 1  # a quoted cell may span several lines
-        except csv.Error as error:
-            raise UserError(
-                f"line {line} is not valid {self.kind.upper()} ({error})",
-                "check its quotes",
-                where=self.path,
-            ) from None
+        for line, cells in separated_rows(self._lines(digest), dialect, self.path):
+            if header is None:
+                header = self._header_of(cells)
+                self.header = header
+                if self.is_headed:
+                    continue
+            if len(cells) == len(header):
+                yield line, cells
+            else:
+                yield from self._broken(line, len(cells))
         self.digest = settled_digest(self.path, digest, self.digest)
+
+    def _lines(self, digest: hashlib._Hash | None = None) -> Iterator[str]:
+        pieces = read_pieces(self.path, digest or hashlib.sha256())
+        return decoded_lines(pieces, self.path)
 
     def _header_of(self, cells: Sequence[str]) -> list[str]:
         titles = [title.strip() for title in cells]
@@ -180,7 +165,7 @@ class Table:
 
     def _json_rows(self) -> Iterator[tuple[int, list[str]]]:
         digest = hashlib.sha256()
-        lines = decoded_lines(read_pieces(self.path, digest), self.path)
+        lines = self._lines(digest)
         for first, text in enumerate(["".join(lines)] if self.kind == "json" else lines, 1):
             if not text.strip():
                 continue
@@ -199,12 +184,28 @@ class Table:
                 missing = [name for name in self.header if name not in record]
                 if missing:
                     raise self._refused(line, f"has no {missing[0][:60]!r}")
-                yield line, [as_text(record[name]) for name in self.header]
+                yield line, self._cells(line, [record[name] for name in self.header])
         self.digest = settled_digest(self.path, digest, self.digest)
+
+    def _cells(self, line: int, values: Sequence[Any]) -> list[str]:
+        """Return the texts of a row's values. Raises UserError for a value without one that the
+        column must not hold.
+        """
+        cells: list[str] = []
+        try:
+            for place, value in enumerate(values):
+                cells.append(text_of(value, self.allowed.get(place, object)))
+        except NoText as error:
+            raise UserError(
+                f"{self.unit} {line} has {error} in {shortened(self.header[len(cells)])!r}",
+                "write a text there, or leave the row out",
+                where=self.path,
+            ) from None
+        return cells
 
     def _refused(self, line: int, problem: str) -> UserError:
         return UserError(
-            f"{'line' if self.kind == 'jsonl' else 'object'} {line} {problem}",
+            f"{self.unit} {line} {problem}",
             'each is an object such as {"text_a": "...", "label": "1"}, with the keys of the first',
             where=self.path,
         )
@@ -218,10 +219,9 @@ class Table:
             with parquet.ParquetFile(self.path, memory_map=True) as file:
                 self.header = list(file.schema_arrow.names)
                 for batch in file.iter_batches(ROWS_PER_BATCH):
-                    columns = [column.to_pylist() for column in batch.columns]
-                    for cells in zip(*columns, strict=True):
+                    for values in zip(*map(values_of, batch.columns), strict=True):
                         row += 1
-                        yield row, [as_text(cell) for cell in cells]
+                        yield row, self._cells(row, values)
         except (pyarrow.ArrowException, OSError) as error:
             problem = " ".join(str(error).split())[:100]
             raise UserError(
@@ -231,29 +231,6 @@ class Table:
         for _ in read_pieces(self.path, digest):
             pass
         self.digest = settled_digest(self.path, digest, self.digest)
-
-
-def are_enclosing(path: str) -> bool:
-    """Return whether the quotes of a .tsv enclose cells: no quote stands elsewhere, all rows have
-    the same number of cells, and either some cell needs its quotes or all cells of the header have
-    quotes.
-    """
-    row = ""
-    widths: set[int] = set()
-    needs_quotes = False
-    for line in decoded_lines(read_pieces(path, hashlib.sha256()), path):
-        row += line
-        if row.count('"') % 2 and len(row) < READ_BYTES:  # the row continues in the next line
-            continue
-        if not QUOTED_ROW.fullmatch(row):
-            return False
-        cells = QUOTED.findall(row)
-        width = QUOTED.sub("", row).count("\t") + 1
-        needs_quotes |= not widths and len(cells) == width
-        needs_quotes |= any(NEEDS_QUOTES.search(cell[1:-1]) for cell in cells)
-        widths |= {width} if row.strip("\r\n") else set()
-        row = ""
-    return needs_quotes and not row and len(widths) == 1
 
 
 def check_delimiter(path: str, line: str, kind: str) -> None:
@@ -312,13 +289,6 @@ def class_names(path: str, column: str) -> tuple[str, ...]:
         return tuple(map(str, feature["names"]))
     except (ValueError, LookupError, TypeError, RecursionError):
         return ()
-
-
-def as_text(value: object) -> str:
-    """Return a value of JSON or parquet as the text of a cell; null is empty."""
-    if isinstance(value, str):
-        return value
-    return "" if value is None else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def read_pieces(path: str, digest: hashlib._Hash) -> Iterator[bytes]:

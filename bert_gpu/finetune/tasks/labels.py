@@ -20,6 +20,7 @@ from bert_gpu.finetune.tasks.problem_types import SEPARATOR, are_numbers, plain_
 
 BLANK = ("", "-", "nan")  # cells without a label, in lower case
 MINUS_ONE = "-1"
+BOOLEANS = ("true", "false")  # in lower case
 SEPARATORS = (";", "|", SEPARATOR)
 # matches a string or a number in a Python list, tuple or set, or in a NumPy array, which has no
 # commas between its entries
@@ -36,7 +37,8 @@ def read_labels(
     may_lack: bool = False,
 ) -> dict[str, tuple[str, ...]]:
     """Return {cell: its labels} of the cells that hold labels. In a task with several labels an
-    example, an empty cell is among them: it says that no label applies.
+    example, an empty cell is among them: it says that no label applies. True, TRUE and true are one
+    label, as are the spellings of false.
 
     Args:
       cells: all distinct cells of a file. classes: names of the classes of the training or the
@@ -54,12 +56,16 @@ def read_labels(
         if (labels := labels_in(cell, task)) == [] or cell.lower() not in BLANK or cell in known
     }
     own = {label for labels in labels_of.values() for label in labels}
+    # True, TRUE and true are one class: that of the model, else the last in order
+    spellings = {x.lower(): x for x in sorted(known or own) if x.lower() in BOOLEANS}
+    respelt = {x: spellings[x.lower()] for x in own - known if x.lower() in spellings}
     if may_lack and own <= {MINUS_ONE} - known:
         return {}
     is_named = bool(names or task.labels) or not are_numbers(known or own)
     is_class = task.kind == "regression" or (MINUS_ONE in known and not indices) or not is_named
+    names_of = respelt | indices
     return {
-        cell: tuple(indices.get(label, label) for label in labels)
+        cell: tuple(dict.fromkeys(names_of.get(label, label) for label in labels))
         for cell, labels in labels_of.items()
         if is_class or labels != [MINUS_ONE]
     }

@@ -23,7 +23,7 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.finetune import results
 from bert_gpu.finetune.config import FinetuneSettings, TokenConfig
 from bert_gpu.finetune.files.disk_array import DiskArray
-from bert_gpu.finetune.files.encoded import EncodedExamples, padding_of, splits_of
+from bert_gpu.finetune.files.encoded import EncodedExamples, hash_texts, padding_of, splits_of
 from bert_gpu.finetune.files.examples import Source
 from bert_gpu.finetune.files.squad import Question, Questions
 from bert_gpu.finetune.start import Start
@@ -135,7 +135,7 @@ def encode(
             value=max_seq_length,
         )
     ids, begins, ends = DiskArray(folder), DiskArray(folder), DiskArray(folder)
-    sizes, parts = [], []
+    sizes, parts, hashes = [], [], []
     groups = itertools.groupby(enumerate(questions), lambda one: one[1].context)
     while chunk := [list(group) for _, group in itertools.islice(groups, CONTEXTS_PER_CALL)]:
         contexts = [examples.contexts[group[0][1].context] for group in chunk]
@@ -143,12 +143,16 @@ def encode(
         cut = cut_rows(start.tokenizer, chunk, located, tokens, max_seq_length)
         ids.append(cut.ids)
         parts.append((cut.lengths, cut.firsts, cut.rows, cut.labels))
+        splits = splits_of([cut.lengths])
+        hashes.append(hash_texts(cut.ids, splits[:-1], splits[1:]))
         for _, begin, end in located:
             begins.append(begin)
             ends.append(end)
         sizes.append(np.array([len(pieces) for pieces, _, _ in located], np.int64))
     lengths, firsts, rows, labels = map(np.concatenate, zip(*parts, strict=True))
     # contexts are numbered anew, as those without questions were not cut into pieces
+    text_hashes = np.zeros((len(questions), 1), np.uint64)
+    np.add.at(text_hashes[:, 0], rows[:, 0], np.concatenate(hashes))
     of_questions = np.array([one.context for one in questions], np.int64)
     origin = Origin(
         questions=rows[:, 0],
@@ -166,6 +170,8 @@ def encode(
         max_seq_length=max_seq_length,
         padding=padding_of(settings, start.encoder),
         origin=origin,
+        text_hashes=text_hashes,
+        whole_hashes=text_hashes,
     )
 
 

@@ -20,7 +20,6 @@ from bert_gpu.finetune.config import FinetuneSettings
 from bert_gpu.finetune.files import crops, encoded
 from bert_gpu.finetune.files.examples import Source
 from bert_gpu.finetune.files.pairs import PairExamples
-from bert_gpu.finetune.files.tables import hash_of
 from bert_gpu.finetune.start import Start
 from bert_gpu.finetune.tasks import problem_types, similarity_metrics
 from bert_gpu.finetune.tasks.heads import SENTENCE, Head
@@ -129,20 +128,15 @@ def encode(
     change = str.lower if start.embedding.lowers else str
     rules = problem_type.embedding
     prefixes = change(rules.query_prefix), change(rules.passage_prefix)
-    numbers: dict[int, int] = {}  # {hash of a text: its number}
-    text_ids: list[int] = []
+    is_missing: list[bool] = []
 
     def chunks() -> Iterator[list[str]]:
-        for own_texts in examples.texts():
-            texts = list(map(change, own_texts))
-            plain = (" ".join(text.split()) for text in texts)
-            text_ids.extend(
-                numbers.setdefault(hash_of(text), len(numbers)) if text else -1 for text in plain
-            )
-            yield texts
+        for texts in examples.texts():
+            is_missing.extend(not text.strip() for text in texts)
+            yield list(map(change, texts))
 
     if examples.kind == TEXTS:
-        rows, is_long = crops.encode_crops(
+        rows, _ = crops.encode_crops(
             examples,
             chunks(),
             tokenizer,
@@ -152,15 +146,17 @@ def encode(
             settings.run.seed,
             folder,
         )
-        own = np.array(text_ids, np.int32)[is_long]
-        return dataclasses.replace(rows, text_ids=np.stack([own, own], 1))
+        return dataclasses.replace(rows, text_ids=np.repeat(rows.numbers, 2, 1))
     num_rows = examples.rows_per_example
-    before = itertools.cycle([prefixes[0], *[prefixes[1]] * (num_rows - 1)])
+    of_rows = [prefixes[0], *[prefixes[1]] * (num_rows - 1)]
+    before = itertools.cycle(of_rows)
     pairs = (([next(before) + text for text in texts], None) for texts in chunks())
+    num_before = [len(tokenizer.tokenize([prefix.rstrip()])[0]) for prefix in of_rows]
     whole = encoded.encode_examples(
-        tokenizer, pairs, targets, max_seq_length, padding, folder, num_rows
+        tokenizer, pairs, targets, max_seq_length, padding, folder, num_rows, num_before
     )
-    return dataclasses.replace(whole, text_ids=np.array(text_ids, np.int32).reshape(-1, num_rows))
+    numbers = np.where(np.reshape(is_missing, (-1, num_rows)), np.int32(-1), whole.numbers)
+    return dataclasses.replace(whole, text_ids=numbers)
 
 
 def describe(examples: PairExamples, rows: encoded.EncodedExamples) -> str:
@@ -172,6 +168,7 @@ def describe(examples: PairExamples, rows: encoded.EncodedExamples) -> str:
         f"hard negatives in {num_negatives} columns": num_negatives > 0,
         f"{len(rows.ids) / (len(rows.splits) - 1):.1f} tokens a text": True,
         f"{rows.num_truncated:,} texts cut to {rows.max_seq_length} tokens": rows.num_truncated,
+        f"{rows.num_alike:,} texts the same as others only because they were cut": rows.num_alike,
     }
     parts = [f"{len(rows):,} {examples.kind}", *(text for text, is_so in details.items() if is_so)]
     return ", ".join(parts)

@@ -23,7 +23,13 @@ from bert_gpu.finetune import results
 from bert_gpu.finetune.config import FinetuneSettings
 from bert_gpu.finetune.files.conll import TaggedExamples
 from bert_gpu.finetune.files.disk_array import DiskArray
-from bert_gpu.finetune.files.encoded import NO_LABEL, EncodedExamples, padding_of, splits_of
+from bert_gpu.finetune.files.encoded import (
+    NO_LABEL,
+    EncodedExamples,
+    hash_texts,
+    padding_of,
+    splits_of,
+)
 from bert_gpu.finetune.files.examples import Source
 from bert_gpu.finetune.start import Start
 from bert_gpu.finetune.tasks import metrics, problem_types
@@ -138,12 +144,16 @@ def encode(
     marks = DiskArray(folder)
     lengths: list[np.ndarray] = []
     sizes: list[np.ndarray] = []
+    hashes: list[np.ndarray] = []
     for sentences in examples.chunks():
         words = list(itertools.chain.from_iterable(one.words for one in sentences))
         tags = itertools.chain.from_iterable(one.tags or one.words for one in sentences)
         codes = np.fromiter(map(indices.get, tags), np.int32) if examples.has_labels else None
         sizes.append(np.array([len(one.words) for one in sentences], np.int64))
         pieces, counts = word_pieces(start.tokenizer, words)
+        sentence_ends = np.append(0, np.cumsum(counts))[np.cumsum(sizes[-1])]
+        begins = np.append(0, sentence_ends[:-1])
+        hashes.append(hash_texts(pieces, begins, sentence_ends))
         rows = cut_sentences(pieces, counts, codes, sizes[-1], max_seq_length, stride)
         framed_ids, framed_marks, framed_lengths = frame(start.tokenizer, *rows)
         ids.append(framed_ids)
@@ -159,6 +169,8 @@ def encode(
         padding=padding_of(settings, start.encoder),
         token_labels=marks.finish(),
         origin=np.concatenate(sizes),
+        text_hashes=(text_hashes := np.concatenate(hashes)[:, None]),
+        whole_hashes=text_hashes,
     )
 
 

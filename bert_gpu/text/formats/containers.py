@@ -6,7 +6,6 @@ Reading is streamed: it takes the memory of a small batch of rows and of the lon
 """
 
 import codecs
-import csv
 import itertools
 import json
 import re
@@ -15,21 +14,21 @@ from typing import Any
 
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.text.config import TextFormat
+from bert_gpu.text.formats.cells import (
+    NULL,
+    NoText,
+    are_enclosing,
+    separated_rows,
+    text_of,
+    values_of,
+)
 from bert_gpu.text.formats.encodings import ENDINGS, check_plain, not_utf8
 from bert_gpu.text.formats.plain import BadLine, cut_at_lines, text_of_record
 
 ROWS_PER_BATCH = 256  # rows of parquet and arrow that are read at once
 READ_BYTES = 1 << 20
-# Limits in characters: a longer cell or object has a quotation mark or brace that nothing closes.
-LONGEST_CELL = 1 << 26
-LONGEST_OBJECT = 1 << 28
+LONGEST_OBJECT = 1 << 28  # characters; a longer object has a brace that nothing closes
 BYTE_ORDER_MARK = "\ufeff"
-# Arguments of csv.reader, the same as for the files of fine-tuning tasks: quotes in .csv follow
-# RFC 4180, and in .tsv they mean nothing.
-DIALECTS: dict[str, dict[str, Any]] = {
-    "csv": dict(strict=True),
-    "tsv": dict(delimiter="\t", quoting=csv.QUOTE_NONE),
-}
 REMEDIES = {
     "csv": "a text with a comma or line break needs quotes",
     "tsv": "a text with a tab needs csv",
@@ -50,36 +49,35 @@ HEAD_BYTES = 256  # first bytes of a file from which its kind is recognised
 ARROW_FILE = b"ARROW1"  # first bytes of an Arrow file; an Arrow stream lacks them
 
 
-def table_texts(pieces: Iterable[bytes], text_format: TextFormat, name: str) -> Iterator[str]:
-    """Yield the texts in a column of csv or tsv, whose first line names the columns."""
+def table_texts(
+    pieces: Iterable[bytes],
+    text_format: TextFormat,
+    name: str,
+    again: Iterable[bytes] | None = None,
+) -> Iterator[str]:
+    """Yield the texts in a column of csv or tsv, whose first line names the columns. again: the
+    same pieces, of a tsv whose quotes may enclose cells.
+    """
     kind = text_format.input_format
     field = text_format.text_field
-    csv.field_size_limit(LONGEST_CELL)
-    reader = csv.reader(decoded_lines(pieces, name), **DIALECTS[kind])
-    line = 1
-    try:
-        header = next(reader, None)
+    header: list[str] | None = None
+    is_quoted = again is not None and are_enclosing(decoded_lines(again, name))
+    dialect = "quoted" if is_quoted else kind
+    for line, row in separated_rows(decoded_lines(pieces, name), dialect, name):
         if header is None:
-            return  # an empty file
-        header = [title.strip() for title in header]
-        if field not in header:
-            check_header(header, name, field, kind)
-        check_column(header, field, name)
-        column = header.index(field)
-        line = reader.line_num + 1
-        for row in reader:
-            if row and len(row) != len(header):
-                raise UserError(
-                    f"line {line} has {len(row)} columns, but the first line names {len(header)}",
-                    REMEDIES[kind],
-                    where=name,
-                )
-            yield row[column] if row else ""
-            line = reader.line_num + 1  # a quoted cell may span several lines
-    except csv.Error as error:
-        raise UserError(
-            f"line {line} is not valid {kind} ({error})", "check its quotes", where=name
-        ) from None
+            header = [title.strip() for title in row]
+            if field not in header:
+                check_header(header, name, field, kind)
+            check_column(header, field, name)
+            column = header.index(field)
+        elif len(row) != len(header):
+            raise UserError(
+                f"line {line} has {len(row)} columns, but the first line names {len(header)}",
+                REMEDIES[kind],
+                where=name,
+            )
+        else:
+            yield row[column]
 
 
 def check_header(header: list[str], name: str, field: str, kind: str) -> None:
@@ -220,13 +218,18 @@ def column_texts(path: str, text_format: TextFormat, name: str) -> Iterator[str]
     import pyarrow
 
     columns = parquet_columns if text_format.input_format == "parquet" else arrow_columns
+    number = 0
     try:
         for column in columns(path, text_format.text_field, name):
             for first in range(0, len(column), ROWS_PER_BATCH):
-                yield from (text or "" for text in column.slice(first, ROWS_PER_BATCH).to_pylist())
-    except UnicodeDecodeError:
+                for value in values_of(column.slice(first, ROWS_PER_BATCH)):
+                    number += 1
+                    yield text_of(value, NULL)
+    except NoText as error:
         raise UserError(
-            "a text is not UTF-8", "write the file anew, with texts in UTF-8", where=name
+            f"row {number:,} has {error} in {text_format.text_field[:50]!r}",
+            "write the file anew, with texts in UTF-8",
+            where=name,
         ) from None
     except (pyarrow.ArrowException, OSError) as error:
         problem = " ".join(str(error).split())[:100]
@@ -262,7 +265,7 @@ def arrow_columns(path: str, field: str, name: str) -> Iterator[Any]:
 
 def check_strings(schema: Any, field: str, name: str) -> None:
     """Raise UserError unless a pyarrow schema has exactly one column `field`, which holds
-    strings.
+    strings, or bytes, as Spark and Impala write them.
     """
     from pyarrow import types
 
@@ -270,7 +273,11 @@ def check_strings(schema: Any, field: str, name: str) -> None:
     kind = schema.field(field).type
     value = kind.value_type if types.is_dictionary(kind) else kind
     # pandas writes the type null for a column without values
-    is_text = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    is_text = (
+        *(types.is_string, types.is_large_string, types.is_string_view, types.is_null),
+        *(types.is_binary, types.is_large_binary, types.is_binary_view),
+        types.is_fixed_size_binary,
+    )
     if not any(is_kind(value) for is_kind in is_text):
         raise UserError(
             f"the column {field[:50]!r} holds no strings ({shortened(kind)})",

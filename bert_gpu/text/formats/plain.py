@@ -22,6 +22,7 @@ import numpy as np
 
 from bert_gpu.base.errors import shortened
 from bert_gpu.text.config import TextFormat
+from bert_gpu.text.formats.cells import NULL, text_of
 from bert_gpu.text.sentences import split_sentences
 
 LINE_BREAK = "\v"  # replaces line breaks in texts written as lines; alone, it is a row without text
@@ -207,16 +208,11 @@ def text_of_record(record: Any, field: str, index: int) -> str:
             f"has no field {field[:50]!r}",
             f"give --text_field=NAME (the fields are: {names})",
         )
-    text = "" if record[field] is None else record[field]
-    if not isinstance(text, str):
-        kind = type(text).__name__
+    if not isinstance(record[field], str | NULL):
+        kind = type(record[field]).__name__
         raise BadLine(
             index,
             f"the field {field[:50]!r} is not a string ({kind})",
             "name the field with the text by --text_field",
         )
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, written as "\ud83d", is not a character
-        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
+    return text_of(record[field], NULL)

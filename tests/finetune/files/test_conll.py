@@ -139,6 +139,9 @@ def commented(draw):
         if conll.COMMENT.match(separator.join(cells)):
             cells[0] = "a"
     sentences[0][0][0] = "a" + sentences[0][0][0]
+    # each tag of a "#" is that of another word, too
+    tags = dict.fromkeys(cells[-1] for cells in itertools.chain(*sentences))
+    sentences.append([[*["a"] * (width - 1), tag] for tag in tags])
     others = OTHERS[width == 2 and separator == "\t" :]  # that has a word's number of cells
     comments = st.lists(st.sampled_from(FORMS + others), max_size=3)
     lines, count = [], 0
@@ -161,6 +164,59 @@ def test_comment_lines_are_skipped_and_counted(tmp_path_factory, drawn):
     assert [one.rows for one in found.sentences()] == sentences and found.num_comments == count
     for one in found.sentences():
         assert text.split("\n")[one.line - 1].split(found.separator) == one.rows[0]
+
+
+REMARKS = ["doc16", "doc 16", "by hand", "Rome fell .", "2009-10-17", "http://a.example/b#c", "O2"]
+OTHER_WORDS = ["#", "#tag", "#1", "##", "a", "Rome"]
+
+
+@st.composite
+def remarked(draw):
+    """(sentences of rows, lines of a file with them and with remarks around them). No remark ends
+    with a tag of a word, and its words may be as many as the columns.
+    """
+    width, separator = draw(st.integers(2, 4)), draw(st.sampled_from([" ", "  ", "\t"]))
+    tags = draw(st.sampled_from([["O", "B-LOC"], ["NN", "SYM", "#"], ["O", "PER"]]))
+    cells = [st.sampled_from(OTHER_WORDS), *[st.sampled_from(["-", "#", "X"])] * (width - 2)]
+    row = st.tuples(*cells, st.sampled_from(tags))
+    sentences = draw(st.lists(st.lists(row, min_size=1, max_size=3), min_size=1, max_size=4))
+    sentences += [[(*["a"] * (width - 1), tag)] for tag in tags]  # so that # has no tag for itself
+    lines = []
+    for rows in sentences:
+        for words in draw(st.lists(st.sampled_from(REMARKS).map(str.split), max_size=2)):
+            between = draw(st.sampled_from([" ", separator]))
+            lines += ["# " + between.join(words), *[""] * draw(st.integers(0, 1))]
+        lines += map(separator.join, rows)
+        ends = [[], [f"# end of {len(lines)}", f"# end{len(lines)}"]]
+        lines += [*draw(st.sampled_from(ends)), ""]
+    return sentences, draw(st.sampled_from(["\n", "\r\n"])).join(lines)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(remarked())
+def test_a_hash_and_a_blank_begin_a_comment_unless_a_known_tag_ends_the_line(shared_folder, drawn):
+    sentences, text = drawn
+    for path in shared_folder.iterdir():
+        path.unlink()
+    (shared_folder / "train.txt").write_bytes(text.encode())
+    found = list(read(shared_folder).sentences())
+    assert [[tuple(cells) for cells in one.rows] for one in found] == sentences
+
+
+@pytest.mark.parametrize(
+    "text, line",
+    [
+        ("a O\n# SYM\nb O\n# SYM\n", 2),
+        ("a O\n\n# B-SYM\nb O\n", 3),
+        ("a PER\n\n# O\nb PER\n", 3),
+        ("# I_x\na O\n", 1),
+        ("a\tX\tO\n#\tX\tSYM\nb\tX\tO\n\n#\tX\tSYM\n", 2),
+    ],
+)
+def test_a_line_that_may_be_a_comment_or_a_word_is_named(tmp_path, text, line):
+    (tmp_path / "train.txt").write_text(text)
+    with pytest.raises(UserError, match=f"train.txt: line {line} .* is a comment, or the word"):
+        read(tmp_path)
 
 
 def test_a_file_to_predict_may_have_comments_and_words_that_begin_with_a_hash(tmp_path):
@@ -209,6 +265,29 @@ def test_numbered_tags_have_the_names_of_the_schema(tmp_path, feature):
     write_parquet(tmp_path / "train.parquet", feature, [*NUMBERS[:2], [0, 6, 0]])
     with pytest.raises(UserError, match="line 3 has the tag 6, and its schema names the tags 0"):
         read(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["string", "large_string", "binary", "large_binary"])
+@pytest.mark.parametrize("null", ["none", "in words", "in tags", "words", "tags"])
+def test_words_of_bytes_are_texts_and_a_null_is_named(tmp_path, kind, null):
+    import pyarrow
+    from pyarrow import parquet
+
+    words, tags = [["EU", "caf\u00e9"], ["a"]], [["B-ORG", "O"], ["O"]]
+    column = dict(words=words, tags=tags)
+    if null in column:
+        column[null][1] = None
+    elif null != "none":
+        column[null.removeprefix("in ")][1] = [None]
+    lists = pyarrow.list_(getattr(pyarrow, kind)())
+    table = {name: pyarrow.array(value, lists) for name, value in column.items()}
+    parquet.write_table(pyarrow.table(table), tmp_path / "train.parquet")
+    if null == "none":
+        found = list(read(tmp_path).sentences())
+        assert [one.words for one in found] == words and [one.tags for one in found] == tags
+    else:
+        with pytest.raises(UserError, match="train.parquet: row 2 has no value .*'(words|tags)'"):
+            read(tmp_path)
 
 
 @pytest.mark.parametrize("feature", [None, dict(feature=dict(dtype="int64")), 7])

@@ -73,7 +73,7 @@ def test_single_texts_are_read_from_a_column_or_from_lines(tmp_path):
     (tmp_path / "x.txt").write_text('say "a, b\n\n\tc\td \ntext_a\n\n')
     lines = PairExamples(TASKS["similarity"], Source("train", str(tmp_path / "x.txt")), True)
     assert texts_of(lines) == ['say "a, b', "\tc\td ", "text_a"] and lines.kind == TEXTS
-    assert lines.num_skipped == 1 and lines.task.text_b == "text_b"
+    assert lines.num_skipped == 0 and lines.task.text_b == "text_b"
 
 
 ERRORS = {

@@ -15,7 +15,7 @@ from pyarrow import feather, ipc, parquet
 from bert_gpu.base.errors import UserError
 from bert_gpu.text import corpus
 from bert_gpu.text.config import TextFormat
-from bert_gpu.text.formats import archives, containers
+from bert_gpu.text.formats import archives, cells, containers
 from bert_gpu.text.sentences import split_sentences
 
 TEXTS = [
@@ -166,9 +166,8 @@ def test_a_spool_file_belongs_to_its_field(tmp_path):
         ("csv", "id,body\n1,x\n", ["no column 'text'", "--text_column", "id, body"]),
         ("csv", "1,The wind came through the old door.\n2,x\n", ["line 1 seems to be text"]),
         ("csv", "1,short title of a text\n", ["no column 'text'", "the columns are: 1, short"]),
-        ("csv", "\n", ["no column 'text'", "none"]),
         ("csv", "id,text\n1,x\n2,y,z\n", ["line 3 has 3 columns", "names 2", "needs quotes"]),
-        ("csv", 'id,text\n1,"a\nb"\n2,"open\n', ["line 4 is not valid csv"]),
+        ("csv", 'id,text\n1,"a\nb"\n2,"open\n', ["line 4 is not valid CSV"]),
         ("csv", b"id,text\n1,good\n2,b\xe9d\n", ["line 3 is not UTF-8"]),
         ("tsv", "id\ttext\n1\tx\ty\n", ["line 2 has 3 columns", "needs csv"]),
         ("json", '[{"text": "a"}, {"text": ', ["object 2 is not valid JSON"]),
@@ -225,7 +224,7 @@ def test_a_truncated_table_is_refused(tmp_path):
 
 
 def test_a_cell_that_nothing_closes_is_not_read_to_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(containers, "LONGEST_CELL", 1000)
+    monkeypatch.setattr(cells, "LONGEST_CELL", 1000)
     monkeypatch.setattr(containers, "LONGEST_OBJECT", 1000)
     lines = itertools.count()
 
@@ -237,7 +236,7 @@ def test_a_cell_that_nothing_closes_is_not_read_to_the_end(tmp_path, monkeypatch
     for kind, begin in (("csv", b'text\n"'), ("json", b'[{"text": "')):
         text_format = TextFormat(input_format=kind)
         pieces = itertools.chain([begin], endless())
-        with pytest.raises(UserError, match="line 2 is not valid csv|object 1 is not valid JSON"):
+        with pytest.raises(UserError, match="line 2 is not valid CSV|object 1 is not valid JSON"):
             [*text_format.row.load_reader()(pieces, text_format, "shown")]
 
 
