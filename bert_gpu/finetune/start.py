@@ -436,7 +436,7 @@ def checked_tokenizer(config: StartConfig, path: str, model: ModelConfig) -> Tok
         else os.path.join(path, "vocab.txt")
     )
     models.check_vocabulary(tokenizer, model, source, path)
-    return tokenizer
+    return models.for_training(tokenizer, tokenizer.settings)
 
 
 def check_fits(

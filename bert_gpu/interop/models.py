@@ -30,6 +30,7 @@ from bert_gpu.interop.sources import (  # noqa: F401
 from bert_gpu.interop.tokenizers import (  # noqa: F401
     check_vocabulary,
     describe_tokenizer,
+    for_training,
     load_tokenizer,
     tokenizer_files,
 )

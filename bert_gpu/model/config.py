@@ -395,6 +395,13 @@ class ModelConfig(ShapeConfig):
             )
 
     @property
+    def takes_segments(self) -> bool:
+        """Whether a row of the model comes with segment ids. BERT's classes take them also where
+        the model has one segment for all tokens, those of its relatives do not.
+        """
+        return self.type_vocab_size > (self.model_family != "bert")
+
+    @property
     def num_positions(self) -> int:
         """The most tokens that a row may have."""
         return self.max_position_embeddings - self.first_position
