@@ -144,22 +144,20 @@ class Format(typing.NamedTuple):
 
     Attributes:
       reads: whether bert-gpu can read the format; it can write all formats.
-      holds_task: whether a folder of the format gets the files in Model.task.
       file: for a format that is not read, the file by which a folder of the format is recognised.
     """
 
     reads: bool = True
-    holds_task: bool = False
     file: str | None = None
 
 
 OURS = "huggingface"  # the format in which a training writes its model
 FORMATS = {  # {name of the format and of its module: Format}
-    OURS: Format(holds_task=True),
+    OURS: Format(),
     "google": Format(),
     "garden": Format(),
-    "savedmodel": Format(reads=False, holds_task=True, file="saved_model.pb"),
-    "onnx": Format(reads=False, holds_task=True, file="onnx/model.onnx"),
+    "savedmodel": Format(reads=False, file="saved_model.pb"),
+    "onnx": Format(reads=False, file="onnx/model.onnx"),
 }
 
 
