@@ -76,6 +76,7 @@ class Notes(typing.NamedTuple):
         scores of classes of which one is right.
       foreign: the class that config.json names, where bert-gpu has no such head; None otherwise.
       max_seq_length: number of tokens at which texts were cut in training; None = not known.
+      task_name: name of the task that transformers' scripts trained the model for, if known.
       embedding: settings of sentence-transformers.
     """
 
@@ -87,6 +88,7 @@ class Notes(typing.NamedTuple):
     foreign: str | None = None
     max_seq_length: int | None = None
     embedding: Embedding = Embedding()
+    task_name: str | None = None
 
 
 class Model(typing.NamedTuple):
