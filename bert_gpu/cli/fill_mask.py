@@ -40,8 +40,9 @@ def main(argv: list[str], in_program: bool = False) -> list[list[list[tuple[floa
     with parsed.imports():
         from bert_gpu.inference.masked_words import MaskFiller, check_masks, fill_file
     if texts:
-        check_masks(texts)
-        answers = MaskFiller(config)(texts)
+        filler = MaskFiller(config)
+        check_masks(texts, filler.opened.tokenizer)
+        answers = filler(texts)
         for text, masks in zip(texts, answers, strict=True):
             if not parsed.in_program:
                 show(text if len(texts) > 1 else None, masks)

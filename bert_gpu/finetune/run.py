@@ -45,6 +45,7 @@ from bert_gpu.finetune.start import (
     Trained,
     check_fits,
     find_trained,
+    is_same_task,
     read_notes,
     start_trained,
     start_training,
@@ -610,7 +611,12 @@ def choose_start(
     config = settings.start
     if config.pooling is None and run.run_json is not None:  # an older revision had another default
         config = dataclasses.replace(config, pooling=run.run_json["settings"].get("pooling"))
-    start = start_training(config, labels, settings.run.seed, check, task_type.HEAD, length)
+    arguments = (config, labels, settings.run.seed, check, task_type.HEAD, length)
+    start = start_training(*arguments, functools.partial(is_same_task, task, labels))
+    if run.run_json and run.run_json["settings"].get("init_checkpoint") != weights_hash(
+        start.weights
+    ):
+        start = start_training(*arguments)  # an older revision compared the names of classes alone
     dropout = {
         name: share for name in DROPOUT if (share := getattr(settings.run, name)) is not None
     }
@@ -652,6 +658,7 @@ def describe(prepared: Prepared) -> tuple[tuple[str, str], ...]:
     if weights := prepared.problem_type.class_weights:
         parts = [f"{label} {x:.4g}" for label, x in zip(start.labels, weights, strict=True)]
         rows.append(("class weights", ", ".join(parts)))
+    rows += [("classifier", start.classifier)] * bool(start.classifier)
     if start.unused:
         rows.append(("left over", start.unused))
     rows += [("positions", text) for text in start.extensions]

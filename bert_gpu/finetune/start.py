@@ -1,6 +1,7 @@
 """The model that a fine-tuning or an evaluation starts from: shape, tokenizer, weights, classes."""
 
 import dataclasses
+import functools
 import json
 import os
 import typing
@@ -19,6 +20,7 @@ from bert_gpu.finetune.tasks import table
 from bert_gpu.finetune.tasks.heads import CLASSIFIER, SENTENCE, TASK_HEADS, Head
 from bert_gpu.finetune.tasks.interface import open_task_type
 from bert_gpu.finetune.tasks.labels import SEPARATORS
+from bert_gpu.finetune.tasks.problem_types import are_numbers
 from bert_gpu.finetune.tasks.tag_schemes import NAMES
 from bert_gpu.interop import models
 from bert_gpu.interop.formats import Embedding, Notes
@@ -51,7 +53,8 @@ class Start:
     weights: {name: float32 array}, all of the encoder and its head. fresh: names of the randomly
     initialised weights. unused: description, for the log, of weights in the model's files that
     bert-gpu's model does not have. extensions: descriptions of the tables of positions that have
-    been enlarged. embedding: rules by which the model makes vectors of texts.
+    been enlarged. embedding: rules by which the model makes vectors of texts. classifier:
+    description, for the log, of the head that the model's files have, and whether it is taken.
     """
 
     path: str
@@ -63,6 +66,7 @@ class Start:
     unused: str = ""
     extensions: tuple[str, ...] = ()
     embedding: Embedding = Embedding()
+    classifier: str = ""
 
     @property
     def encoder(self) -> Encoder:
@@ -78,16 +82,18 @@ def start_training(
     ] = lambda model, specs_of: None,
     head: Head = CLASSIFIER,
     max_seq_length: int | None = None,
+    fits: Callable[[models.Model], bool] = lambda source: True,
 ) -> Start:
     """Return the model from which a training with `head` starts: the model of --init_checkpoint,
     with random weights in place of missing ones, and with positions for rows of max_seq_length.
 
     check_size: function that raises when the model is too large; called, before weights are made,
-    with the model's config and a function that returns {name: WeightSpec} for a config.
+    with the model's config and a function that returns {name: WeightSpec} for a config. fits:
+    function of the model of --init_checkpoint that returns whether its head is one for the task.
 
-    A stored head of other classes is replaced by random weights, and so is a classifier that pools
-    otherwise than --pooling and --pooler_size say. A head of the same classes is kept, with the
-    classes in the order of `labels`.
+    A stored head of another task or other classes is replaced by random weights, and so is a
+    classifier that pools otherwise than --pooling and --pooler_size say. A head of the same task is
+    kept, with the classes in the order of `labels`.
     """
     init_checkpoint = DEFAULT_START if config.init_checkpoint is None else config.init_checkpoint
     file_weights: dict[str, np.ndarray] = {}
@@ -108,7 +114,7 @@ def start_training(
         if model.has_own_encoder:
             num_rows = model.first_position + max(model.num_positions, max_seq_length or 0)
             model = dataclasses.replace(model, max_position_embeddings=num_rows)
-        file_weights = with_rows_of(labels, source, head)
+        file_weights = with_rows_of(labels, source, head, fits(source))
         prefixes = reinitialised(model, config.reinit_layers, head)
         pooled_by = pooling_of(model, source.weights)
         model = with_pooling(model, config, head, default_pooling(source))
@@ -117,6 +123,8 @@ def start_training(
         file_weights = {
             name: value for name, value in file_weights.items() if not name.startswith(prefixes)
         }
+        if (bias := f"{head.name}/bias") in source.weights:
+            facts["classifier"] = f"{'' if bias in file_weights else 'fresh, not '}that of {path}"
         if not config.reinit_layers:
             file_weights = first_transform(source.weights, model, head.name) | file_weights
     check_size(model, lambda few: head.weights(open_encoder(few), len(labels)))
@@ -152,15 +160,30 @@ def reinitialised(model: ModelConfig, num_layers: int, head: Head) -> tuple[str,
     return (*(f"layer_{index}/" for index in top), *head.prefixes) if num_layers else ()
 
 
+def is_same_task(task: table.TaskSpec, labels: tuple[str, ...], source: models.Model) -> bool:
+    """Return whether the head of a model is one for `task` with these labels, as far as files of
+    the model tell. Words as labels mean the same in all tasks but two of GLUE; numbers do in tasks
+    of the same name, which for a user's own tasks have the same columns, too.
+    """
+    stored = json.loads((source.task or {}).get(TASK, b"{}"))
+    origin = str(stored.get("task_name") or source.notes.task_name or task.name)
+    names = {table.bare(task.name), table.bare(origin)}
+    are_glue = names <= {*map(table.bare, table.GLUE)}
+    columns = (stored.get(key) in (None, getattr(task, key)) for key in ("text_a", "label"))
+    is_own = len(names) == 1 and (are_glue or all(columns) or not are_numbers(labels))
+    has_words = not (are_glue or are_numbers(labels))
+    return (is_own or has_words) and source.notes.problem_type in (None, KINDS.get(task.kind))
+
+
 def with_rows_of(
-    labels: tuple[str, ...], source: models.Model, head: Head
+    labels: tuple[str, ...], source: models.Model, head: Head, fits: bool = True
 ) -> dict[str, np.ndarray]:
     """Return {name: array} of a model's weights, with the classes of its head in the order of
-    `labels`; without the head where its classes are not the labels.
+    `labels`; without the head where its classes are not the labels, or the head does not fit.
     """
     names = class_names(source, head.name)
     own = f"{head.name}/"
-    has_same = sorted(names) == sorted(labels)
+    has_same = fits and sorted(names) == sorted(labels)
     rows = [names.index(label) for label in labels] if has_same else []
     return {
         name: value[..., rows] if rows and name.startswith(own) else value
@@ -248,16 +271,18 @@ def has_started_from(config: StartConfig, output_dir: str) -> bool:
         if not known or not isinstance(settings["labels"], list):
             return False
         head = open_task_type(table.find_task(settings["task_name"])).HEAD
-        start = start_training(
+        start = functools.partial(
+            start_training,
             config,
             tuple(settings["labels"]),
             settings["seed"],
             head=head,
             max_seq_length=settings.get("max_seq_length"),
         )
+        starts = (start(), start(fits=lambda source: False))
     except UserError:  # the run is damaged, or the flags are those of another run
         return False
-    return weights_hash(start.weights) == settings["init_checkpoint"]
+    return settings["init_checkpoint"] in [weights_hash(one.weights) for one in starts]
 
 
 def start_trained(config: StartConfig, trained: Trained) -> Start:
@@ -436,7 +461,7 @@ def checked_tokenizer(config: StartConfig, path: str, model: ModelConfig) -> Tok
         else os.path.join(path, "vocab.txt")
     )
     models.check_vocabulary(tokenizer, model, source, path)
-    return tokenizer
+    return models.for_training(tokenizer, tokenizer.settings)
 
 
 def check_fits(

@@ -130,12 +130,13 @@ def in_parts(
         yield [values.numpy()[:count] for values in results]
 
 
-def check_masks(texts: Sequence[str]) -> None:
-    """Raise UserError for the first text without [MASK]."""
+def check_masks(texts: Sequence[str], tokenizer: Tokenizer) -> None:
+    """Raise UserError for the first text without [MASK], under this name or the tokenizer's."""
+    own = tokenizer.vocab[tokenizer.mask_id]
     for text in texts:
-        if MASK not in text:
+        if MASK not in text and own not in text:
             raise UserError(
-                f"has no {MASK}",
+                f"has no {MASK}" + f" and no {own}" * (own != MASK),
                 f"write {MASK}, in capitals, for each word to guess",
                 where=f"{text[:100]!r}",
             )
@@ -144,15 +145,15 @@ def check_masks(texts: Sequence[str]) -> None:
 def frame_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows [CLS] text [SEP] of texts: ids int32 (T,), and int64 (N + 1,), where each row
     begins. The literal [MASK], which a tokenizer would split, becomes the special piece; so does
-    the name that a tokenizer of Hugging Face's library has for this piece.
+    the name that the tokenizer has for this piece, such as <mask>.
     """
+    own = tokenizer.vocab[tokenizer.mask_id]
     if isinstance(tokenizer, HuggingFaceTokenizer):
         # The library recognises the mask by its own name for it, such as <mask>, and drops the
         # space before that name.
-        own = tokenizer.vocab[tokenizer.mask_id]
         framed = frame(tokenizer, [text.replace(MASK, own) for text in texts], None, UNLIMITED)
         return framed.ids, framed.splits
-    parts = [text.split(MASK) for text in texts]
+    parts = [text.replace(own, MASK).split(MASK) for text in texts]
     piece_ids, piece_splits = tokenizer.tokenize([part for row in parts for part in row])
     # [MASK] or [SEP] follows every part
     part_lengths = np.diff(piece_splits) + 1

@@ -1,13 +1,15 @@
 """Adds words to the vocabulary of a trained model: takes them from a text or a list, and gives each
 a row in the model's tables.
 
-From a text, the words are taken that shorten it most, by count x (pieces - 1). The row of a new
-word begins as the mean of the rows of the pieces that the word was split into before, in the word
-embeddings and in the output bias. A word becomes a line of a vocab.txt; in a tokenizer of another
-kind it becomes an added token, which stays whole where it stands alone.
+From a text, the words are taken that shorten it most, by count x (pieces - 1), where a word of
+which [UNK] is a part counts as a piece for each letter and one more. The row of a new word begins
+as the mean of the rows of the pieces that the word was split into before, in the word embeddings
+and in the output bias. A word becomes a line of a vocab.txt; in a tokenizer of another kind it
+becomes an added token, which stays whole where it stands alone.
 """
 
 import dataclasses
+import itertools
 import json
 import pathlib
 import re
@@ -22,12 +24,14 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.interop.config import ExtendConfig
 from bert_gpu.interop.formats import Model
 from bert_gpu.interop.tokenizer_json import tokenizer_json
+from bert_gpu.text import corpus
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.progress import ByteProgress
 from bert_gpu.text.tokenizers import basic
 from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer
 from bert_gpu.text.tokenizers.open import open_tokenizer
-from bert_gpu.text.tokenizers.sentence_piece import SentencePieceTokenizer
+from bert_gpu.text.tokenizers.rules import replace
+from bert_gpu.text.tokenizers.sentence_piece import SPACE, SentencePieceTokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer, WordPieceTokenizer
 from bert_gpu.text.vocabulary import counting, learning
 from bert_gpu.text.vocabulary.file import read_file
@@ -36,7 +40,11 @@ from bert_gpu.text.vocabulary.wordpiece_learner import file_content
 TABLES = ("embeddings/word", "mlm/bias")  # weights that have a row for each token id
 MIN_COUNT = 2  # a single occurrence in a text would train the word's row too little
 MAX_WORD_CHARACTERS = 100  # transformers reads a longer word as [UNK]
+NUM_LINES = 10_000  # sentences of a text whose pieces are counted
 NUM_NAMES = 10  # maximum number of words that a message lists
+# normalizers that leave one space in place of white space, and none at the end
+WHITE_SPACE = (replace(dict(Regex=r"\s+"), " "), replace(dict(Regex=" $"), ""))
+BLANKS = dict(ByteLevel=" ", Metaspace=SPACE)  # {pre-tokenizer: a blank, for its decoder}
 UNUSED = re.compile(r"\[unused\d+\]")
 
 
@@ -59,7 +67,7 @@ def extend(
             setting="from",
             value=config.source,
         )
-    counts = (
+    counts, lines = (
         count_words(tokenizer, config, text_format, console, is_own)
         if config.tokens_file is None
         else read_words(tokenizer, config.tokens_file, console)
@@ -71,7 +79,7 @@ def extend(
     words = choose(candidates, before, None if config.tokens_file else config.num_tokens)
     if not words:
         raise UserError(
-            "has no word that is several pieces",
+            "has no word that is several pieces or [UNK] and can be added",
             "name another text",
             where=config.tokens_file or config.input_file,
         )
@@ -80,13 +88,16 @@ def extend(
     size = tokenizer.vocab_size
     ids = [*unused, *range(size, size + len(words))][: len(words)]
     new = with_words(tokenizer, words, ids, model.config.type_vocab_size)
-    rates = [
-        sum(counts[word] * number for word, number in lengths.items()) / sum(counts.values())
-        for lengths in (before, num_pieces(new, counts))
-    ]
+    new.settings = tokenizer.settings
+    split = basic.split_words(lines, **letter_rules(tokenizer))
+    rates = [len(each.tokenize(lines)[0]) / sum(map(len, split)) for each in (tokenizer, new)]
+    added = {*words}
     console.say(
         f"already one piece: {name_some([word for word in counts if before[word] == 1])}\n"
         f"added, {sum(index < size for index in ids):,} in [unused] rows: {name_some(words)}\n"
+        "left as they are, because they occur once, have more than "
+        f"{MAX_WORD_CHARACTERS} letters, are pieces inside words or come after --num_tokens: "
+        f"{name_some([word for word in counts if before[word] > 1 and word not in added])}\n"
         f"pieces per word: {rates[0]:.3f} before, {rates[1]:.3f} after"
     )
     return model._replace(
@@ -110,9 +121,10 @@ def count_words(
     text_format: TextFormat,
     console: Console,
     is_own: Callable[[str], bool],
-) -> dict[str, int]:
-    """Return {word: count} of a text, or of a sample of a long one, most frequent word first and
-    equal counts in alphabetical order. A word ends at spaces and punctuation.
+) -> tuple[dict[str, int], list[str]]:
+    """Return ({word: count} of a text, or of a sample of a long one, most frequent word first and
+    equal counts in alphabetical order; its first NUM_LINES sentences). A word ends at spaces and
+    punctuation.
     """
     letters = letter_rules(tokenizer)
     spool = f"{config.to}.unpacked"
@@ -123,13 +135,22 @@ def count_words(
             counts = counting.count_words_of_blocks(
                 blocks, workers=workers, report=progress.add, **letters
             )
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+        lines = (
+            line.decode("utf-8", "ignore")
+            for block in blocks
+            for document in corpus.read_block(block)
+            for line in document
+        )
+        first = [*itertools.islice(lines, NUM_LINES)]
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))), first
 
 
-def read_words(tokenizer: Tokenizer, path: str, console: Console) -> dict[str, int]:
-    """Return {word: 1} for the words in a file with one word a line, lower-cased as the tokenizer
-    does. Warn of lines that the tokenizer does not read as one word, and of words that are too
-    long.
+def read_words(
+    tokenizer: Tokenizer, path: str, console: Console
+) -> tuple[dict[str, int], list[str]]:
+    """Return ({word: 1}, [word after a space]) for the words in a file with one word a line,
+    lower-cased as the tokenizer does. Warn of lines that the tokenizer does not read as one word,
+    and of words that are too long.
     """
     content = read_file(path, "list of words", "text file", "a text editor")
     lines = content.decode("utf-8-sig", "ignore").splitlines()
@@ -144,7 +165,7 @@ def read_words(tokenizer: Tokenizer, path: str, console: Console) -> dict[str, i
             f"{path}: left out, because the tokenizer cuts them into several words, or they have "
             f"more than {MAX_WORD_CHARACTERS} letters: {name_some(others)}"
         )
-    return dict.fromkeys(words.values(), 1)
+    return dict.fromkeys(words.values(), 1), [f" {word}" for word in {*words.values()}]
 
 
 def name_some(words: Sequence[str]) -> str:
@@ -153,9 +174,13 @@ def name_some(words: Sequence[str]) -> str:
 
 
 def num_pieces(tokenizer: Tokenizer, words: Collection[str]) -> dict[str, int]:
-    """Return {word: number of pieces that the tokenizer splits it into after a space}."""
-    _, row_splits = tokenizer.tokenize([f" {word}" for word in words])
-    return dict(zip(words, np.diff(row_splits).tolist(), strict=True))
+    """Return {word: number of pieces that the tokenizer splits it into after a space}. A word of
+    which [UNK] is a part counts as a piece for each letter, which the tokenizer loses, and one.
+    """
+    ids, row_splits = tokenizer.tokenize([f" {word}" for word in words])
+    num_unknown = np.diff(np.append(0, np.cumsum(ids == tokenizer.unk_id))[row_splits])
+    lengths = zip(words, np.diff(row_splits).tolist(), num_unknown, strict=True)
+    return {word: len(word) + 1 if lost else number for word, number, lost in lengths}
 
 
 def choose(
@@ -209,9 +234,46 @@ def with_words(
             path.write_bytes(file_content(pieces[index] for index in range(len(pieces))))
             return open_tokenizer(str(path), tokenizer.do_lower_case, tokenizer.strip_accents)
         settings = json.loads(tokenizer_json(tokenizer, num_segments))
+        set_blanks(settings, words)
         flags = dict(single_word=True, lstrip=True, rstrip=False, normalized=True, special=False)
         settings["added_tokens"] += [
             dict(id=index, content=word) | flags for index, word in zip(ids, words, strict=True)
         ]
         path.with_name("tokenizer.json").write_text(json.dumps(settings))
         return HuggingFaceTokenizer(str(path.with_name("tokenizer.json")))
+
+
+def set_blanks(settings: dict[str, Any], words: Sequence[str]) -> None:
+    """Change the content of a tokenizer.json to which words will be added, where it puts a blank
+    before a text that has none: only before the beginning, no longer also before what follows an
+    added word or a special piece. Decoding puts a blank before each added word, which the word has
+    taken; so no blank is lost, and one too many stands where there was none, as after "(".
+    """
+    splitter = settings.get("pre_tokenizer") or dict(pretokenizers=[])
+    parts = splitter.get("pretokenizers", [splitter])
+    kinds = [part["type"] for part in parts]
+    is_white = kinds == ["WhitespaceSplit", "Metaspace"]  # as WHITE_SPACE before a Metaspace
+    if kinds == ["ByteLevel"] and parts[0]["add_prefix_space"]:
+        parts = [
+            dict(type="Metaspace", replacement=" ", prepend_scheme="first", split=False),
+            parts[0] | dict(add_prefix_space=False),
+        ]
+    elif (is_white or kinds == ["Metaspace"]) and parts[-1].get("prepend_scheme") != "never":
+        split = is_white or parts[0].get("split", True)
+        parts = [parts[-1] | dict(prepend_scheme="first", split=split)]
+        settings["normalizer"] = dict(
+            type="Sequence",
+            normalizers=[
+                *filter(None, [settings.get("normalizer")]),
+                *(WHITE_SPACE if is_white else ()),
+            ],
+        )
+    settings["pre_tokenizer"] = dict(type="Sequence", pretokenizers=parts)
+    if settings.get("decoder") and (blank := BLANKS.get("".join(kinds[-1:]))):
+        settings["decoder"] = dict(
+            type="Sequence",
+            decoders=[
+                replace(dict(Regex=f"^(?=({'|'.join(map(re.escape, words))})$)"), blank),
+                settings["decoder"],
+            ],
+        )

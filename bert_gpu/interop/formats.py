@@ -76,6 +76,7 @@ class Notes(typing.NamedTuple):
         scores of classes of which one is right.
       foreign: the class that config.json names, where bert-gpu has no such head; None otherwise.
       max_seq_length: number of tokens at which texts were cut in training; None = not known.
+      task_name: name of the task that transformers' scripts trained the model for, if known.
       embedding: settings of sentence-transformers.
     """
 
@@ -87,6 +88,7 @@ class Notes(typing.NamedTuple):
     foreign: str | None = None
     max_seq_length: int | None = None
     embedding: Embedding = Embedding()
+    task_name: str | None = None
 
 
 class Model(typing.NamedTuple):
@@ -144,22 +146,20 @@ class Format(typing.NamedTuple):
 
     Attributes:
       reads: whether bert-gpu can read the format; it can write all formats.
-      holds_task: whether a folder of the format gets the files in Model.task.
       file: for a format that is not read, the file by which a folder of the format is recognised.
     """
 
     reads: bool = True
-    holds_task: bool = False
     file: str | None = None
 
 
 OURS = "huggingface"  # the format in which a training writes its model
 FORMATS = {  # {name of the format and of its module: Format}
-    OURS: Format(holds_task=True),
+    OURS: Format(),
     "google": Format(),
     "garden": Format(),
-    "savedmodel": Format(reads=False, holds_task=True, file="saved_model.pb"),
-    "onnx": Format(reads=False, holds_task=True, file="onnx/model.onnx"),
+    "savedmodel": Format(reads=False, file="saved_model.pb"),
+    "onnx": Format(reads=False, file="onnx/model.onnx"),
 }
 
 

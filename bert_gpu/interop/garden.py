@@ -29,6 +29,7 @@ from bert_gpu.interop.tf_checkpoints import (
     has_objects,
     left_out,
     read_config,
+    read_scores,
     reading,
     write_folder,
 )
@@ -173,7 +174,9 @@ def read(path: str) -> Model:
         weights[name] = np.ascontiguousarray(np.concatenate(arrays, -1))
         check_finite(prefix, name, weights[name])
     return Model(
-        config, weights, Notes([], [], guess_architecture(lambda name, _: name in weights), ())
+        config,
+        weights,
+        Notes([], [], guess_architecture(lambda name, _: name in weights), **read_scores(path)),
     )
 
 

@@ -25,6 +25,7 @@ from bert_gpu.interop.tf_checkpoints import (
     gelu_warning,
     has_objects,
     left_out,
+    read_scores,
     reading,
     write_folder,
 )
@@ -117,7 +118,7 @@ def read(path: str) -> Model:
             where=path,
         )
     architecture = heads.guess_architecture(lambda name, _: name in weights)
-    return Model(config, weights, Notes(missing, unused, architecture, ()))
+    return Model(config, weights, Notes(missing, unused, architecture, **read_scores(path)))
 
 
 def write(model: Model, folder: str, options: ExportConfig) -> str:

@@ -121,7 +121,10 @@ def read_model(folder: str) -> tuple[ModelConfig, dict[str, np.ndarray], Notes]:
     return (
         config,
         weights,
-        Notes(missing, unused + left_out, architecture, labels, problem_type, foreign),
+        Notes(
+            *(missing, unused + left_out, architecture, labels, problem_type, foreign),
+            task_name=values.get("finetuning_task") if has_labels else None,
+        ),
     )
 
 

@@ -7,7 +7,7 @@ model.safetensors, vocab.txt). formats.py lists the other formats, and sources.p
 import os
 from collections.abc import Callable, Mapping
 
-from bert_gpu.base.errors import UserError, shortened
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import is_inside
 from bert_gpu.interop.config import TransferConfig
 from bert_gpu.interop.formats import (  # noqa: F401
@@ -19,7 +19,6 @@ from bert_gpu.interop.formats import (  # noqa: F401
     open_format,
     recognise,
 )
-from bert_gpu.interop.heads import LABELLED
 from bert_gpu.interop.huggingface import write_model, write_own  # noqa: F401
 from bert_gpu.interop.sources import (  # noqa: F401
     SEEN,
@@ -31,10 +30,11 @@ from bert_gpu.interop.sources import (  # noqa: F401
 from bert_gpu.interop.tokenizers import (  # noqa: F401
     check_vocabulary,
     describe_tokenizer,
+    for_training,
     load_tokenizer,
     tokenizer_files,
 )
-from bert_gpu.interop.usage import KINDS, class_names, seen_texts, with_usage  # noqa: F401
+from bert_gpu.interop.usage import seen_texts, with_usage  # noqa: F401
 from bert_gpu.model.encoders import open_encoder
 
 
@@ -88,24 +88,6 @@ def describe_unused(notes: Notes) -> str:
     return f"ignored, because bert-gpu's models have no such weights: {', '.join(names[:3])}{more}"
 
 
-def describe_lost(model: Model) -> str:
-    """Return a text for a warning that names the parts of a model which a format that holds only
-    weights loses; "" for none.
-    """
-    means = model.notes.problem_type
-    labels = model.notes.labels
-    files = ", ".join(name for name in model.task or {} if name != SEEN)
-    losses = {
-        f"the names of its classes ({shortened(', '.join(labels))}), numbers in the copy": (
-            means != "regression"
-            and () != labels == class_names(model, LABELLED.get(model.notes.architecture))
-        ),
-        "that several of them may apply": means == KINDS["multilabel"],
-        f"{files} (columns and length of its task, or its pooling)": files,
-    }
-    return "; ".join(name for name, is_lost in losses.items() if is_lost)
-
-
 def transfer(
     config: TransferConfig,
     warn: Callable[[str], None],
@@ -146,8 +128,6 @@ def transfer(
     if unused := describe_unused(model.notes):
         warn(f"{path}: {unused}")
     model = change(model._replace(card=None if describe is None else describe(path)))
-    if not FORMATS[format_name or OURS].holds_task and (lost := describe_lost(model)):
-        warn(f"--format={format_name}: cannot hold {lost}")
     if lacking := model.notes.embedding.lacking:
         warn(f"{path}: its sentence vectors need {lacking}, which bert-gpu does not have")
     if format_name is None:

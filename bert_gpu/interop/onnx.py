@@ -39,9 +39,10 @@ MODEL = "onnx/model.onnx"
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 USAGE = {
     "In onnxruntime": (
-        "import onnxruntime",
+        "import onnxruntime, transformers",
         'session = onnxruntime.InferenceSession("FOLDER/onnx/model.onnx")',
-        'session.run(None, {"input_ids": ids, "attention_mask": mask, "token_type_ids": segments})',
+        'tokenizer = transformers.AutoTokenizer.from_pretrained("FOLDER")',
+        'session.run(None, dict(tokenizer(texts, padding=True, return_tensors="np")))',
     ),
     "In sentence-transformers, with its ONNX backend": (
         "from sentence_transformers import SentenceTransformer",
@@ -109,9 +110,8 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
     # tf2onnx would turn constants, but not variables, into inputs of the graph.
     weights = {name: tf.Variable(value) for name, value in model.weights.items()}
 
-    # a class of another family than BERT's takes no token_type_ids if it has at most one segment
     relative = own_relative(config, architecture)
-    names = INPUTS[:2] if relative and config.type_vocab_size < 2 else INPUTS
+    names = INPUTS if config.takes_segments else INPUTS[:2]
 
     def compute(*values: tf.Tensor) -> dict[str, tf.Tensor]:
         ids, mask, *others = (tf.cast(value, tf.int32) for value in values)

@@ -27,6 +27,12 @@ NONE = "none"  # value of --init_checkpoint that means random weights
 TASK = "task.json"  # beside a fine-tuned model's weights: finetune/start.py writes and reads it
 SEEN = "texts.json"  # {"texts": Manifest.text of each text that the model was pretrained on}
 OWN_WORDS = "to add words of your own, use `python -m bert_gpu extend`"  # a remedy in messages
+# entries of tokenizer_config.json that name other files, or that the files of a copy state anew
+NOT_COPIED = {
+    *("tokenizer_class", "vocabulary", "added_tokens_decoder", "max_len", "name_or_path"),
+    *("do_lower_case", "strip_accents"),
+    *("auto_map", "init_inputs", "tokenizer_file", "vocab_file", "special_tokens_map_file"),
+}
 VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "tokenizer.json")
 
 
@@ -182,6 +188,13 @@ def library_casing(file: str) -> dict[str, bool]:
 def tokenizer_notes(path: str) -> dict[str, Any]:
     """Return the content of tokenizer_config.json in the folder of a model; {} without the file."""
     return read_beside(path, "tokenizer_config.json", fields_of(TokenizerNotes))
+
+
+def copied_settings(path: str) -> dict[str, Any]:
+    """Return the entries of tokenizer_config.json in the folder of a model that a copy of the model
+    keeps.
+    """
+    return {name: value for name, value in tokenizer_notes(path).items() if name not in NOT_COPIED}
 
 
 def read_beside(path: str, name: str, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:

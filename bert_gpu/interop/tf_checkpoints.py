@@ -14,6 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -59,16 +60,31 @@ def read_config(path: str) -> ModelConfig:
     """Return the ModelConfig of the checkpoint at a path. Raise UserError when it cannot be
     read.
     """
+    file, values = read_file(path)
+    config = model_config.config_of(file, values)
+    if config.hidden_act == "gelu" and values.get(GELU_FORM) != "erf":
+        config = dataclasses.replace(config, hidden_act="gelu_new")
+    return config
+
+
+def read_scores(path: str) -> dict[str, Any]:
+    """Return the fields of Notes on a classifier's scores that `config_bytes` has written; without
+    them the classes have no names.
+    """
+    file, values = read_file(path)
+    return dict(
+        labels=model_config.labels_of(file, values), problem_type=values.get("problem_type")
+    )
+
+
+def read_file(path: str) -> tuple[str, dict[str, Any]]:
+    """Return (path, content) of the bert_config.json of the checkpoint at a path."""
     file = os.path.join(os.path.dirname(find_checkpoint(path) or path), CONFIG)
     if not os.path.exists(file):
         raise UserError(
             f"a TensorFlow checkpoint without {CONFIG}", "put the model's beside it", where=path
         )
-    values = read_json(file, model_config.A_CONFIG, model_config.CONFIG_FIELDS)
-    config = model_config.config_of(file, values)
-    if config.hidden_act == "gelu" and values.get(GELU_FORM) != "erf":
-        config = dataclasses.replace(config, hidden_act="gelu_new")
-    return config
+    return file, read_json(file, model_config.A_CONFIG, model_config.CONFIG_FIELDS)
 
 
 @contextlib.contextmanager
@@ -114,9 +130,12 @@ def check_classic(config: ModelConfig, whose: str) -> None:
         )
 
 
-def config_bytes(config: ModelConfig) -> bytes:
-    """Return the bytes of a bert_config.json, which Google's code and `read_config` can read."""
-    values = {
+def config_bytes(model: Model) -> bytes:
+    """Return the bytes of a bert_config.json, which Google's code and `read_entries` can read.
+    Google's code keeps the entries for a classifier's scores, and does not use them.
+    """
+    config, _, notes, *_ = model
+    values: dict[str, Any] = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)
         if field.metadata["role"] == "bert" and field.name != "layer_norm_eps"
@@ -124,6 +143,8 @@ def config_bytes(config: ModelConfig) -> bytes:
     values["hidden_act"] = config.hidden_act.removesuffix("_new")
     if config.hidden_act == "gelu":
         values[GELU_FORM] = "erf"
+    if "classifier/bias" in model.weights:
+        values |= model_config.label_entries(notes.labels) | dict(problem_type=notes.problem_type)
     return (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
 
 
@@ -164,12 +185,14 @@ def write_folder(
     """
     from bert_gpu.interop import card
     from bert_gpu.interop.tokenizers import tokenizer_files
+    from bert_gpu.interop.usage import written_usage
 
     all_usage = {**card.own_usage(model.notes.architecture), **usage}
     contents = {
         **(files or {}),
-        CONFIG: config_bytes(model.config),
+        CONFIG: config_bytes(model),
         **tokenizer_files(model.tokenizer),
+        **written_usage(model),
         "README.md": card.readme(model, all_usage),
         **saved_files(lambda temporary: save(os.path.join(temporary, PREFIX))),
     }

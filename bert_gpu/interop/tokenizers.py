@@ -4,6 +4,7 @@ model's folder.
 
 import json
 import os
+from collections.abc import Mapping
 from typing import Any
 
 from bert_gpu.base import console
@@ -11,6 +12,7 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import CHECKSUM, json_checksum
 from bert_gpu.interop.sources import (
     OWN_WORDS,
+    copied_settings,
     find_casing,
     find_vocabulary,
     read_beside,
@@ -44,7 +46,8 @@ def load_tokenizer(
       UserError: the model's tokenizer cuts text in a way that bert-gpu cannot, there is no
         vocabulary, or it is not the model's.
     """
-    notes = {} if folder is None or vocab_file is not None else tokenizer_notes(folder)
+    own = None if vocab_file is not None else folder
+    notes = {} if own is None else tokenizer_notes(own)
     if folder is not None:
         check_tokenizer(folder, do_lower_case)
     if vocab_file is None:
@@ -67,6 +70,25 @@ def load_tokenizer(
             "put that one back, or name another with --vocab_file",
             where=vocab_file,
         )
+    if own is not None:
+        tokenizer.settings = copied_settings(own)
+        if tokenizer.settings.get("truncation_side") == "left":
+            console.warn_once(
+                f"{own}: its tokenizer cuts a long text at its beginning (truncation_side=left); "
+                "bert-gpu cuts it at its end, and a copy of the model says left"
+            )
+    return tokenizer
+
+
+def for_training(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> Tokenizer:
+    """Return the tokenizer of a training that starts from a model with these `settings`: it keeps
+    them, except for the length and the side at which texts are cut, which the training changes.
+    """
+    tokenizer.settings = {
+        name: value
+        for name, value in settings.items()
+        if name not in ("model_max_length", "truncation_side")
+    }
     return tokenizer
 
 
@@ -109,7 +131,8 @@ def tokenizer_files(
 
     Where `transformers` cannot give the same ids, tokenizer.json is left out, and `transformers`
     refuses to open the tokenizer; with must_open, UserError is raised instead. max_seq_length:
-    number of tokens at which `transformers` cuts texts; by default the model's number of positions.
+    number of tokens at which `transformers` cuts texts; by default as the tokenizer's settings say,
+    at most the model's number of positions. The other settings stay as they are.
     """
     if tokenizer is None:
         return {}
@@ -117,7 +140,9 @@ def tokenizer_files(
     own |= {} if tokenizer.strip_accents else dict(strip_accents=False)
     own["vocabulary"] = tokenizer.identity
     if config is None:
-        return tokenizer.files() | {"tokenizer_config.json": with_checksum(own)}
+        return tokenizer.files() | {
+            "tokenizer_config.json": with_checksum({**own, **tokenizer.settings, **own})
+        }
     try:
         theirs = {"tokenizer.json": tokenizer_json(tokenizer, config.type_vocab_size)}
     except UserError as error:
@@ -136,25 +161,27 @@ def tokenizer_files(
     # for a model whose [CLS] is called <s>, transformers also reads bos_token and eos_token
     if names["cls_token"] == OTHER_NAMES["[CLS]"]:
         names |= dict(bos_token=names["cls_token"], eos_token=names["sep_token"])
+    limit = tokenizer.settings.get("model_max_length")
     settings = dict(
         # PreTrainedTokenizerFast reads tokenizer.json as it is. transformers has no class called
         # SentencePieceTokenizer, so that it refuses the tokenizer.
         tokenizer_class="PreTrainedTokenizerFast" if theirs else "SentencePieceTokenizer",
         **own,
-        model_max_length=max_seq_length or config.num_positions,
+        model_max_length=max_seq_length
+        or (limit if limit in range(1, config.num_positions) else config.num_positions),
         model_input_names=[
             "input_ids",
-            *(["token_type_ids"] if config.type_vocab_size else []),
+            *(["token_type_ids"] if config.takes_segments else []),
             "attention_mask",
         ],
-        clean_up_tokenization_spaces=True,
+        clean_up_tokenization_spaces=tokenizer.settings.get("clean_up_tokenization_spaces", True),
         **names,
     )
     return (
         tokenizer.files()
         | theirs
         | {
-            "tokenizer_config.json": with_checksum(settings),
+            "tokenizer_config.json": with_checksum({**settings, **tokenizer.settings, **settings}),
             "special_tokens_map.json": as_json(names),
         }
     )

@@ -395,6 +395,13 @@ class ModelConfig(ShapeConfig):
             )
 
     @property
+    def takes_segments(self) -> bool:
+        """Whether a row of the model comes with segment ids. BERT's classes take them also where
+        the model has one segment for all tokens, those of its relatives do not.
+        """
+        return self.type_vocab_size > (self.model_family != "bert")
+
+    @property
     def num_positions(self) -> int:
         """The most tokens that a row may have."""
         return self.max_position_embeddings - self.first_position
@@ -705,8 +712,20 @@ def json_bytes(values: Mapping[str, Any], class_name: str, labels: Sequence[str]
         "torch_dtype": "float32",
         **values,
     }
-    if labels:
-        content["id2label"] = {str(index): label for index, label in enumerate(labels)}
-        content["label2id"] = {label: index for index, label in enumerate(labels)}
+    content |= label_entries(labels)
     content[CHECKSUM] = json_checksum(content)
     return (json.dumps(content, indent=2, sort_keys=True) + "\n").encode("utf-8")
+
+
+def label_entries(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the entries of a config.json for names of classes, which `labels_of` reads; {} for no
+    names.
+    """
+    return (
+        dict(
+            id2label={str(index): label for index, label in enumerate(labels)},
+            label2id={label: index for index, label in enumerate(labels)},
+        )
+        if labels
+        else {}
+    )

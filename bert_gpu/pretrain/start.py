@@ -17,8 +17,7 @@ from bert_gpu.data.mixture import NEVER
 from bert_gpu.data.old_labels import label_warnings
 from bert_gpu.devices.devices import Devices
 from bert_gpu.devices.workers import ALONE, Alone, Workers
-from bert_gpu.interop import models
-from bert_gpu.interop.sources import vocabularies
+from bert_gpu.interop import models, sources
 from bert_gpu.model import heads
 from bert_gpu.model.config import NOT_IN_WEIGHTS, ModelConfig
 from bert_gpu.model.encoders import Encoder, open_encoder
@@ -90,6 +89,16 @@ def open_model(run: Run[PretrainSettings], dataset: Dataset, devices: Devices) -
     """
     settings = run.settings
     vocab = open_vocabulary(settings, dataset)
+    if vocab is not None and settings.run.start is not None:
+        try:
+            vocab = models.for_training(
+                vocab,
+                sources.copied_settings(models.find_model(settings.run.start, "init_checkpoint")),
+            )
+        except UserError as error:  # --init_checkpoint of a run to resume was removed
+            if run.run_json is None:
+                raise
+            run.console.warn(f"{error}; the model gets no settings of that model's tokenizer")
     run.workers.check_alike(dict(vocabulary=vocab and vocab.identity))
     config = resolve_model(
         settings,
@@ -387,7 +396,7 @@ def check_same_vocabulary(
     # earlier revisions read an ALBERT's spiece.model, in spite of its tokenizer.json
     known = [theirs] + [
         open_tokenizer(one, vocab.do_lower_case)
-        for one in vocabularies(folder)
+        for one in sources.vocabularies(folder)
         if one.endswith(".model") and theirs.kind != "SentencePiece"
     ]
     if vocab.identity not in [one.identity for one in known]:

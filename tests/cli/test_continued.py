@@ -94,12 +94,21 @@ def test_a_continued_model_knows_held_out_text(world, tmp_path, capsys):
 
 
 def test_a_resume_does_not_need_the_folder(world, tmp_path, capsys):
+    """Without it the model loses the settings of its tokenizer, with a warning."""
     start = tmp_path / "start"
     shutil.copytree(world / "run" / "model", start)
+    names = ("start/tokenizer_config.json", "run/model/tokenizer_config.json")
+    file, written = (tmp_path / name for name in names)
+    settings = json.loads(file.read_text()) | dict(padding_side="left", truncation_side="left")
+    file.write_text(json.dumps({key: settings[key] for key in settings if key != "crc32c"}))
     call = [f"{world}/more/*.tfrecord", tmp_path / "run", f"--init_checkpoint={start}", "--quiet"]
     assert train(*call) == 0
+    settings = json.loads(written.read_text())
+    assert settings["padding_side"] == "left" and "truncation_side" not in settings
     shutil.rmtree(start)
+    capsys.readouterr()
     assert train(*call, steps=2) == 0
+    assert "gets no settings of that model's tokenizer" in capsys.readouterr().err
     assert [line["step"] for line in lines(tmp_path / "run") if "loss" in line] == [1, 2]
     assert train(*call, "--hidden_size=32", steps=3) == 2
     assert "--hidden_size: 64 -> 32" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 cannot do is refused in one line.
 """
 
+import dataclasses
 import json
 import shutil
 
@@ -10,6 +11,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sentencepiece import sentencepiece_model_pb2
 
 from bert_gpu.cli import fill_mask, flags
 from bert_gpu.inference import lines, masked_words
@@ -20,6 +22,9 @@ from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
 from bert_gpu.model.weights import initialize
+from bert_gpu.text.tokenizers import sentence_piece
+from bert_gpu.text.tokenizers.hugging_face import learn_bpe
+from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests import pretraining, task_heads
 
@@ -96,6 +101,32 @@ def test_five_words_for_each_mask_are_the_models_best(pretrained, capsys):
         np.testing.assert_allclose(
             [float(share) for share, _ in shown], probabilities[best], atol=1e-4
         )
+
+
+def test_the_models_own_name_of_the_mask_is_as_good_as_ours(tmp_path, capsys):
+    """As users of RoBERTa type it; a text with neither is refused with both names."""
+    texts = ["the [MASK] sat [MASK].", "the <mask> sat <mask>."]
+    content = sentence_piece.learn_sentencepiece({"the": 9, "cat": 9, "sat": 5}, 20)
+    model = sentencepiece_model_pb2.ModelProto.FromString(content)
+    next(one for one in model.pieces if one.piece == "[MASK]").piece = "<mask>"
+    (tmp_path / "x.model").write_bytes(model.SerializeToString())
+    pieces = open_tokenizer(str(tmp_path / "x.model"), None)
+    ids, splits = masked_words.frame_masked(pieces, texts)
+    assert ids[: splits[1]].tolist() == ids[splits[1] :].tolist()
+    assert masked_words.mask_counts(ids, splits, pieces.mask_id).tolist() == [2, 2]
+
+    words = sentence_piece.count_words([["the cat sat on the mat"] * 9])
+    (tmp_path / "tokenizer.json").write_bytes(learn_bpe(words, 270, False))
+    vocab = open_tokenizer(str(tmp_path / "tokenizer.json"), None)
+    config = dataclasses.replace(MODEL, vocab_size=vocab.vocab_size)
+    weights = initialize(pretraining.weights(BertEncoder(config)), 1)
+    files = tokenizer_files(vocab, config)
+    folder = tmp_path / "model"
+    huggingface.write_model(str(folder), config, weights, "BertForPreTraining", files=files)
+    answers = fill_mask.main(["x", f"--model={folder}", *texts, "a <mask>"], in_program=True)
+    assert answers[0] == answers[1] and list(map(len, answers)) == [2, 2, 1]
+    code, _, err = call(capsys, f"--model={folder}", "the mask")
+    assert code == 2 and "has no [MASK] and no <mask>; write" in err
 
 
 def test_a_runs_folder_and_flags_on_either_side(pretrained, capsys):

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import types
 
 import numpy as np
 import pytest
@@ -258,7 +257,7 @@ def tuned(tmp_path):
 
 
 def test_a_copy_of_a_fine_tuned_model_knows_its_task(tuned, tmp_path):
-    """Imported, and exported as a relative; a format without room for it warns."""
+    """Imported, and exported as a relative."""
     folder, notes = tuned
     assert notes.max_seq_length == 24 and notes.version_2_with_negative
     back, there = str(tmp_path / "back"), str(tmp_path / "there")
@@ -267,17 +266,3 @@ def test_a_copy_of_a_fine_tuned_model_knows_its_task(tuned, tmp_path):
     assert transfer("export", f"--from={folder}", f"--to={there}") == 0
     assert json.loads((tmp_path / "there" / "config.json").read_text())["model_type"] != "bert_gpu"
     assert read_notes(there) == notes
-
-
-def test_a_format_that_cannot_hold_the_task_says_so(tuned, tmp_path, monkeypatch):
-    told = []
-    writer = types.SimpleNamespace(write=lambda model, folder, options: sorted(model.task))
-    opened = models.open_format
-    monkeypatch.setattr(
-        models, "open_format", lambda name: opened(name) if name == formats.OURS else writer
-    )
-    for name in ("google", "onnx"):
-        config = ExportConfig(source=tuned[0], to=str(tmp_path / "there"), format=name)
-        assert models.transfer(config, told.append, name) == ["task.json"]
-    (warning,) = [text for text in told if "task.json" in text]
-    assert warning.startswith("--format=google: cannot hold the names of its classes (no, yes")

@@ -2,14 +2,23 @@
 nothing that does not.
 """
 
+import dataclasses
+import functools
 import json
 
 import pytest
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import FinetuneConfig, StartConfig, resolve_task
-from bert_gpu.finetune.start import find_trained, read_notes, start_training, write_notes
-from bert_gpu.interop import huggingface
+from bert_gpu.finetune.start import (
+    find_trained,
+    is_same_task,
+    read_notes,
+    start_training,
+    write_notes,
+)
+from bert_gpu.finetune.tasks.table import GLUE, TASKS, TaskSpec
+from bert_gpu.interop import huggingface, models
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.positions import interpolated
@@ -17,6 +26,7 @@ from bert_gpu.model.weights import initialize
 from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings, resolve_model
 from tests import pretraining, task_heads
 from tests.interop import tensorflow_1
+from tests.interop.test_huggingface import say_in_config
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green"]
 MODEL = dict(
@@ -101,6 +111,39 @@ def test_a_head_is_taken_over_where_it_was_trained_alike(tmp_path, stored, asked
         wanted["pooling"],
         wanted["pooler_size"],
     )
+
+
+OWN = TaskSpec(name="single", text_a="text", text_b=None)
+RENAMED = dataclasses.replace(OWN, label="stars")
+TO_TRAIN = {**{name: TASKS[name] for name in GLUE}, "own": OWN, "renamed": RENAMED}
+
+
+@pytest.mark.parametrize("labels", [("0", "1"), ("no", "yes")])
+def test_a_classifier_is_taken_for_the_task_that_it_was_trained_for(tmp_path, labels):
+    """For every pair of tasks, and for models whose files name a task in transformers' way or none.
+    0 and 1 mean the same in one task alone, words in all but two that are known to differ.
+    """
+    save(tmp_path, is_classifier=True, labels=labels)
+    for source in (*TO_TRAIN, "nothing", "finetuning_task"):
+        origin = TO_TRAIN.get(source, TASKS["sst-2"])
+        (tmp_path / "task.json").unlink(missing_ok=True)
+        if source in TO_TRAIN:
+            (tmp_path / "task.json").write_bytes(write_notes(origin, False, 8, {})["task.json"])
+        elif source == "finetuning_task":
+            say_in_config(finetuning_task="sst2")(tmp_path)
+        model = models.read_start(str(tmp_path))[1]
+        for to in TO_TRAIN.values():
+            is_glue = {origin.name, to.name} <= {*GLUE}
+            has_kind = source not in TO_TRAIN or origin.kind == to.kind
+            has_words = labels[0] == "no" and (origin.name == to.name or not is_glue)
+            is_same = origin == to or has_words or source == "nothing"
+            assert is_same_task(to, labels, model) == (is_same and has_kind), (source, to.name)
+    for name in ("cola", "sst-2"):  # the log says whose classifier it is
+        fits = functools.partial(is_same_task, TASKS[name], labels)
+        config = StartConfig(init_checkpoint=str(tmp_path), do_lower_case=True)
+        start = start_training(config, labels, 3, fits=fits)
+        assert {*start.fresh} == (CLASSIFIER if name == "cola" else set())
+        assert start.classifier == f"{'fresh, not ' * (name == 'cola')}that of {tmp_path}"
 
 
 def test_random_weights_get_the_head_asked_for(tmp_path):

@@ -5,15 +5,21 @@ without them keeps its ids, and every other weight its bits.
 import collections
 import json
 import subprocess
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import safetensors.numpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bert_gpu.__main__ import main as command
+from bert_gpu.base.errors import UserError
 from bert_gpu.interop import extension, models
+from bert_gpu.interop.config import ExtendConfig
 from bert_gpu.interop.huggingface import write_own
 from bert_gpu.model.config import ModelConfig
+from bert_gpu.text.config import TextFormat
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 from tests.interop.test_huggingface import needs_oracle, oracle_environment, oracle_python
@@ -83,7 +89,8 @@ def test_the_words_are_those_that_shorten_the_text_most(folder, tmp_path, capsys
     num_words = sum(len(sentence.replace(".", " .").split()) for sentence in text)
     rates = [len(each.tokenizer.tokenize(text)[0]) / num_words for each in (old, new)]
     assert f"pieces per word: {rates[0]:.3f} before, {rates[1]:.3f} after\n" in out
-    assert "already one piece: 3 words, ., cab, z\n" in out
+    assert "already one piece: 2 words, ., cab\n" in out
+    assert "or come after --num_tokens: 2 words, hid, z\n" in out  # once each
     assert "added, 0 in [unused] rows: 5 words, abcde, fade, bad, dig, ice\n" in out
     assert out.splitlines()[-1] == f"{tmp_path}/new: BertGpuForPreTraining"
 
@@ -125,8 +132,8 @@ def test_a_list_of_words_is_added_in_its_order(folder, tmp_path, capsys):
     (tmp_path / "words.txt").write_text("Hid\ncab\n\nhid\nab-c\nz\nfade\n" + 101 * "a" + "\n")
     assert extend(folder, tmp_path / "new", f"--tokens_file={tmp_path}/words.txt") == 0
     out, err = capsys.readouterr()
-    assert opened(tmp_path / "new").tokenizer.vocab == [*PIECES, "hid", "fade"]
-    assert "already one piece: 2 words, cab, z\n" in out and "pieces per word: 2.000 before" in out
+    assert opened(tmp_path / "new").tokenizer.vocab == [*PIECES, "hid", "z", "fade"]
+    assert "already one piece: 1 words, cab\n" in out and "pieces per word: 2.000 before" in out
     assert "left out" in err and f"2 words, ab-c, {20 * 'a'}" in err
 
 
@@ -250,6 +257,155 @@ def test_words_of_a_sentence_piece_model_become_added_tokens(tmp_path):
     np.testing.assert_array_equal(new.tokenize(lines)[0], old.tokenize(lines)[0])
     assert new.tokenize(["Bad ABCDE bad"])[0].tolist().count(old.vocab_size) == 1
     assert json.loads(new.files()["tokenizer.json"])["added_tokens"][-1]["content"] == "abcde"
+
+
+# -- what is unknown, what stands beside a word, and the text that comes back
+
+NEW = ["remdesivir", "zorblax", "naïve", "über", "€", "\U0001f600", "дом", "かな"]
+KNOWN = ["the", "old", "man", "went", "(", ")", ".", ",", "to"]
+GLUE = ["", " ", " ", " ", "  "]
+
+
+def made(kind):
+    """A tokenizer.json of `kind`, model and pre-tokenizer; its letters are those of KNOWN."""
+    import tokenizers
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    model, form = kind.split()
+    first = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    rules = dict(special_tokens=first, show_progress=False)
+    if model == "BPE":
+        tokenizer = tokenizers.Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=form == "prefixed")
+        tokenizer.decoder = decoders.ByteLevel()
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        trainer = trainers.BpeTrainer(vocab_size=280, initial_alphabet=letters, **rules)
+    else:
+        tokenizer = tokenizers.Tokenizer(models.Unigram())
+        tokenizer.normalizer = normalizers.NFKC() if form != "bare" else None
+        spaces = pre_tokenizers.Metaspace(split=form != "whole")
+        white = pre_tokenizers.WhitespaceSplit()
+        tokenizer.pre_tokenizer = (
+            pre_tokenizers.Sequence([white, spaces]) if form in ("white", "bare") else spaces
+        )
+        tokenizer.decoder = decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=40, unk_token="<unk>", **rules)
+    words = [word for word in KNOWN if word.isalpha()]
+    tokenizer.train_from_iterator([" ".join(words), ". , ( )"] * 9, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", pair="<s> $A </s> $B </s>", special_tokens=[("<s>", 0), ("</s>", 2)]
+    )
+    return tokenizer.to_str()
+
+
+SPLITTING = ["BPE plain", "BPE prefixed"]
+SPLITTING += [f"Unigram {form}" for form in ("plain", "whole", "white", "bare")]
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory):
+    """{kind: (library's tokenizer before, after the words of NEW were added, our own)}."""
+    import tokenizers
+
+    from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer
+
+    found = {}
+    for kind in SPLITTING:
+        path = tmp_path_factory.mktemp("grown") / "tokenizer.json"
+        path.write_text(made(kind))
+        old = HuggingFaceTokenizer(str(path))
+        ids = range(old.vocab_size, old.vocab_size + len(NEW))
+        new = extension.with_words(old, NEW, [*ids], 1)
+        contents = path.read_text(), new.files()["tokenizer.json"].decode()
+        found[kind] = (*map(tokenizers.Tokenizer.from_str, contents), new)
+    return found
+
+
+TEXTS = st.lists(
+    st.tuples(st.sampled_from(GLUE), st.sampled_from([*KNOWN, *NEW])), min_size=1, max_size=8
+)
+
+
+def spaced(parts):
+    """A text of words that touch no other word, and the places of words of NEW in it."""
+    text, places = "", []
+    for glue, word in parts:
+        touches = bool(text) and not {text[-1], word[0]} & {*"(). ,"}
+        text += " " if touches and not glue.strip(" ") and not glue else glue
+        if word in NEW:
+            places.append((len(text), len(text) + len(word)))
+        text += word
+    return text, places
+
+
+@pytest.mark.parametrize("kind", SPLITTING)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(parts=TEXTS)
+def test_the_text_beside_an_added_word_is_cut_as_before(grown, kind, parts):
+    """By the library itself, before and after: the same pieces, but for the blank before the word,
+    which the word takes.
+    """
+    before, after, _ = grown[kind]
+    text, places = spaced(parts)
+    inside = {index for begin, end in places for index in range(begin, end)}
+
+    def beside(tokenizer, takes_blanks):
+        row = tokenizer.encode(text, add_special_tokens=False)
+        pieces = zip(row.tokens, row.offsets, strict=True)
+        kept, is_before = [], False  # whether a word stands behind, with blanks alone between
+        for piece, offsets in reversed([*pieces]):
+            is_word = bool({*range(*offsets)} & inside)
+            is_before = is_word or (is_before and piece in ("▁", "Ġ"))
+            kept += [piece] * (not (is_before if takes_blanks else is_word))
+        return kept
+
+    assert beside(before, takes_blanks=True) == beside(after, takes_blanks=False)
+    if not places:
+        assert before.encode(text).ids == after.encode(text).ids
+
+
+@pytest.mark.parametrize("kind", SPLITTING)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(words=st.lists(st.sampled_from([*KNOWN[:4], *NEW]), min_size=1, max_size=6))
+def test_decoding_gives_back_a_text_with_added_words(grown, kind, words):
+    """Where there is a blank before each of them; one more stands in front of byte-level text."""
+    _, after, tokenizer = grown[kind]
+    text = " ".join(words)
+    ids = after.encode(text, add_special_tokens=False).ids
+    first = " " * (kind == "BPE prefixed" or kind == "BPE plain" and words[0] in NEW)
+    assert after.decode(ids) == tokenizer.decode(ids) == first + text
+
+
+@pytest.mark.parametrize("kind", ["vocab.txt", "cased", *SPLITTING])
+@settings(max_examples=10, deadline=None, derandomize=True)
+@given(words=st.lists(st.sampled_from([*NEW, "abc€", "zyx", "the", "Ünknown"]), min_size=1))
+def test_what_is_unknown_is_added_or_named(folder, kind, words, tmp_path_factory):
+    """Every word of the list is then one known piece, or was one."""
+    work = tmp_path_factory.mktemp("unknown")
+    if kind in SPLITTING:
+        (work / "tokenizer.json").write_text(made(kind))
+        tokenizer = open_tokenizer(str(work / "tokenizer.json"), None)
+    else:
+        tokenizer = open_tokenizer(str(folder / "vocab.txt"), kind != "cased")
+    config = ModelConfig(**SMALL | dict(vocab_size=tokenizer.vocab_size))
+    model = model_of(config, "BertForMaskedLM")._replace(tokenizer=tokenizer)
+    (work / "words").write_text("\n".join(words) + "\n")
+    said = []
+    console = SimpleNamespace(say=said.append, warn=said.append)
+    settings_of = ExtendConfig(source="x", to="y", tokens_file=str(work / "words"))
+    try:
+        new = extension.extend(model, settings_of, TextFormat(), console, None)
+    except UserError:  # none is unknown, and each is one piece or a piece inside words
+        for word in words:
+            ids, _ = tokenizer.tokenize([f" {word}"])
+            assert (len(ids) == 1 or word in tokenizer.vocab) and tokenizer.unk_id not in ids
+        return
+    ids, splits = new.tokenizer.tokenize([f" {word}" for word in words])
+    for word, row in zip(words, np.split(ids, splits[1:-1]), strict=True):
+        lines = (line for line in said[-1].splitlines() if line.startswith("left as they are"))
+        named = next(lines, "")
+        is_known = len(row) == 1 and new.tokenizer.unk_id not in row
+        assert is_known or f" {word.lower()}" in named.lower(), (word, row, said)
 
 
 ORACLE = """

@@ -34,8 +34,8 @@ UNITS: list[Unit] = [
     (name + more, encoding, num_bytes, line_break)
     for more, line_break in (
         ("", r"\g<0>"),
-        (" and line breaks as CRLF", "\r\n"),
         (" and line breaks as LF", "\n"),
+        (" and line breaks as CRLF", "\r\n"),
     )
     for name, encoding, num_bytes in (
         ("characters", "utf-32-le", 4),
@@ -215,7 +215,7 @@ class Questions(Loaded):
         if unit != UNITS[0]:
             self.warnings += (f"answer_start counts {unit[0]}, and is read so",)
         starts = {
-            name: find_answer(context, answer, character_at(context, start, unit))
+            name: find_answer(context, answer, start, unit)
             for name, (context, answer, start) in answers.items()
         }
         if lost := [one for one in self.questions if starts.get(one.id, 0) is None]:
@@ -292,10 +292,15 @@ def character_at(context: str, start: int, unit: Unit) -> int:
     )
 
 
-def find_answer(context: str, answer: str, start: int) -> int | None:
-    """Return the index of the character of a context at which an answer begins: `start`, or an
-    index at most NEAR away from it; None when the answer is at none of these places, or blank.
+def find_answer(context: str, answer: str, start: int, unit: Unit = UNITS[0]) -> int | None:
+    """Return the index of the character of a context at which an answer begins: `start` units from
+    its beginning, or as far with line breaks counted otherwise, or at most NEAR characters away
+    from one of these places; None when the answer is at none of them, or blank.
     """
-    places = (start + shift for shift in sorted(range(-NEAR, NEAR + 1), key=abs))
+    places = (
+        character_at(context, start, one) + shift
+        for shift in sorted(range(-NEAR, NEAR + 1), key=abs)
+        for one in (unit, *(other for other in UNITS if other[1] == unit[1]))
+    )
     matches = (place for place in places if place >= 0 and context.startswith(answer, place))
     return next(matches, None) if answer.strip() else None

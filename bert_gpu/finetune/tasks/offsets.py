@@ -5,7 +5,9 @@ Face's library report offsets themselves. For WordPiece the text is first cut in
 (white space, punctuation, Chinese characters; text/tokenizers/basic.py), whose characters are
 known; inside a word of several pieces, the characters of the pieces are counted. The pieces
 themselves come from tokenizing the whole text: where cutting at punctuation would change the pieces
-(a sigma before an apostrophe), `places_between_spaces` finds their characters.
+(a sigma before an apostrophe), `places_between_spaces` finds their characters. In the end
+`whole_characters` moves each place to where a reader sees a character begin and end, because a
+tokenizer that composes letters (NFC, NFKC) reports the letter without its marks.
 
 Legend: T pieces of a text.
 """
@@ -15,12 +17,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tokenizers
 
 from bert_gpu.text.tokenizers import basic
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 SPACE, SINGLE, LETTER = " ", ".", "a"  # each kind of characters is written as one character
 WORD = "a+|[.]"  # matches the kinds of a word's characters
+# Matches what a reader sees as one character: a space, or a grapheme cluster of Unicode 16. The
+# library's own \X is older: it does not join the consonants of Indic scripts at a virama.
+CHARACTERS = tokenizers.pre_tokenizers.Split(
+    tokenizers.Regex(
+        r"\s|\X(?:(?<=[\u094d\u09cd\u0acd\u0b4d\u0c4d\u0d4d\u200d])(?=[\u0915-\u0d39])\X)*"
+    ),
+    "isolated",
+)
 
 
 def kind_of(code: int) -> str:
@@ -44,11 +55,25 @@ def spans_of(text: str, pattern: str) -> list[tuple[int, int]]:
     return [match.span() for match in re.finditer(pattern, text.translate(KINDS))]
 
 
+def whole_characters(
+    text: str, begins: np.ndarray, ends: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return (begins, ends), moved outwards to the nearest ends of characters as a reader sees
+    them.
+    """
+    if text.isascii():
+        return begins, ends
+    parts = CHARACTERS.pre_tokenize_str(re.sub("[\ud800-\udfff]", " ", text))
+    bounds = np.array([*(begin for _, (begin, _) in parts), len(text)], np.int32)
+    begins = bounds[np.searchsorted(bounds, begins, side="right") - 1]
+    return begins, bounds[np.searchsorted(bounds, ends)]
+
+
 def locate_pieces(
     tokenizer: Tokenizer, texts: list[str]
 ) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Return (ids, begins, ends), int32 (T,), of each text: its pieces and the characters, from
-    `begin` to before `end`, that each piece stands for.
+    `begin` to before `end`, that each piece stands for, with all of their marks.
     """
     whole, whole_splits = tokenizer.tokenize(texts)
     if hasattr(tokenizer, "locate"):
@@ -69,7 +94,7 @@ def locate_pieces(
             begins, ends = places_of(tokenizer, text, spans, pieces, bounds - bounds[0])
         else:
             begins, ends = places_between_spaces(tokenizer, text, pieces)
-        located.append((pieces, begins, ends))
+        located.append((pieces, *whole_characters(text, begins, ends)))
     return located
 
 
@@ -80,7 +105,7 @@ def located_by_tokenizer(
     places = tokenizer.locate(text)
     if places is None or len(places[0]) != len(ids):
         places = places_between_spaces(tokenizer, text, ids)
-    return ids, *places
+    return ids, *whole_characters(text, *places)
 
 
 def places_of(

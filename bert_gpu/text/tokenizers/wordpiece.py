@@ -16,7 +16,7 @@ import functools
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,12 +44,14 @@ class Tokenizer(abc.ABC):
       separators: number of [SEP] between the two texts of a pair.
       word_prefix: text to put before a word that is tokenized alone, so that it gets the pieces
         that it has inside a text.
+      settings: entries of the tokenizer_config.json of its model that a copy of the model keeps.
     """
 
     kind: str
     strip_accents = True
     separators = 1
     word_prefix = ""
+    settings: Mapping[str, Any] = {}
     vocab: list[str]  # "" for an id without a piece
     vocab_size: int
     pad_id: int
