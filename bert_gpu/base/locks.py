@@ -20,8 +20,8 @@ class Holder(typing.NamedTuple):
     """
 
     process_id: int
-    started: float | None = None
-    host: str | None = None
+    started: float | None
+    host: str | None
 
 
 def this_process() -> Holder:
@@ -37,18 +37,16 @@ def write_holder(path: str, holder: Holder) -> None:
 
 
 def read_holder(path: str) -> Holder | None:
-    """Return the Holder in a lock's file; None when the file holds none. A file that does not have
-    three words is from another version of bert-gpu, and only its first word, the process's number,
-    is read.
-    """
+    """Return the Holder in a lock's file; None when the file holds none."""
     try:
         with open(path, encoding="utf-8") as file:
-            words = file.read(1000).split()
-        if len(words) != 3:
-            return Holder(int(words[0]))
-        started, host = (None if word == "-" else word for word in words[1:])
-        return Holder(int(words[0]), float(started) if started else None, host)
-    except (OSError, ValueError, IndexError):
+            number, started, host = file.read(1000).split()
+        return Holder(
+            int(number),
+            None if started == "-" else float(started),
+            None if host == "-" else host,
+        )
+    except (OSError, ValueError):
         return None
 
 

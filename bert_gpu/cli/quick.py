@@ -48,4 +48,4 @@ def starts_quick() -> bool:
         record = RunFolder(os.path.dirname(DEFAULT_START)).read_run()
     except UserError:
         return False
-    return record is not None and record.get("free", {}).get("recipe") == QUICK
+    return record is not None and record["free"].get("recipe") == QUICK

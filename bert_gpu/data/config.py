@@ -285,7 +285,7 @@ class DataConfig(Settings):
             "output_file",
             "vocab_file",
             "sp_model_file",
-            # these defaults are left out, because data sets older than the settings lack them
+            # left out at their defaults, so that data sets without them do not change
             *(("strip_accents",) if self.strip_accents else ()),
             *(name for name in ADDED if getattr(self, name) is None),
         )

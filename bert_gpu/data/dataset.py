@@ -133,7 +133,7 @@ class Dataset:
                     name=self._name(folder),
                     num_records=len(rows),
                     dupe_factor=self.dupe_factor(folder),
-                    tokens_per_record=(info and info.tokens_per_record) or self._mean_tokens(rows),
+                    tokens_per_record=info.tokens_per_record if info else self._mean_tokens(rows),
                     weights=own,
                 )
             )
@@ -141,8 +141,8 @@ class Dataset:
 
     def _mean_tokens(self, rows: range) -> float:
         """Return the mean number of tokens, without padding, of MEAN_RECORDS records that are
-        evenly spread over `rows`, or of all of them if they are fewer. It is needed for the records
-        of other tools and of earlier revisions, whose dataset.json does not have the mean.
+        evenly spread over `rows`, or of all of them if they are fewer: for records of other tools,
+        without a dataset.json.
         """
         skip = self.warn if self.config.skip_corrupt_records else None
         reader = Reader(
@@ -182,8 +182,8 @@ class Dataset:
         info = self.infos[folder]
         if info is None:
             return 1
-        settings = {name: info.settings.get(name) for name in ("dupe_factor", "masking")}
-        return DataConfig(**{name: value for name, value in settings.items() if value}).num_passes
+        settings = {name: info.settings[name] for name in ("dupe_factor", "masking")}
+        return DataConfig(**settings).num_passes
 
     def identity(self) -> dict[str, Any]:
         """Return, for run.json, the dict of everything that decides the batches of a run: "files"

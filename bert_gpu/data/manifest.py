@@ -14,10 +14,8 @@ from bert_gpu.text.config import TextFormat
 
 FILE_NAME = "dataset.json"
 
-# entries of dataset.json on pairs of segments, which older data sets lack
+# entries of dataset.json on pairs of segments
 SHARES = ("label_1_share", "one_sentence_share", "used_token_share")
-# entries that data sets of earlier revisions lack
-LATER = (*SHARES, "unigram_loss", "tokens_per_record", "text")
 # settings of masking, which are needed to read compact records
 FOR_MASKING = ("masked_lm_prob", "do_whole_word_mask", "max_ngram_size", "ngram_weights")
 
@@ -75,8 +73,8 @@ class Manifest(Settings):
     unigram_loss: float | None = setting(
         None, "Loss of masked words, in nats, that word frequencies alone give.", low=0.0
     )
-    tokens_per_record: float | None = setting(
-        None, "Mean tokens of a record to train on, without padding.", low=0.0
+    tokens_per_record: float = setting(
+        0.0, "Mean tokens of a record to train on, without padding.", low=0.0
     )
     text: str = setting(
         "", "Hash of the content of the files of text, a colon, and one of the documents held out."
@@ -99,8 +97,7 @@ class Manifest(Settings):
         """Whether masking chose whole words or spans of words; then a row has no prediction if none
         of its words is short enough.
         """
-        has_spans = self.settings.get("max_ngram_size", 1) != 1
-        return has_spans or bool(self.settings.get("do_whole_word_mask"))
+        return self.settings["max_ngram_size"] != 1 or self.settings["do_whole_word_mask"]
 
     @property
     def strip_accents(self) -> bool:
@@ -127,7 +124,7 @@ def read_manifest(folder: str) -> Manifest | None:
         return None
     fields = fields_of(Manifest)
     content = read_json(path, "the description of a data set", fields)
-    odd = sorted(set(content).symmetric_difference(fields).difference(LATER))
+    odd = sorted(set(content).symmetric_difference(fields))
     if odd:
         raise UserError(
             f"{'unknown' if odd[0] in content else 'missing'} entry {odd[0][:60]!r}",
@@ -135,8 +132,8 @@ def read_manifest(folder: str) -> Manifest | None:
             where=path,
         )
     settings = content["settings"]
-    missing = [name for name in FOR_MASKING if name not in settings]
-    if missing and content["schema"] == "compact":
+    missing = [name for name in ("dupe_factor", "masking", *FOR_MASKING) if name not in settings]
+    if missing:
         raise UserError(
             f"missing entry settings.{missing[0]}", "build the data set again", where=path
         )

@@ -38,7 +38,6 @@ from bert_gpu.base.files import atomic_file, within_free_space
 HEADER, FOOTER = 12, 4
 NO_RECORDS = "not a TFRecord file, or damaged at its beginning"
 # An index: these bytes, offsets (N + 1) int64, checksums (N) uint32, and the checksum of all that.
-# Older indices are offsets alone.
 INDEX_MAGIC = b"bertgpu1"
 SPARE_FILES = 128  # file descriptors that a process needs besides those of its shards
 GZIP_LEVEL = 6  # as in TensorFlow's writers

@@ -7,7 +7,6 @@ from the nearest one if a single document nearly fills the window.
 
 import dataclasses
 import functools
-import io
 import itertools
 import json
 import operator
@@ -248,10 +247,9 @@ class ShardBuilder:
 
     def _held_out(self, source: Shard) -> Iterator[list[list[bytes]]]:
         """Yield the validation documents of each window of a training shard. A window is read
-        again if they are damaged or were not kept, by an earlier revision.
+        again if they are damaged.
         """
-        path = held_out_path(source)
-        with open(path, "rb") if os.path.exists(path) else io.BytesIO() as file:
+        with open(held_out_path(source), "rb") as file:
             for window in source.windows:
                 crc, _, row = file.readline().rstrip().partition(b" ")
                 is_whole = crc == b"%08x" % google_crc32c.value(row)
@@ -526,15 +524,11 @@ def unigram_loss(shards: Collection[Shard]) -> float | None:
     """Return the validation loss of masked words, in nats, that word frequencies alone give: that
     of a model whose probability of a piece is its share of the masked training tokens, with one
     token added for each piece. Without validation tokens it is the loss on the training tokens.
-    Return None without any, or if an earlier revision, which did not count pieces, has written a
-    shard.
+    Return None without any.
     """
     counts = dict(train=np.zeros(1), validation=np.zeros(1))
     for shard in shards:
-        arrays = read_arrays(shard) if os.path.exists(arrays_path(shard)) else {}
-        if "pieces" not in arrays:
-            return None
-        counts[shard.split] = counts[shard.split] + arrays["pieces"]
+        counts[shard.split] = counts[shard.split] + read_arrays(shard)["pieces"]
     learnt = counts["train"] + 1
     measured = counts["validation" if counts["validation"].any() else "train"]
     if not measured.any():

@@ -302,10 +302,7 @@ def prepare(
     fixed: dict[str, Any] = {}
     if trained is None:
         fixed = fixed_settings(settings, task, devices, start, first, length) | tokens
-        if (
-            run.run_json is None or "positive_label" in run.run_json["settings"]
-        ):  # run.json of older versions lacks positive_label
-            fixed |= dict(positive_label=problem_type.positive_label)
+        fixed |= dict(positive_label=problem_type.positive_label)
     facts = dict(vocabulary=start.tokenizer.identity, labels=start.labels, max_seq_length=length)
     devices.workers.check_alike(fixed or facts)
     if trained is None:
@@ -608,15 +605,15 @@ def choose_start(
     )
     is_own = "max_seq_length" not in settings.flexible
     length = settings.run.max_seq_length if is_own else None
-    config = settings.start
-    if config.pooling is None and run.run_json is not None:  # an older revision had another default
-        config = dataclasses.replace(config, pooling=run.run_json["settings"].get("pooling"))
-    arguments = (config, labels, settings.run.seed, check, task_type.HEAD, length)
-    start = start_training(*arguments, functools.partial(is_same_task, task, labels))
-    if run.run_json and run.run_json["settings"].get("init_checkpoint") != weights_hash(
-        start.weights
-    ):
-        start = start_training(*arguments)  # an older revision compared the names of classes alone
+    start = start_training(
+        settings.start,
+        labels,
+        settings.run.seed,
+        check,
+        task_type.HEAD,
+        length,
+        functools.partial(is_same_task, task, labels),
+    )
     dropout = {
         name: share for name in DROPOUT if (share := getattr(settings.run, name)) is not None
     }

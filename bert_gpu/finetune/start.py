@@ -295,7 +295,7 @@ def start_trained(config: StartConfig, trained: Trained) -> Start:
 
 
 # keys that a task.json may lack, beside the fields of TokenConfig
-OPTIONAL = ("tag_scheme", "separator", "positive_label", "columns", "pooling")
+OPTIONAL = ("tag_scheme", "separator", "positive_label", "pooling")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

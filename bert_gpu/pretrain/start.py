@@ -14,10 +14,9 @@ from bert_gpu.data import pipeline
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.data.inputs import read_manifests
 from bert_gpu.data.mixture import NEVER
-from bert_gpu.data.old_labels import label_warnings
 from bert_gpu.devices.devices import Devices
 from bert_gpu.devices.workers import ALONE, Alone, Workers
-from bert_gpu.interop import models, sources
+from bert_gpu.interop import models
 from bert_gpu.model import heads
 from bert_gpu.model.config import NOT_IN_WEIGHTS, ModelConfig
 from bert_gpu.model.encoders import Encoder, open_encoder
@@ -135,11 +134,9 @@ def open_model(run: Run[PretrainSettings], dataset: Dataset, devices: Devices) -
 def training_objective(
     run: Run[PretrainSettings], dataset: Dataset, devices: Devices, model: Model
 ) -> JointObjective:
-    """Return the JointObjective to train, on the encoder with recomputation and attention as set;
-    warn when the labels of the data are wrong.
+    """Return the JointObjective to train, on the encoder with recomputation and attention as
+    set.
     """
-    for warning in label_warnings(dataset, model.vocab):
-        run.console.warn(warning)
     rows = (dataset.max_seq_length, dataset.schema.is_packed)
     return model.objective(training_encoder(model.encoder, run.settings.memory, devices, *rows))
 
@@ -228,7 +225,7 @@ def seen_texts(run: Run[PretrainSettings], dataset: Dataset) -> list[str]:
         if run.run_json is None
         else run.run_json["hashes"].get("texts", [])
     )
-    texts = {*before, *(info.text for info in dataset.infos.values() if info and info.text)}
+    texts = {*before, *(info.text for info in dataset.infos.values() if info)}
     files = dataset.validation.files if dataset.validation else ()
     for folder, info in read_manifests(file.path for file in files).items():
         if info and any(info.text[:9] == seen[:9] and info.text != seen for seen in texts):
@@ -393,13 +390,7 @@ def check_same_vocabulary(
             raise error
         console.warn(str(error))
     theirs = models.load_tokenizer(folder, None, vocab.do_lower_case, vocab.strip_accents)
-    # earlier revisions read an ALBERT's spiece.model, in spite of its tokenizer.json
-    known = [theirs] + [
-        open_tokenizer(one, vocab.do_lower_case)
-        for one in sources.vocabularies(folder)
-        if one.endswith(".model") and theirs.kind != "SentencePiece"
-    ]
-    if vocab.identity not in [one.identity for one in known]:
+    if vocab.identity != theirs.identity:
         raise UserError(
             f"its {os.path.basename(path)} is not the vocabulary of the data",
             build,

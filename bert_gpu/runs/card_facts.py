@@ -35,7 +35,7 @@ def facts_beside(model_path: str) -> dict[str, dict[str, str]] | None:
         return None
     run = read_run(parent, {})
     step = run.get("exported_step")
-    if run.get("free", {}).get("export_best"):
+    if run["free"].get("export_best"):
         step = RunFolder(parent).best_step() or step
     return facts_of(parent, step, model_path)
 
@@ -77,9 +77,7 @@ def facts_of(
         "Data": data_facts(run),
         "Training": training_facts(run, lines, step, share),
         "Results": result_facts(lines) | evaluation_facts(path, step, model_path),
-        "Made with": {
-            name: text for name, text in run.get("versions", {}).items() if isinstance(text, str)
-        }
+        "Made with": {name: text for name, text in run["versions"].items() if isinstance(text, str)}
         | ({"commit of bert_gpu": run["git_commit"]} if run.get("git_commit") else {}),
     }
 
@@ -110,7 +108,7 @@ def data_facts(run: Mapping[str, Any]) -> dict[str, str]:
     names = ("objective", "masking", "masked_lm_prob", "tokenization")
     facts |= {name: number(data_settings[name]) for name in names if name in data_settings}
     facts["records"] = f"{num_records(data):,} of {data.get('max_seq_length')} tokens at most"
-    manifest = manifest_of(run.get("free", {}), run.get("hashes", {}))
+    manifest = manifest_of(run["free"], run["hashes"])
     if manifest is None:
         return facts | {"text": f"its {FILE_NAME} is not where the run found it"}
     owner = " of the first data set" * (manifest.num_train_instances < num_records(data))
@@ -142,11 +140,11 @@ def training_facts(
     run: Mapping[str, Any], lines: Sequence[Mapping[str, Any]], step: int | None, share: str | None
 ) -> dict[str, str]:
     settings = run["settings"]
-    free = run.get("free", {})
+    free = run["free"]
     epochs = [line["epoch"] for line in lines if "epoch" in line]
     data = settings.get("training_data")
     facts = {"recipe": free.get("recipe") or "none", "steps": share or number(step)}
-    num_steps = run.get("num_steps")
+    num_steps = run["num_steps"]
     hours = free.get("total_training_time")
     if free.get("lr_schedule") == "time" and hours is not None:
         facts["time budget"] = (

@@ -10,13 +10,11 @@ BERT_FLOPS = 2.24705029865472e19
 COSTS = ("tokens", "padded_tokens", "model_flops")  # the entries of Progress and of metrics.jsonl
 
 
-def describe_cost(values: Mapping[str, float | None]) -> str:
-    """Return the cost of a run in words. values: {name in COSTS: number}; without them, the cost is
-    unknown. FLOPs of 0 are not counted.
+def describe_cost(values: Mapping[str, float]) -> str:
+    """Return the cost of a run in words. values: {name in COSTS: number}. FLOPs of 0 are not
+    counted.
     """
-    tokens, padded, flops = map(values.get, COSTS)
-    if tokens is None or padded is None:
-        return "unknown, because an earlier revision began the run"
+    tokens, padded, flops = (values[name] for name in COSTS)
     counted = f"{flops:.3g} FLOPs" if flops else "FLOPs not counted"
     share = f" and {100 * flops / BERT_FLOPS:.3g} % of the FLOPs" if flops else ""
     return (

@@ -46,20 +46,12 @@ from bert_gpu.base.run_names import (
 )
 from bert_gpu.base.settings import fields_of
 from bert_gpu.base.tensor_files import load_file, save_file
-from bert_gpu.runs.progress import PROGRESS_FIELDS, Progress, RunRecord, read_progress
+from bert_gpu.runs.progress import PROGRESS_FIELDS, RUN_ENTRIES, Progress, RunRecord, read_progress
 from bert_gpu.runs.provenance import differences
 
 UNFINISHED_RUN = f".{RUN}.*.partial"  # pattern of temporary files of files.write_text
 # a run that resumes from an earlier checkpoint renames a damaged one to step-00001000.damaged
 DAMAGED = ".damaged"
-# {setting of earlier versions that no longer exists: the value that is now always used}
-RETIRED = dict(
-    muon_rest="adamw",
-    muon_momentum=0.95,
-    quantization_block_size=2048,
-    layer_adaptation_exclude=None,
-    temperature=0.05,  # of a training on scores, which has none
-)
 MANY_CHARACTERS = 110  # a longer list of changed settings is shortened in a message
 
 
@@ -289,7 +281,7 @@ class RunFolder:
             os.path.join(self._checkpoint(step), PROGRESS),
             "a checkpoint's progress",
             PROGRESS_FIELDS,
-            ("step", "records", "seconds"),
+            tuple(PROGRESS_FIELDS),
         )
         return read_progress(content)
 
@@ -349,8 +341,7 @@ def read_run(
     content of the file, for the error.
     """
     known = fields_of(RunRecord) | dict(settings=fields, free=fields, versions={}, hashes={})
-    needed = ("settings", "global_batch_size", "learning_rate")
-    return read_json(os.path.join(path, RUN), what, known, needed)
+    return read_json(os.path.join(path, RUN), what, known, RUN_ENTRIES)
 
 
 def check_resumable(
@@ -366,7 +357,8 @@ def check_resumable(
     Args:
       content: the content of run.json.
       settings: the fixed settings of the command; all others may change.
-      fields: {setting: field}; for a setting that an older run lacks, the default is compared.
+      fields: {setting: field}; for a setting that run.json lacks, as a model's has BERT's value,
+        the default is compared.
       recipe: the recipe that the command names; if None, the message suggests the run's recipe.
     """
     missing = {
@@ -374,10 +366,9 @@ def check_resumable(
         for name in settings.keys() - content["settings"].keys()
         if fields and name in fields
     }
-    retired = {name: value for name, value in RETIRED.items() if name in content["settings"]}
-    changed = differences(missing | content["settings"], {**retired, **settings})
+    changed = differences(missing | content["settings"], settings)
     if changed:
-        run_recipe = None if recipe else content.get("free", {}).get("recipe")
+        run_recipe = None if recipe else content["free"].get("recipe")
         hint = f"add --recipe={shortened(run_recipe)}, the run's own, to resume it; or "
         changes = [f"--{name}: {change}" for name, change in changed.items()]
         first = list(changes)

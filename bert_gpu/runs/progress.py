@@ -53,14 +53,12 @@ class Progress:
     )
     num_skipped_records: int = setting(0, "Bad records among the consumed ones.", low=0)
     tokens: int = setting(0, "Tokens trained on, without padding.", low=0)
-    padded_tokens: int | None = setting(
-        None, "Tokens and padding; None = not known, because an earlier revision began.", low=0
-    )
+    padded_tokens: int = setting(0, "Tokens and padding.", low=0)
     model_flops: float = setting(0.0, "Model FLOPs of the steps; 0 = not counted.", low=0.0)
 
     def cost(self) -> dict[str, float]:
-        """Return {name in COSTS: number} of the run until now; {} if the numbers are not known."""
-        return {} if self.padded_tokens is None else {name: getattr(self, name) for name in COSTS}
+        """Return {name in COSTS: number} of the run until now."""
+        return {name: getattr(self, name) for name in COSTS}
 
     def improve(self, metric: float | None, name: str = "loss") -> bool:
         """Record `metric`, from a validation at the current step, as the best if it is finite and
@@ -99,12 +97,15 @@ class Progress:
 
 
 PROGRESS_FIELDS = fields_of(Progress)
+# entries of every run.json; some have those of RunRecord besides
+RUN_ENTRIES = (
+    *("settings", "free", "versions", "git_commit", "hashes", "global_batch_size", "unit_size"),
+    *("micro_batch_size", "num_replicas", "device_kind", "learning_rate", "num_steps"),
+)
 
 
 def read_progress(content: Mapping[str, Any]) -> Progress:
-    """Return the Progress in a JSON object. Fields that an object of an older version lacks get
-    their defaults; unknown fields of a newer version are ignored.
-    """
+    """Return the Progress in a JSON object; its other entries are ignored."""
     return Progress(**{name: value for name, value in content.items() if name in PROGRESS_FIELDS})
 
 
@@ -114,9 +115,9 @@ class RunRecord(Settings):
 
     global_batch_size: int = setting(1, "Records of a step.", low=1)
     unit_size: int = setting(1, "Records of one micro-batch of every replica.", low=1)
-    micro_batch_size: int | None = setting(None, "Records that a replica processes at once.", low=1)
-    num_replicas: int | None = setting(None, "GPUs, or virtual replicas.", low=1)
-    device_kind: str | None = setting(None, "Kind of the devices.", choices=("GPU", "CPU"))
+    micro_batch_size: int = setting(1, "Records that a replica processes at once.", low=1)
+    num_replicas: int = setting(1, "GPUs, or virtual replicas.", low=1)
+    device_kind: str = setting("GPU", "Kind of the devices.", choices=("GPU", "CPU"))
     learning_rate: float = setting(1e-4, "Peak learning rate, for the global batch.", low=0.0)
     num_steps: int | None = setting(None, "Steps of the whole run; None = by time.", low=1)
     exported_step: int | None = setting(None, "The step whose model is in model/.", low=0)

@@ -1,8 +1,7 @@
 """Describes what changes when a run is resumed: the learning rate and the batch, because the run
 has another length, and the division of the global batch over GPUs and micro-batches.
 
-`old` is the content of run.json, with the old plan; entries that an older version did not write
-there are not compared. `plan` is the new batching.BatchPlan.
+`old` is the content of run.json, with the old plan. `plan` is the new batching.BatchPlan.
 """
 
 import math
@@ -30,10 +29,10 @@ def describe_changes(old: Mapping[str, Any], plan: Any, kind: str, progress: Pro
 
 
 def schedule_changes(old: Mapping[str, Any], plan: Any, progress: Progress) -> list[str]:
-    free = old.get("free", {})
+    free = old["free"]
     schedule = plan.schedule
     clocks = (
-        (free.get("lr_schedule", "step"), old.get("num_steps"), free.get("total_training_time")),
+        (free.get("lr_schedule"), old["num_steps"], free.get("total_training_time")),
         (schedule.lr_schedule, plan.num_steps, schedule.total_training_time),
     )
     lengths = [RunLength.of_schedule(*clock) for clock in clocks]
@@ -75,16 +74,12 @@ def describe_length(clock: str, num_steps: int | None, hours: float | None) -> s
 
 
 def division_changes(old: Mapping[str, Any], plan: Any, kind: str) -> list[str]:
-    micro_batch = old.get("micro_batch_size")
-    num_replicas = old.get("num_replicas")
-    old_kind = old.get("device_kind")
-    if micro_batch is None or num_replicas is None or old_kind is None:
-        return []
+    micro_batch, num_replicas = old["micro_batch_size"], old["num_replicas"]
     accumulation = old["global_batch_size"] // (micro_batch * num_replicas)
     changed = []
     if micro_batch != plan.micro_batch_size:
         changed.append(f"micro-batch {micro_batch} -> {plan.micro_batch_size}")
-    devices = [replicas(num_replicas, old_kind), replicas(plan.num_replicas, kind)]
+    devices = [replicas(num_replicas, old["device_kind"]), replicas(plan.num_replicas, kind)]
     if devices[0] != devices[1]:
         changed.append(" -> ".join(devices))
     if changed and accumulation != plan.num_micro_batches:

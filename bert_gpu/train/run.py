@@ -206,7 +206,7 @@ class Run(typing.Generic[S]):
                 value=self.folder.path,
             )
         if self.progress is None:
-            self.progress = Progress(padded_tokens=0)
+            self.progress = Progress()
             return None
         resume(self, step, plan)
         return self.progress.step

@@ -28,7 +28,7 @@ from bert_gpu.base.run_names import EVAL_RESULTS, LOCK, METRICS, RUN, VARIABLES
 from bert_gpu.base.settings import fields_of
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.metrics import parse_line
-from bert_gpu.runs.progress import RunRecord
+from bert_gpu.runs.progress import RUN_ENTRIES, RunRecord
 
 EVAL = "eval_"  # beginning of the names of validation metrics
 WEIGHTS = "weights/"  # beginning of the names of weights in a checkpoint
@@ -73,14 +73,10 @@ class Run:
         """Return {name: text} of all settings of the run; a setting b inside a setting a is named
         "a.b".
         """
-        free = self.record.get("free") or {}
-        plan = {
-            name: self.record[name]
-            for name in ("global_batch_size", "num_replicas", "device_kind")
-            if name in self.record
-        }
-        about = dict(versions=self.record.get("versions"), git_commit=self.record.get("git_commit"))
-        return flat(free | self.record["settings"] | plan) | flat(about)
+        record = self.record
+        plan = {name: record[name] for name in ("global_batch_size", "num_replicas", "device_kind")}
+        about = {name: record[name] for name in ("versions", "git_commit")}
+        return flat(record["free"] | record["settings"] | plan) | flat(about)
 
     def last(self, name: str, table: str = "train") -> float | None:
         """Return the last finite value of a metric; None without one. table: "train" or "valid"."""
@@ -225,7 +221,7 @@ def read_run(path: str, name: str) -> Run:
             os.path.join(path, RUN),
             "a run's settings",
             fields_of(RunRecord) | dict(settings={}, free={}, versions={}),
-            ("settings",),
+            RUN_ENTRIES,
         )
         train, valid = read_metrics(os.path.join(path, METRICS))
         return Run(
@@ -341,38 +337,12 @@ def add_axes(train: dict[str, np.ndarray], valid: dict[str, np.ndarray]) -> None
     """Add the columns "hours" and "tokens" to both tables."""
     for table in (train, valid):
         table["hours"] = table.get("seconds", np.full(len(table["step"]), np.nan)) / 3600
-    train["tokens"] = train.get("tokens", cumulative_tokens(train))
+    train.setdefault("tokens", np.full(len(train["step"]), np.nan))
     if len(train["step"]) and np.isfinite(train["tokens"]).all():
         steps, tokens = (np.concatenate([[0], train[name]]) for name in ("step", "tokens"))
         valid["tokens"] = np.interp(valid["step"], steps, tokens)
     else:
         valid["tokens"] = np.full(len(valid["step"]), np.nan)
-
-
-def cumulative_tokens(train: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the number of real tokens (without padding) that training has consumed at each line
-    of a run of an earlier revision, which did not write it, (n,); NaN when not known.
-
-    The tokens of a sequence and the sequences of a step follow from the rates in a line, which are
-    means over the steps since the line before. The first line after a start has no rates; the
-    tokens of a sequence are then taken from the nearest line, and the sequences from the line's
-    global batch.
-    """
-    steps = train["step"]
-    batch = train.get("global_batch_size")
-    if batch is None or not train.keys() >= {"tokens_per_second", "sequences_per_second"}:
-        return np.full(len(steps), np.nan)
-    sequence_rate = train["sequences_per_second"]
-    step_rate = train.get("steps_per_second", np.full(len(steps), np.nan))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        length = train["tokens_per_second"] / sequence_rate
-        mean_batch = sequence_rate / step_rate
-    batch = np.where(np.isfinite(mean_batch), mean_batch, batch)
-    is_known = np.isfinite(length)
-    if not is_known.any():
-        return np.full(len(steps), np.nan)
-    length = np.interp(steps, steps[is_known], length[is_known])
-    return np.cumsum(np.diff(steps, prepend=0) * batch * length)
 
 
 def read_results(path: str) -> dict[str, float]:

@@ -16,7 +16,7 @@ from bert_gpu.base.files import check_regular, read_json, readable
 from bert_gpu.base.run_names import CHECKPOINTS, METRICS, MODEL, RUN
 from bert_gpu.base.settings import fields_of
 from bert_gpu.runs.metrics import parse_line
-from bert_gpu.runs.progress import RunRecord
+from bert_gpu.runs.progress import RUN_ENTRIES, RunRecord
 from bert_gpu.watch.run_data import EVAL, as_name, distinct, find_below, is_validation, state_of
 
 TAIL_BYTES = 1 << 16  # bytes at the end of metrics.jsonl that are read and checked
@@ -59,7 +59,7 @@ def run_status(path: str, now: float | None = None) -> dict[str, Any]:
             os.path.join(path, RUN),
             "a run's settings",
             fields_of(RunRecord) | dict(settings={}),
-            ("settings",),
+            RUN_ENTRIES,
         )
         with readable(path):
             training, validation = last_lines(os.path.join(path, METRICS))
@@ -70,7 +70,7 @@ def run_status(path: str, now: float | None = None) -> dict[str, Any]:
     run |= dict(
         kind="finetune" if "task_name" in record["settings"] else "pretrain",
         state=state,
-        num_steps=record.get("num_steps"),
+        num_steps=record["num_steps"],
         step=latest.get("step", 0),
         loss=training.get("loss"),
         eval_loss=validation.get("eval_loss"),

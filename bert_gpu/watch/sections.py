@@ -151,29 +151,26 @@ def summary(run: Run) -> dict[str, str]:
         facts["task"] = f"{settings['task_name']}{classes}"
         facts["F1 is of"] = settings.get("positive_label")
     facts["data"] = describe_data(run)
-    total = "" if plan.get("num_steps") is None else f" of {plan['num_steps']:,}"
+    total = "" if plan["num_steps"] is None else f" of {plan['num_steps']:,}"
     epochs = run.last("epoch")
     facts["steps"] = f"{run.last_step:,}{total}" + (
         "" if epochs is None else f" ({epochs:.3g} epochs)"
     )
-    batch = plan.get("global_batch_size")
-    facts["batch, rate"] = ", ".join(
-        [f"{batch:,} sequences", f"{settings.get('optimizer', '')} at {plan['learning_rate']:g}"]
-        if batch is not None and "learning_rate" in plan
-        else ["–"]
+    facts["batch, rate"] = (
+        f"{plan['global_batch_size']:,} sequences, {settings.get('optimizer')} at "
+        f"{plan['learning_rate']:g}"
     )
     tokens = run.last("tokens")
     hours = elapsed_hours(run)
     facts["real tokens"] = None if tokens is None else short_number(tokens)
-    if run.kind == "pretrain" and run.last("padded_tokens") is not None:
-        facts["cost"] = describe_cost({name: run.last(name) for name in COSTS})
+    cost = {name: value for name in COSTS if (value := run.last(name)) is not None}
+    if run.kind == "pretrain" and len(cost) == len(COSTS):
+        facts["cost"] = describe_cost(cost)
     facts["time"] = None if hours is None else format_hours(hours)
     seconds = run.last("remaining_seconds") if run.state == "running" else None
     facts["left"] = None if seconds is None else format_hours(seconds / 3600)
-    replicas = plan.get("num_replicas")
-    if replicas is not None:
-        precision = f", {settings.get('precision', '')}".rstrip(", ")
-        facts["devices"] = f"{replicas} x {plan.get('device_kind') or 'device'}{precision}"
+    precision = settings.get("precision")
+    facts["devices"] = f"{plan['num_replicas']} x {plan['device_kind']}, {precision}"
     loss = run.last("loss")
     facts["last loss"] = None if loss is None else f"{loss:.4g}"
     facts["best validation"] = best_validation(run)
@@ -207,7 +204,7 @@ def state_of_entry(entry: Entry) -> str:
 
 def describe_model(run: Run) -> str:
     settings = run.record["settings"]
-    name = (run.record.get("free") or {}).get("model")
+    name = run.record["free"].get("model")
     size = [settings.get(key) for key in ("num_hidden_layers", "hidden_size")]
     words = [str(name)] if isinstance(name, str) else []
     if None not in size:
@@ -219,7 +216,7 @@ def describe_model(run: Run) -> str:
 
 def describe_data(run: Run) -> str:
     settings = run.record["settings"]
-    free = run.record.get("free") or {}
+    free = run.record["free"]
     data = settings.get("training_data")
     words = [str(free.get("input_file") or free.get("data_dir") or free.get("train_file") or "")]
     if isinstance(data, dict) and isinstance(data.get("files"), list):

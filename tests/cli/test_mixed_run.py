@@ -91,21 +91,20 @@ def test_run_json_and_the_card_give_epochs_of_each_set(data, books, mixed):
 
 
 def test_the_mean_tokens_are_dataset_jsons_or_measured(data, books, tmp_path, monkeypatch):
-    """An earlier revision wrote no mean."""
-    old = shutil.copytree(books, tmp_path / "old")
-    content = json.loads((old / "dataset.json").read_text())
-    mean = content.pop("tokens_per_record")
-    (old / "dataset.json").write_text(
-        json.dumps({name: value for name, value in content.items() if name != "crc32c"})
-    )
+    """Records of other tools have no dataset.json."""
+    mean = json.loads((books / "dataset.json").read_text())["tokens_per_record"]
+    for folder in (data, books):
+        ignore = shutil.ignore_patterns("*validation*", "dataset.json")
+        shutil.copytree(folder, tmp_path / folder.name, ignore=ignore)
 
-    def means(second):
-        config = InputConfig(input_file=f"{data},{second}", input_weights="1,1")
+    def means(parent):
+        files = ",".join(f"{parent}/{folder.name}/*.tfrecord" for folder in (data, books))
+        config = InputConfig(input_file=files, input_weights="1,1")
         return [one.tokens_per_record for one in Dataset(config).mixture.sets]
 
-    assert means(old)[1] == mean
+    assert means(tmp_path)[1] == mean
     monkeypatch.setattr(Dataset, "_mean_tokens", lambda self, rows: 7.0)
-    assert means(books)[1] == mean and means(old)[1] == 7.0
+    assert means(data.parent)[1] == mean and means(tmp_path) == [7.0, 7.0]
 
 
 def test_the_log_gives_the_sets_and_the_change(books, mixed):

@@ -11,6 +11,7 @@ from bert_gpu.base.settings import fields_of
 from bert_gpu.cli import quick
 from bert_gpu.recipes.table import RECIPES
 from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.progress import RUN_ENTRIES
 
 CLASSES = {
     script: importlib.import_module(f"bert_gpu.cli.{script}").CLASSES for script in quick.OPEN
@@ -30,14 +31,10 @@ def folder(tmp_path, monkeypatch):
 
 def finished(recipe):
     """runs/pretrain with the run.json of a training by a recipe."""
-    RunFolder("runs/pretrain").create(
-        dict(
-            settings=dict(input_file="x"),
-            free=dict(recipe=recipe),
-            global_batch_size=1,
-            learning_rate=0.1,
-        )
-    )
+    content = dict(settings=dict(input_file="x"), free=dict(recipe=recipe))
+    content |= dict(global_batch_size=1, learning_rate=0.1, device_kind="CPU")
+    numbers = dict(unit_size=1, micro_batch_size=1, num_replicas=1, versions={}, hashes={})
+    RunFolder("runs/pretrain").create(dict.fromkeys(RUN_ENTRIES) | content | numbers)
 
 
 @pytest.mark.parametrize("script", ["data", "pretrain"])

@@ -357,8 +357,7 @@ def test_vectors_that_are_not_those_that_were_written_are_one_line(
     assert vectors.read_bytes() == data and len(cases) == 54
 
 
-def test_an_index_without_checksums_is_made_anew(model, embedder, text, capsys):
-    """As those of earlier revisions."""
+def test_an_index_that_lacks_an_entry_is_made_anew(model, embedder, text, capsys):
     ask(model, text)
     path = text.parent / "index" / "index.json"
     notes = json.loads(path.read_text())

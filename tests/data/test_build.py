@@ -161,8 +161,8 @@ def test_a_killed_job_goes_on(tmp_path, sample_text, vocab_file, monkeypatch, ca
     job = build.open_job(settings, console=Console())
     assert job.status == "resumed"
     build.run_job(job)
-    assert "resuming from 2 of 5 shards\n" in capsys.readouterr().out
-    assert len(written) == 3  # two training shards and the validation shard
+    assert "resuming from 1 of 5 shards\n" in capsys.readouterr().out
+    assert len(written) == 4  # three training shards and the validation shard
     assert content(tmp_path / "killed") == content(tmp_path / "whole")
 
 

@@ -3,9 +3,6 @@
 Each token occurs once in a text, so that it says which document and sentence it is from.
 """
 
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -20,7 +17,6 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.data import build
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
-from bert_gpu.data.old_labels import label_warnings
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 
 SILENT = Console(quiet=True)
@@ -176,46 +172,3 @@ def test_a_document_alone_in_its_window_draws_from_at_most_a_megabyte_of_the_nex
     for documents, sizes in (([long], [3]), ([long[:2], long], [2, 1]), ([[b"y" * 500]], [1])):
         monkeypatch.setattr(builder, "_read", lambda window, made=documents: (made, []))
         assert [len(document) for document in builder._first_documents(None)] == sizes
-
-
-def without_shares(folder, **changes):
-    """Makes a data set look like one of an earlier version."""
-    path = folder / "out" / "dataset.json"
-    content = json.loads(path.read_text())
-    kept = [name for name in content if not name.endswith(("_share", "crc32c"))]
-    path.write_text(json.dumps({name: content[name] for name in kept} | changes))
-    return Dataset(InputConfig(input_file=f"{folder}/out"))
-
-
-@pytest.mark.parametrize(
-    "documents, changes, part",
-    [
-        ([[9] * 9] * 6, {}, None),
-        ([[9] * 9] * 6, dict(num_documents=2), "the first segment's own document"),
-        ([[9]] * 60, {}, "100% of the second segments are random"),
-    ],
-)
-def test_labels_of_data_sets_without_shares_are_looked_at(
-    tmp_path, vocab_file, tokenizer, documents, changes, part
-):
-    made, data = build_data(tmp_path, documents, vocab_file, validation_share=0.34)
-    assert made.one_sentence_share is not None and label_warnings(data, tokenizer) == []
-    warnings = label_warnings(without_shares(tmp_path, **changes), tokenizer)
-    assert len(warnings) == (part is not None)
-    assert all(part in text and "--overwrite" in text for text in warnings)
-
-
-@pytest.mark.long
-def test_a_run_warns_of_labels_of_an_earlier_version(tmp_path, vocab_file):
-    """As commands: the shares are said, and a data set without them is looked at."""
-    (tmp_path / "in.txt").write_text(text_of([[9] * 30] * 3))
-    script = [sys.executable, "create_pretraining_data.py", f"--input_file={tmp_path}/in.txt"]
-    script += [f"--output_dir={tmp_path}/out", f"--vocab_file={vocab_file}", "--max_seq_length=32"]
-    done = subprocess.run(script, capture_output=True, text=True, check=True)
-    assert "pairs: about" in done.stdout and "tokens used" in done.stdout
-    assert "validation: none, because the text has 3 documents" in done.stdout
-    without_shares(tmp_path, num_documents=1)
-    run = [sys.executable, "run_pretraining_gpu.py", f"--input_file={tmp_path}/out", "--model=tiny"]
-    run += ["--num_train_steps=1", f"--output_dir={tmp_path}/run"]
-    done = subprocess.run(run, capture_output=True, text=True, check=True)
-    assert "wrong next-sentence labels" in done.stderr

@@ -110,10 +110,8 @@ def test_published_models_are_read_as_their_own_code_reads_them(model, pooling):
     assert default_pooling(Model(own, {"pooler/kernel": 1}, notes)) == pooling
 
 
-def test_random_weights_and_finished_runs_keep_their_pooling(tmp_path, capsys):
-    """The default is the flag, to the byte. A run of an earlier revision, whose default was [CLS],
-    resumes with that.
-    """
+def test_random_weights_keep_their_pooling(tmp_path, capsys):
+    """The default is the flag, to the byte."""
     path = save(tmp_path / "model", OWN)
     rows = dict(
         regression=("text_a\tlabel", "red green\t{}", ("0.5", "1.5")),
@@ -144,8 +142,6 @@ def test_random_weights_and_finished_runs_keep_their_pooling(tmp_path, capsys):
     assert "pooling: mean" in printed()
     cls = train(kind, "cls", pooling="cls")
     assert cls[1] == "first" and cls[0] != weights and "pooling: " not in printed()
-    train(kind, "earlier", pooling="cls", steps=1)
-    assert train(kind, "earlier") == cls
     files = dict(bert_config_file=f"{path}/config.json", vocab_file=f"{path}/vocab.txt")
     random = StartConfig(init_checkpoint="none", **files)
     assert start_training(random, LABELS, 1).model.pooling == "first"

@@ -19,7 +19,7 @@ from bert_gpu.inference.embeddings import Embedder
 from bert_gpu.interop import models
 from bert_gpu.interop.formats import Embedding
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.runs.folder import RunFolder, check_resumable
+from bert_gpu.runs.folder import RunFolder
 
 MODEL = ModelConfig(
     vocab_size=45,
@@ -236,7 +236,6 @@ def test_a_training_on_scores_has_no_temperature(folder):
     assert similarity.make_problem_type(settings, task, (), labelled).temperature == 0.1
     with pytest.raises(UserError, match="temperature=0.1: applies to pairs without scores"):
         similarity.make_problem_type(settings, task, (), scored)
-    check_resumable("run", dict(settings=dict(temperature=0.05)), {})  # of an earlier version
 
 
 FLAGS = dict(temperature=0.1, query_prefix="query: ", passage_prefix="passage: ", max_score=5.0)

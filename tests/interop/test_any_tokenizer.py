@@ -1,7 +1,6 @@
 """Any tokenizer of Hugging Face's: the ids of transformers, in every job, and back again."""
 
 import base64
-import functools
 import json
 import os
 import subprocess
@@ -13,7 +12,6 @@ import tokenizers
 from sentencepiece import sentencepiece_model_pb2
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
-from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import TokenConfig
 from bert_gpu.finetune.files.squad import Question
@@ -22,10 +20,8 @@ from bert_gpu.finetune.tasks.question_answering import cut_rows
 from bert_gpu.finetune.tasks.token_classification import word_pieces
 from bert_gpu.inference.masked_words import frame_masked
 from bert_gpu.interop.sources import find_casing
-from bert_gpu.interop.tokenizer_json import tokenizer_json
 from bert_gpu.interop.tokenizers import load_tokenizer, tokenizer_files
 from bert_gpu.model.config import ModelConfig
-from bert_gpu.pretrain.start import check_same_vocabulary
 from bert_gpu.text.framing import frame
 from bert_gpu.text.tokenizers import basic
 from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer, learn_bpe
@@ -292,24 +288,6 @@ def test_a_tokenizer_json_alone_states_its_casing(folders, tmp_path, lowers):
     tokenizer = load_tokenizer(None, str(path))
     assert isinstance(tokenizer, WordPieceTokenizer) and tokenizer.do_lower_case == lowers
     assert load_tokenizer(None, f"{folders['roberta']}/tokenizer.json").kind == "BPE"
-
-
-def test_data_of_the_pieces_beside_a_tokenizer_json_are_not_refused(tmp_path):
-    """As ALBERT's folders have them: the file strips accents, and the pieces alone do not."""
-    content = learn_sentencepiece(count_words([["the house of trees"] * 9]), 60)
-    (tmp_path / "spiece.model").write_bytes(content)
-    (tmp_path / "config.json").write_text(json.dumps(dict(model_type="albert")))
-    earlier = open_tokenizer(str(tmp_path / "spiece.model"), None)
-    stored = json.loads(tokenizer_json(earlier, 2))
-    stored["normalizer"]["normalizers"] += [dict(type="NFKD"), dict(type="StripAccents")]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(stored))
-    assert load_tokenizer(str(tmp_path)).kind == "Unigram"
-    check = functools.partial(check_same_vocabulary, str(tmp_path), start="x", console=Console())
-    assert check(ModelConfig(vocab_size=earlier.vocab_size), earlier).count("pieces") == 1
-    (tmp_path / "other.model").write_bytes(learn_sentencepiece(count_words([["abc abc"]]), 60))
-    other = open_tokenizer(str(tmp_path / "other.model"), None)
-    with pytest.raises(UserError, match="is not the vocabulary of the data"):
-        check(ModelConfig(vocab_size=other.vocab_size), other)
 
 
 def test_the_mask_of_a_tokenizer_and_ours_both_mean_it(folders):

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.data import build, shards
+from bert_gpu.data import build
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
-from bert_gpu.data.shards import arrays_path
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.pretrain.validation import unigram_loss
@@ -78,37 +77,20 @@ def test_a_model_of_word_frequencies_has_this_validation_loss(
     assert abs(loss - made.unigram_loss) < (1e-3 if masking == "static" else 0.02)
 
 
-def test_shards_of_earlier_revisions_and_data_sets_without_it_leave_it_out(
-    tmp_path, sample_text, vocab_file, monkeypatch
-):
-    """A job that resumes beside shards of an earlier revision does not know all pieces."""
-    write = shards.ShardBuilder.write_shard
-
-    def write_as_earlier(builder, shard, report):
-        write(builder, shard, report)
-        if shard.split == "validation":
-            (tmp_path / "a" / arrays_path(shard).rpartition("/")[2]).unlink()
-
-    with monkeypatch.context() as patch:
-        patch.setattr(build.ShardBuilder, "write_shard", write_as_earlier)
-        settings = dict(vocab_file=vocab_file, num_workers=1)
-        assert make(tmp_path / "a", sample_text, **settings).unigram_loss is None
-    b = make(tmp_path / "b", sample_text, vocab_file=vocab_file)
-    one, other = (
-        Dataset(InputConfig(input_file=f"{tmp_path}/{name}/*.tfrecord")).validation for name in "ab"
-    )
-    assert unigram_loss(one) is None and unigram_loss(other) == pytest.approx(b.unigram_loss)
-    both = Dataset(InputConfig(input_file=f"{tmp_path}/a/*.tfrecord,{tmp_path}/b/*.tfrecord"))
-    assert unigram_loss(both.validation) is None
+def test_a_data_set_without_it_leaves_it_out(tmp_path, sample_text, vocab_file):
+    """It is null where no word is masked, and records of other tools have no dataset.json."""
+    a, b = (make(tmp_path / name, sample_text, vocab_file=vocab_file) for name in "ab")
     path = tmp_path / "a" / "dataset.json"
     content = {k: v for k, v in json.loads(path.read_text()).items() if k != "crc32c"}
-    for extra, loss in ((dict(unigram_loss=1.0), (1 + b.unigram_loss) / 2), (None, None)):
-        changed = content | (extra or {})
-        if extra is None:  # as an earlier revision wrote it
-            del changed["unigram_loss"]
-        path.write_text(json.dumps(changed))
+    mean = (1 + b.unigram_loss) / 2
+    for first, loss in ((a.unigram_loss, b.unigram_loss), (1.0, mean), (None, None)):
+        path.write_text(json.dumps(content | dict(unigram_loss=first)))
         both = Dataset(InputConfig(input_file=f"{tmp_path}/a/*.tfrecord,{tmp_path}/b/*.tfrecord"))
-        assert len(one) == len(other) and unigram_loss(both.validation) == pytest.approx(loss)
+        assert unigram_loss(both.validation) == pytest.approx(loss)
+    path.unlink()
+    files = f"{tmp_path}/a/*-validation-*.tfrecord"
+    one = Dataset(InputConfig(input_file=f"{tmp_path}/b/*.tfrecord", eval_input_file=files))
+    assert unigram_loss(one.validation) is None
 
 
 def test_the_log_says_so_while_a_model_has_only_learnt_this(

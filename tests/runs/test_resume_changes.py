@@ -129,9 +129,3 @@ def test_another_division_of_the_batch_is_said(old, new, kinds, starts):
     assert len(lines) == len(starts)
     for line, start in zip(lines, starts, strict=True):
         assert line.startswith(start + stays) and "not bit-identical" in line
-
-
-def test_what_an_older_version_did_not_write_is_not_compared():
-    content = dict(global_batch_size=8, learning_rate=PEAK, settings={})
-    resumed = with_steps(plan(4, 2), 200, ScheduleConfig())
-    assert describe_changes(content, resumed, "CPU", Progress()) == []

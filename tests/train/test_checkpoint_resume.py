@@ -59,7 +59,7 @@ def test_the_difference_is_shown_leaf_by_leaf():
 def test_a_run_with_other_fixed_settings_is_refused_and_others_are_free():
     folder, stored = (
         RunFolder("somewhere"),
-        dict(settings={f"name_{n}": n for n in range(50)}, num_steps=10),
+        dict(settings={f"name_{n}": n for n in range(50)}, free=dict(recipe=None)),
     )
     run_folder.check_resumable(folder.path, stored, {f"name_{n}": n for n in range(50)})
     with pytest.raises(UserError, match=r"somewhere.*\(--name_3: 3 -> 4\); name another folder"):
@@ -100,8 +100,9 @@ def git(folder, *arguments):
     return result.stdout.strip()
 
 
-def test_a_setting_that_an_older_run_lacks_had_its_default():
-    fields, stored = fields_of(OptimizerConfig), dict(settings=dict(optimizer="adamw"))
+def test_a_setting_that_run_json_lacks_had_its_default():
+    fields = fields_of(OptimizerConfig)
+    stored = dict(settings=dict(optimizer="adamw"), free=dict(recipe=None))
     ours = dict(optimizer="adamw", muon_lr_ratio=1.0)
     run_folder.check_resumable("run", stored, ours, fields)
     with pytest.raises(UserError, match="--muon_lr_ratio: 1.0 -> 0.9;? ?"):

@@ -21,6 +21,7 @@ SETTINGS = dict(
 def line(step, **more):
     """A line of training: loss 8 / step, a second a step, 4 sequences of 10 real tokens each."""
     speed = dict(tokens_per_second=40.0, sequences_per_second=4.0, global_batch_size=4)
+    speed |= dict(tokens=40 * step)
     return dict(step=step, loss=8 / step, gradient_norm=1.0, seconds=float(step)) | speed | more
 
 
@@ -34,12 +35,15 @@ def make_run(folder, lines, *, settings=None, free=None, results=None, **record)
     content = dict(
         settings=SETTINGS | (settings or {}),
         global_batch_size=4,
+        unit_size=4,
+        micro_batch_size=4,
         learning_rate=1e-3,
         num_steps=100,
         num_replicas=1,
         device_kind="CPU",
         free=dict(model="tiny", input_file="data/*.tfrecord") | (free or {}),
         versions={},
+        hashes={},
         git_commit=None,
     )
     write_json(str(folder / "run.json"), content | record)

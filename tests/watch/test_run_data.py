@@ -81,24 +81,14 @@ def test_a_folder_in_the_place_of_a_file_is_named(tmp_path, name):
         read(folder)
 
 
-def test_tokens_are_summed_over_changing_batches(tmp_path):
-    """First lines of a session have no rates: those of the nearest line count."""
-    nothing = dict(tokens_per_second=None, sequences_per_second=None)
-    lines = [line(2, **nothing), line(4), line(6, global_batch_size=8, tokens_per_second=80.0)]
-    run = read(make_run(tmp_path / "run", [*lines, validation(5)]))
-    assert run.train["tokens"].tolist() == [80, 160, 160 + 2 * 8 * 20]
-    assert run.valid["tokens"].tolist() == [320]
+def test_validation_has_the_tokens_of_its_step(tmp_path):
+    run = read(make_run(tmp_path / "run", [line(2), line(4), line(6, tokens=320), validation(5)]))
+    assert run.train["tokens"].tolist() == [80, 160, 320]
+    assert run.valid["tokens"].tolist() == [240]
     assert run.valid["hours"].tolist() == [5.5 / 3600]
     folder = make_run(tmp_path / "other", [dict(step=1, loss=1.0), dict(step=2, eval_loss=1.0)])
     assert np.isnan(read(folder).train["tokens"]).all()
     assert np.isnan(read(folder).valid["tokens"]).all()
-
-
-def test_tokens_of_a_batch_ramp_are_those_of_the_whole_interval(tmp_path):
-    """Steps of 4, 4 and 8 sequences of 10 tokens: the batch of the last step counts once."""
-    ramp = line(3, global_batch_size=8, sequences_per_second=16.0, tokens_per_second=160.0)
-    run = read(make_run(tmp_path / "run", [ramp | dict(steps_per_second=3.0)]))
-    assert run.train["tokens"] == pytest.approx([160])
 
 
 def test_missing_values_are_not_numbers(tmp_path):

@@ -54,7 +54,7 @@ def with_data_of_run(config: FinetuneConfig, phases: Sequence[str], model: str) 
     if has_all or not os.path.exists(path):
         return config
     fields = {name: fields_of(FinetuneConfig)[name] for name in (*NAMED, *SPLIT)}
-    free = files.read_json(path, "a run's settings", dict(free=fields)).get("free", {})
+    free = files.read_json(path, "a run's settings", dict(free=fields), ("free",))["free"]
     named = {name: free[name] for name in NAMED if free.get(name)}
     for split in (FILES[phase] for phase in phases):
         name = f"{split}_file" if f"{split}_file" in named else "data_dir"

@@ -30,16 +30,16 @@ SCHEMES = {
 # tag are an entity; where it does not, every word counts alone
 TYPES, WORDS = "plain tags beside O", "plain tags"
 NAMES = (*SCHEMES, TYPES, WORDS)
-# the scheme of models whose task.json names none
-EARLIER = "BIOES or BILOU as B-TYPE"
-EARLIER_PATTERN = re.compile("(?P<letter>[BIESLU])(-(?P<type>.+))?")
+# the scheme of models of other tools, which have no task.json
+FOREIGN = "BIOES or BILOU as B-TYPE"
+FOREIGN_PATTERN = re.compile("(?P<letter>[BIESLU])(-(?P<type>.+))?")
 
 
 def read(scheme: str, tag: str) -> str | None:
     """Return a tag in seqeval's form, such as B-PER, or B without a type; None where the tag does
     not fit the scheme. The returned letter is one of BILOU for a strict scheme, else one of BIOES.
     """
-    match = SCHEMES.get(scheme, EARLIER_PATTERN).fullmatch(tag)
+    match = SCHEMES.get(scheme, FOREIGN_PATTERN).fullmatch(tag)
     if match is None:
         return None
     others = ("MESW", "ILUU") if scheme.startswith(STRICT) else ("LU", "ES")
@@ -83,14 +83,14 @@ def find_scheme(counts: Mapping[str, int]) -> str:
     return TYPES if has_outside else WORDS
 
 
-def earlier_scheme(labels: Sequence[str]) -> str:
-    """Return the scheme of a model whose task.json names none: EARLIER if all the model's tags fit
-    it, else TYPES or WORDS.
+def foreign_scheme(labels: Sequence[str]) -> str:
+    """Return the scheme of a model without a task.json: FOREIGN if all its tags fit that, else
+    TYPES or WORDS.
     """
     # a bare L or U is a letter of BILOU if there is a B, and else a tag like any other
     bare = "BIESLU" if "B" in labels else "BIES"
     if all(label == "O" or re.fullmatch(f"[{bare}]|[BIESLU]-.+", label) for label in labels):
-        return EARLIER
+        return FOREIGN
     return TYPES if "O" in labels else WORDS
 
 

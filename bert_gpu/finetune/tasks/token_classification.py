@@ -38,9 +38,9 @@ from bert_gpu.finetune.tasks.interface import Evaluated
 from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.finetune.tasks.tag_schemes import (
     as_entities,
-    earlier_scheme,
     entity_scores,
     find_scheme,
+    foreign_scheme,
 )
 from bert_gpu.finetune.tasks.windows import best_windows, cut_windows
 from bert_gpu.model.heads import cross_entropy
@@ -108,7 +108,7 @@ def make_problem_type(
     examples: TaggedExamples | None,
 ) -> Tagging:
     if examples is None:
-        return Tagging(earlier_scheme(labels))
+        return Tagging(foreign_scheme(labels))
     scheme = find_scheme(examples.tag_counts)
     tags = as_entities(labels, scheme) or labels
     if odd := [one for one, tag in zip(labels, tags, strict=True) if tag == "O" != one.upper()]:

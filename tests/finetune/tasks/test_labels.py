@@ -325,7 +325,7 @@ def test_several_labels_that_the_model_lacks_count_as_scikit_learn_counts_them(t
     [
         (("0", "1"), [0, -1, 1, 2], ["0", "1", "2"]),  # of a model trained without the names
         (("yes", "no"), [1, -1, 0, 2], ["yes", "no", "maybe"]),
-        (("0.0", "1.0"), [0, -1, 1], ["0", "1"]),  # of an earlier version
+        (("0.0", "1.0"), [0, -1, 1], ["0", "1"]),  # of another tool
     ],
 )
 def test_numbers_of_a_schema_are_the_classes_of_the_model(tmp_path, classes, codes, labels):

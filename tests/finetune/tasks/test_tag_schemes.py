@@ -17,9 +17,9 @@ from bert_gpu.finetune.tasks.tag_schemes import (
     TYPES,
     WORDS,
     as_entities,
-    earlier_scheme,
     entity_scores,
     find_scheme,
+    foreign_scheme,
 )
 
 # letters of a begin, an inside, an end and a single word
@@ -239,5 +239,5 @@ def test_the_scheme_is_that_of_most_tags(counts, scheme):
         (["PER", "LOC", "o"], None),
     ],
 )
-def test_models_without_a_scheme_are_read_as_before(labels, expected):
-    assert as_entities(labels, earlier_scheme(labels)) == expected
+def test_tags_of_other_tools_are_bioes_bilou_or_plain(labels, expected):
+    assert as_entities(labels, foreign_scheme(labels)) == expected
