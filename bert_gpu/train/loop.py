@@ -138,7 +138,7 @@ class Loop:
         """Train to the end of the run or until a signal, and save the last step. Raises
         TrainingStopped when the run has diverged or is stopped early.
         """
-        with contextlib.closing(self.log):
+        try:
             with self.writer:
                 self._begin()
                 while not self.is_last:
@@ -153,6 +153,8 @@ class Loop:
                         except DivergenceFound as problem:
                             self._roll_back(problem)
             self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
+        finally:
+            self.log.close(self.is_complete())
         energy = describe_energy(self.log.energy().get(ENERGY), self.workers.count)
         self.console.say(f"energy: {energy}")
 
