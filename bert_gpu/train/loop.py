@@ -332,7 +332,10 @@ class Loop:
         """Validate when that is due; return whether this was done and is the best validation so
         far.
         """
-        values = self._run_validation() if due.validation else None
+        # the validation of a checkpoint that still waits for a good step waits, too
+        waits = self.save_is_late and self._must_postpone_save()
+        waits = waits and not self.cadence.validates(self.before, self.position, saves=False)
+        values = self._run_validation() if due.validation and not waits else None
         return values is not None and self._record_validation(values)
 
     def _record_validation(self, values: dict[str, float | None]) -> bool:
