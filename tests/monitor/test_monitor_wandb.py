@@ -55,8 +55,8 @@ def records(path):
 
 
 def sessions(folder, count):
-    """[(run id, config, [history row], exit code)] of the sessions, in their order, once the service has
-    written them.
+    """[(run id, config, [history row], exit code)] of the sessions, in their order, once the
+    service has written them.
     """
     for _ in range(6000):  # ten minutes, which only end a hang
         # the time is in the name
