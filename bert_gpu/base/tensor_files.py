@@ -7,6 +7,7 @@ file's header. Other tools' files have no checksum and are read without that che
 import json
 import os
 import re
+import stat
 from collections.abc import Mapping
 
 import google_crc32c
@@ -66,6 +67,9 @@ def with_sorted_metadata(content: bytes) -> bytes:
 def save_file(tensors: Mapping[str, np.ndarray], path: str) -> None:
     """Write tensors to a file. Raises OSError when that fails."""
     arrays = {name: np.asarray(value, order="C") for name, value in tensors.items()}
+    # safetensors replaces the file by one that only its owner may read
+    with open(path, "wb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     try:
         safetensors.numpy.save_file(arrays, path, metadata={KEY: checksum(arrays)})
     except safetensors.SafetensorError as error:
@@ -73,6 +77,7 @@ def save_file(tensors: Mapping[str, np.ndarray], path: str) -> None:
         if match is None:
             raise
         raise OSError(int(match[1]), os.strerror(int(match[1])), path) from error
+    os.chmod(path, mode)
 
 
 def load_file(path: str) -> dict[str, np.ndarray]:

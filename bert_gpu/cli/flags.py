@@ -487,8 +487,8 @@ def tensorflow_problem(error: Any) -> str | None:
     ]
     if "ResourceExhaustedError" in kinds:
         return (
-            "out of memory: lower --train_batch_size and raise "
-            f"--gradient_accumulation_steps ({error.message})"
+            "out of memory: lower --train_batch_size and raise --gradient_accumulation_steps; in a "
+            f"validation lower --eval_batch_size ({error.message})"
         )
     if {"NotFoundError", "PermissionDeniedError", "FailedPreconditionError"} & set(kinds):
         return f"{error.message}; {CHECK_PATH}"

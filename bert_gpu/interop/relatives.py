@@ -383,11 +383,17 @@ def _modern_layers(every: int, num_layers: int) -> list[str]:
 def _to_modern(values: dict[str, Any]) -> dict[str, Any]:
     every = values.pop("global_attention_every")
     bases = {kind: values.pop(field) for kind, (field, *_) in _MODERN_BASES.items()}
+    # transformers before 5 reads only these keys and global_attn_every_n_layers
+    older = {
+        old: bases[kind] or bases["full_attention"] for kind, (_, old, _) in _MODERN_BASES.items()
+    }
     return values | dict(
+        **older,
+        global_attn_every_n_layers=every,
         layer_types=_modern_layers(every, values["num_hidden_layers"]),
         rope_parameters={
-            kind: dict(rope_type="default", rope_theta=base or bases["full_attention"])
-            for kind, base in bases.items()
+            kind: dict(rope_type="default", rope_theta=older[old])
+            for kind, (_, old, _) in _MODERN_BASES.items()
         },
         classifier_pooling=values["classifier_pooling"].replace("first", "cls"),
         embedding_dropout=values["mlp_dropout"],

@@ -214,8 +214,11 @@ class Log:
         """Drop the lines after `step` from the sinks that can drop lines, for a rollback."""
         self._each(lambda sink: sink.cut(step))
 
-    def close(self) -> None:
+    def close(self, is_complete: bool = True) -> None:
+        """Close all sinks. is_complete: whether the run has done all its steps."""
         self.sampler.close()
+        for sink in self.sinks.values():
+            sink.is_complete = is_complete
         self._each(lambda sink: sink.close(), "lines not written yet are lost")
 
     def _each(

@@ -138,7 +138,7 @@ class Loop:
         """Train to the end of the run or until a signal, and save the last step. Raises
         TrainingStopped when the run has diverged or is stopped early.
         """
-        with contextlib.closing(self.log):
+        try:
             with self.writer:
                 self._begin()
                 while not self.is_last:
@@ -153,6 +153,8 @@ class Loop:
                         except DivergenceFound as problem:
                             self._roll_back(problem)
             self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
+        finally:
+            self.log.close(self.is_complete())
         energy = describe_energy(self.log.energy().get(ENERGY), self.workers.count)
         self.console.say(f"energy: {energy}")
 
@@ -330,7 +332,10 @@ class Loop:
         """Validate when that is due; return whether this was done and is the best validation so
         far.
         """
-        values = self._run_validation() if due.validation else None
+        # the validation of a checkpoint that still waits for a good step waits, too
+        waits = self.save_is_late and self._must_postpone_save()
+        waits = waits and not self.cadence.validates(self.before, self.position, saves=False)
+        values = self._run_validation() if due.validation and not waits else None
         return values is not None and self._record_validation(values)
 
     def _record_validation(self, values: dict[str, float | None]) -> bool:

@@ -383,3 +383,12 @@ def test_a_recipes_problem_with_another_flag_is_found_before_work(capsys):
 def test_the_version_is_that_of_the_package(capsys):
     assert bert_gpu_command(["bert-gpu", "--version"]) == 0
     assert capsys.readouterr().out == f"bert-gpu {bert_gpu.__version__}\n"
+
+
+def test_out_of_memory_names_the_flags_of_the_step_and_of_the_validation():
+    names = dict(__module__="tensorflow.python.framework.errors_impl", message="OOM: [32,2,8192]")
+    error = type("ResourceExhaustedError", (Exception,), names)()
+    message = flags.tensorflow_problem(error)
+    for flag in ("train_batch_size", "gradient_accumulation_steps", "eval_batch_size"):
+        assert f"--{flag}" in message
+    assert message.endswith(f"({error.message})")

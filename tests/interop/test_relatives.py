@@ -18,7 +18,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.interop import huggingface, models, sources
+from bert_gpu.interop import huggingface, models, relatives, sources
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
@@ -132,6 +132,28 @@ for shape, sizes in enumerate(
     COMING_IN[f"ModernBertForMaskedLM-{shape}"] = (
         MODERN | sizes | more | (OLDER if shape == 0 else {}) | dict(intermediate_size=inner)
     )
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 4])
+@pytest.mark.parametrize("bases", [(160000.0, 10000.0), (90.0, 30.0), (90.0, None)])
+def test_a_modernbert_says_the_same_in_the_keys_of_older_files(every, bases):
+    """transformers before 5 reads three keys, whose defaults are 3, 160000 and 10000, and not
+    layer_types and rope_parameters, which transformers 5 reads.
+    """
+    bases_of = dict(zip(("rotary_base", "local_rotary_base"), bases, strict=True))
+    shape = MODERN | SIZES | bases_of | dict(num_hidden_layers=5, global_attention_every=every)
+    config = ModelConfig(**shape)
+    name = "BertForMaskedLM"
+    found = json.loads(relatives.relative_of(config, name).config_bytes(config, name, (), {}))
+    older = found.get("global_attn_every_n_layers", 3)
+    assert found["layer_types"] == [
+        "sliding_attention" if layer % older else "full_attention" for layer in range(5)
+    ]
+    for kind, key, default in (
+        ("full_attention", "global_rope_theta", 160000.0),
+        ("sliding_attention", "local_rope_theta", 10000.0),
+    ):
+        assert found["rope_parameters"][kind]["rope_theta"] == found.get(key, default)
 
 
 @pytest.fixture(scope="module")

@@ -105,7 +105,8 @@ class Store:
     def update_run(self, run_id, status):
         pass
 
-    set_terminated = lambda self, run_id: None  # noqa: E731
+    def set_terminated(self, run_id, status):
+        self.status = status
 
 
 class Metric(typing.NamedTuple):
@@ -163,6 +164,17 @@ def test_each_metric_has_each_step_once_after_kills_and_rollbacks(num_steps, ses
     }
     values = {(metric.key, metric.step): metric.value for metric in store.logged}
     assert expected.items() <= values.items()
+
+
+@pytest.mark.parametrize("is_complete, status", [(True, "FINISHED"), (False, "KILLED")])
+def test_only_a_complete_run_is_finished(folder, monkeypatch, is_complete, status):
+    store = Store()
+    for name, module in store.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    log = open_log(folder, "file:x")
+    log.write(1, dict(loss=1.0))
+    log.close(is_complete)
+    assert store.status == status
 
 
 @pytest.mark.long

@@ -55,8 +55,8 @@ def records(path):
 
 
 def sessions(folder, count):
-    """[(run id, config, [history row])] of the sessions, in their order, once the service has
-    written them.
+    """[(run id, config, [history row], exit code)] of the sessions, in their order, once the
+    service has written them.
     """
     for _ in range(6000):  # ten minutes, which only end a hang
         # the time is in the name
@@ -84,7 +84,8 @@ def session(found):
                     if name not in ("_timestamp", "_runtime")
                 }
             )
-    return run.run_id, {item.key: item.value_json for item in run.config.update}, rows
+    config = {item.key: item.value_json for item in run.config.update}
+    return run.run_id, config, rows, found[-1].exit.exit_code
 
 
 def open_log(folder, step, settings):
@@ -97,7 +98,7 @@ def test_offline_and_on_again(folder):
     for step in (1, 2):
         log.write(step, dict(loss=1.0 / step, none=None, nan=float("nan")))
     log.write(2, dict(eval_loss=3.0))
-    log.close()
+    log.close(is_complete=False)
     second = int(time.time())
     while int(time.time()) == second:  # sessions of one second would share a folder
         time.sleep(0.05)
@@ -105,6 +106,7 @@ def test_offline_and_on_again(folder):
     log.write(3, dict(loss=9.0))
     log.close()
     first, second = sessions(folder, 2)
+    assert (first[3], second[3]) == (1, 0), "the code is 0 only for a run that is complete"
     assert first[0] == second[0]
     assert first[1]["hidden_size"] == "16" and first[1]["data"] == '{"seed":1}'
     assert first[2] == [
@@ -126,7 +128,7 @@ def test_a_rollback_loses_no_row(folder):
         log.cut(step - 1)
         log.write(step, dict(loss=float(step)))
     log.close()
-    ((_, _, rows),) = sessions(folder, 1)
+    ((_, _, rows, _),) = sessions(folder, 1)
     assert [(row["step"], row["loss"]) for row in rows] == [
         (step, float(step)) for step in (10, 20, 30, 30, 31, 20, 21, 60)
     ]

@@ -463,6 +463,17 @@ def test_a_checkpoint_without_checksums_is_read(folder):
     assert told == []
 
 
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o027, 0o077])
+def test_the_umask_says_who_may_read_a_checkpoint(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        RunFolder(str(tmp_path)).save(Progress(step=10), values(10), keep=1)
+    finally:
+        os.umask(before)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o666 & ~umask} and len(files) == 2
+
+
 def test_a_checksum_covers_name_type_shape_and_bytes(tmp_path):
     tensors = {"a": np.arange(6, dtype=np.float32), "b": np.zeros((2, 3), np.float32)}
     others = [

@@ -98,6 +98,32 @@ def test_rollback_goes_back_in_steps_and_on_in_data(tmp_path):
     )
 
 
+@pytest.mark.parametrize("bad", [range(20, 26), range(17, 20), range(18, 24), range(30, 31)])
+@pytest.mark.parametrize("eval_steps", [None, 7])
+def test_a_checkpoint_that_waits_for_a_good_step_is_validated_once(tmp_path, bad, eval_steps):
+    """bad: numbers of the steps with a loss that jumped; saves are due at 10, 20, 30 and 40."""
+    world = World(
+        tmp_path,
+        losses=lambda step, _: 9.0 if step + 1 in bad else 2.0,
+        eval_losses=lambda step: 2.0,
+        num_train_steps=40,
+        log_steps=1,
+        save_checkpoints_steps=10,
+        eval_steps=eval_steps,
+        keep_checkpoint_max=9,
+    )
+    world.run()
+    validated = [line["step"] for line in world.log.lines if "eval_loss" in line]
+    if eval_steps is None:  # where a save is due, and where it is made
+        assert set(validated) == {0, 10, 20, 30, 40, *world.saved}
+    else:
+        assert validated == [0, 7, 14, 21, 28, 35, 40]
+    # the best, the first validation, is saved too
+    assert set(world.saved) - {eval_steps} == {
+        next(step for step in range(due, 41) if step not in bad) for due in (10, 20, 30, 40)
+    }
+
+
 @pytest.mark.parametrize("keep, every", [(5, 4), (1, 10), (2, 1)])
 def test_bad_steps_do_not_push_out_what_to_go_back_to(tmp_path, keep, every):
     world = World(

@@ -437,6 +437,7 @@ def test_early_stop(tmp_path):
     with pytest.raises(TrainingStopped, match="early stop at step 10"):
         world.run()
     assert world.saved == [5, 10]
+    assert world.log.is_complete is False
     World(tmp_path / "b", eval_losses=lambda step: 7.0 if step < 10 else 5.0, **settings).run()
 
 
@@ -446,6 +447,10 @@ def test_a_signal_finishes_the_call_and_saves(tmp_path):
     world.step = lambda *args: (world.caught.append(15) if args[2] == 10 else None, plain(*args))[1]
     running = world.run()
     assert world.progress.step == 15 and world.saved == [15] and not running.is_finished()
+    assert world.log.is_complete is False
+    world.caught.clear()
+    world.run()
+    assert world.log.is_complete is True
 
 
 def test_a_signal_after_the_look_for_one_still_saves(tmp_path):

@@ -38,8 +38,8 @@ class Log:
     def cut(self, step):
         self.cuts.append(step)
 
-    def close(self):
-        pass
+    def close(self, is_complete=True):
+        self.is_complete = is_complete
 
 
 class World:

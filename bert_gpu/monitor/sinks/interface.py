@@ -13,9 +13,11 @@ class Sink:
     """Receives the metrics of a run. Its errors end neither the run nor the other sinks.
 
     recovers: whether the sink can be written to after an error; otherwise it is dropped.
+    is_complete: whether the run has done all its steps; set before `close`.
     """
 
     recovers = False
+    is_complete = True
 
     def write(self, step: int, values: Mapping[str, float | None]) -> None:
         """Write {metric: value} of a step; a value is None when it is missing or not finite.

@@ -27,7 +27,7 @@ CLOSING_SECONDS = 30.0
 class MLflow(Sink):
     """The sink that writes to one run of an MLflow experiment. MLflow deletes nothing, so a metric
     is written only at steps above the last one that it has there: steps repeated after a resume or
-    a rollback keep their first values.
+    a rollback keep their first values. The status of a run that stopped before its end is KILLED.
 
     Args of the constructor: path: OUTPUT_DIR. settings: {setting: value}, shown with the run. The
     environment names the server or folder.
@@ -79,7 +79,7 @@ class MLflow(Sink):
             while True:
                 step, moment, values = self.lines.get()
                 if values is self.ends:
-                    client.set_terminated(run_id)
+                    client.set_terminated(run_id, "FINISHED" if self.is_complete else "KILLED")
                     return
                 # MLflow allows no @ in a name, as in mrr@10
                 named = {name.replace("@", "_at_"): value for name, value in values.items()}

@@ -66,7 +66,7 @@ class WeightsAndBiases(Sink):
         self.step = None
 
     def close(self) -> None:
-        self.run.finish()
+        self.run.finish(exit_code=0 if self.is_complete else 1)  # shown as finished or failed
 
 
 def mode() -> str:
