@@ -16,7 +16,7 @@ from bert_gpu.data.inputs import read_manifests
 from bert_gpu.data.mixture import NEVER
 from bert_gpu.devices.devices import Devices
 from bert_gpu.devices.workers import ALONE, Alone, Workers
-from bert_gpu.interop import models
+from bert_gpu.interop import models, sources
 from bert_gpu.model import heads
 from bert_gpu.model.config import NOT_IN_WEIGHTS, ModelConfig
 from bert_gpu.model.encoders import Encoder, open_encoder
