@@ -4,6 +4,7 @@ asked for, and one that fails does not stop the others.
 
 import json
 import os
+import types
 
 import pytest
 
@@ -11,6 +12,7 @@ from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.cli import classify, flags
 from bert_gpu.finetune import scores, sweep
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig, SweepConfig
+from bert_gpu.finetune.run import Result
 from bert_gpu.runs import marks
 from bert_gpu.watch.run_data import find_runs
 
@@ -160,21 +162,22 @@ def test_no_task_of_glue(tmp_path):
         sweep.find_tasks(FinetuneConfig(data_dir=str(tmp_path)))
 
 
+def result_of(signal=None):
+    """Return the Result of a fine-tuning that a signal stopped, or none."""
+    outcome = types.SimpleNamespace(signal=signal, late_signal=None)
+    return Result("model", dict(dev=dict(accuracy=0.5)), outcome)
+
+
 def test_a_sweep_stops_with_its_trial_and_a_trial_that_diverges_does_not_stop_it(
     tmp_path, monkeypatch
 ):
     called = []
 
-    class Result:
-        metrics, signal = dict(dev=dict(accuracy=0.5)), None
-
     def finetune(settings, console, reuses_results):
         called.append(settings.run.seed)
-        result = Result()
         if settings.run.seed == 12:
             raise TrainingStopped("diverged at step 3")
-        result.signal = 15 if settings.run.seed == 14 else None
-        return result
+        return result_of(15 if settings.run.seed == 14 else None)
 
     monkeypatch.setattr(sweep, "finetune", finetune)
     settings = settings_for(tmp_path / "out", seed=11)
@@ -186,15 +189,12 @@ def test_a_sweep_stops_with_its_trial_and_a_trial_that_diverges_does_not_stop_it
 
 
 def test_a_trial_that_is_refused_leaves_the_scores_of_those_before_it(tmp_path, monkeypatch):
-    class Result:
-        metrics, signal = dict(dev=dict(accuracy=0.5)), None
-
     refused = []
 
     def finetune(settings, console, reuses_results):
         if settings.run.seed in refused:
             raise UserError("--max_seq_length=4: too short")
-        return Result()
+        return result_of()
 
     monkeypatch.setattr(sweep, "finetune", finetune)
     settings, path = settings_for(tmp_path / "out", seed=11), tmp_path / "out" / "scores.json"
@@ -239,10 +239,7 @@ def test_bad_grids_are_refused(tmp_path, capsys, grid, part):
 
 
 def test_a_sweep_that_only_predicts_leaves_the_scores_as_they_are(tmp_path, monkeypatch):
-    class Result:
-        metrics, signal = dict(dev=dict(accuracy=0.5)), None
-
-    monkeypatch.setattr(sweep, "finetune", lambda *_, **__: Result())
+    monkeypatch.setattr(sweep, "finetune", lambda *_, **__: result_of())
     settings, two = settings_for(tmp_path / "out"), SweepConfig(num_trials=2)
     sweep.run_sweep({"": settings}, two)
     names = ("scores.json", "scores.md")
