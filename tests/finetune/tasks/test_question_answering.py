@@ -130,6 +130,26 @@ def test_rows_are_those_of_run_squad(tmp_path, vocab, has_impossible):
 
 
 @pytest.mark.parametrize("has_impossible", [False, True])
+@pytest.mark.parametrize("num_words", [1, 4, 8, 20])
+def test_the_log_counts_the_answers_that_no_row_of_run_squad_holds(
+    tmp_path, vocab, has_impossible, num_words
+):
+    data = random_data(20, has_impossible, seed=num_words)
+    for paragraph in data[0]["paragraphs"]:
+        for answer in (one for entry in paragraph["qas"] for one in entry["answers"]):
+            words = paragraph["context"][answer["answer_start"] :].split(" ")
+            answer["text"] = " ".join(words[:num_words])
+    path, examples = read(tmp_path, data)
+    _, rows = rows_for(examples, vocab, settings_of(version_2_with_negative=has_impossible))
+    theirs, features = their_features(path, vocab, True, has_impossible)
+    held = {one.example_index for one in features if one.start_position > 0}
+    answered = {index for index, one in enumerate(theirs) if not one.is_impossible}
+    message = question_answering.describe(examples, rows)
+    assert ("fit whole into no row" in message) == bool(answered - held)
+    assert (f"; {len(answered - held)} answers fit" in message) == bool(answered - held)
+
+
+@pytest.mark.parametrize("has_impossible", [False, True])
 def test_answers_are_those_of_run_squad(tmp_path, vocab, has_impossible):
     path, examples = read(tmp_path, random_data(12, has_impossible, seed=1), "dev")
     settings = settings_of(
