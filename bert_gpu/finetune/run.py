@@ -302,7 +302,7 @@ def prepare(
     fixed: dict[str, Any] = {}
     if trained is None:
         fixed = fixed_settings(settings, task, devices, start, first, length) | tokens
-        fixed |= dict(positive_label=problem_type.positive_label)
+        fixed["positive_label"] = problem_type.positive_label
     facts = dict(vocabulary=start.tokenizer.identity, labels=start.labels, max_seq_length=length)
     devices.workers.check_alike(fixed or facts)
     if trained is None:

@@ -119,8 +119,7 @@ def encode_crops(
         max_seq_length=max_seq_length,
         padding=padding,
         rows_per_example=2,
-        text_hashes=rows.text_hashes[is_long],
-        whole_hashes=rows.whole_hashes[is_long],
+        text_hashes=rows.text_hashes[:, is_long],
         seed=seed,
         tokenizer=tokenizer,
         prefixes=[
