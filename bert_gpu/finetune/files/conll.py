@@ -135,12 +135,11 @@ class TaggedExamples(Loaded):
         """Set `word`, `label`, `id` and `sentence`, the indices of a table's columns; None for a
         column that is missing.
         """
-        default = TASKS[self.task.name]
         names = {}
-        for field, flag in (("text_a", "text_a"), ("label", "label")):
+        for field in ("text_a", "label"):
             name = getattr(self.task, field)
-            others = ALIASES[name] if name == getattr(default, field) else ()
-            names[flag] = next((one for one in (name, *others) if one in header), name)
+            others = ALIASES[name] if name == getattr(TASKS[self.task.name], field) else ()
+            names[field] = next((one for one in (name, *others) if one in header), name)
         self.word = find_column(self.path, header, names["text_a"], "text_a")
         self.label: int | None = None
         if needs_label or names["label"] in header:

@@ -115,9 +115,10 @@ class Table:
 
     def _separated_rows(self) -> Iterator[tuple[int, list[str]]]:
         digest = hashlib.sha256()
-        dialect = "quoted" if self.notes else self.kind
         header: list[str] | None = None
-        for line, cells in separated_rows(self._lines(digest), dialect, self.path):
+        for line, cells in separated_rows(
+            self._lines(digest), "quoted" if self.notes else self.kind, self.path
+        ):
             if header is None:
                 header = self._header_of(cells)
                 self.header = header
