@@ -235,10 +235,10 @@ def test_a_grid_is_of_a_call_too(small, tmp_path, monkeypatch):
     assert {one.cadence.num_train_epochs for one in variants.values()} == {3.0}
 
 
-def test_texts_are_no_flags():
+def test_texts_are_no_flags(trained):
     for text in ("-h", "--help", "--top_k=3"):
         with pytest.raises(bert_gpu.UserError, match=r"has no \[MASK\]"):
-            bert_gpu.fill_mask(text)
+            bert_gpu.fill_mask(text, model=trained[0])
 
 
 def test_results_say_what_was_made(small, trained, tmp_path):
