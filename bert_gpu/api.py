@@ -152,12 +152,14 @@ def deliver_signal(result: Any) -> Any:
     """
     run = getattr(result, "outcome", None) or result
     stop = getattr(run, "signal", None)
-    arrived = stop or getattr(run, "late_signal", None)
-    if arrived:
+    if arrived := stop or getattr(run, "late_signal", None):
         signal.raise_signal(arrived)
     if stop:
-        problem = f"stopped by {signal.Signals(stop).name}; the same call resumes"
-        raise KeyboardInterrupt if stop == signal.SIGINT else TrainingStopped(problem)
+        raise (
+            KeyboardInterrupt
+            if stop == signal.SIGINT
+            else TrainingStopped(f"stopped by {signal.Signals(stop).name}; the same call resumes")
+        )
     return result
 
 

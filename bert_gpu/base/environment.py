@@ -210,8 +210,9 @@ def remember(stack: contextlib.ExitStack) -> None:
     and TensorFlow's determinism. Until then functions are compiled even if the program runs them
     eagerly.
     """
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, limit)
+    stack.callback(
+        resource.setrlimit, resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)
+    )
     stack.enter_context(warnings.catch_warnings())  # SciPy adds a filter
     for name in (
         *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "MLFLOW_ALLOW_FILE_STORE"),

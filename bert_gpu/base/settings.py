@@ -112,8 +112,11 @@ class Settings:
             if error:
                 raise error
             if value and (pattern := HOME.get(field.metadata["path"])):
-                path = re.sub(pattern, lambda part: part[1] + os.path.expanduser(part[2]), value)
-                object.__setattr__(self, field.name, path)
+                object.__setattr__(
+                    self,
+                    field.name,
+                    re.sub(pattern, lambda part: part[1] + os.path.expanduser(part[2]), value),
+                )
 
     def without_effect(self, name: str) -> str | None:
         """Return a message that says why the field `name` has no effect beside the other fields'

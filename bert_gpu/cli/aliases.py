@@ -137,20 +137,17 @@ FLOAT16 = dict(true={"precision": "float16"}, false={"precision": "float32"})
 BFLOAT16 = dict(true={"precision": "bfloat16"}, false={"precision": "float32"})
 XLA = dict(true={"xla": "on"}, false={"xla": "off"})
 CPU: dict[str, dict[str, str]] = dict(true={"num_gpus": "0"}, false={})
-REPORTS = {"none": {"tensorboard": "false"}, "tensorboard": {"tensorboard": "true"}}
 OPTIMIZERS = {
     **{name: {"optimizer": "adamw"} for name in ("adamw_torch", "adamw_torch_fused", "adamw_hf")},
     **{name: {"optimizer": "adamw8bit"} for name in ("adamw_bnb_8bit", "adamw_8bit")},
 }
 
 
-TPU = "TPUs are not supported; training runs on the GPUs of this machine, or its CPU; drop the flag"
 ONE_PROCESS = (
     "one process trains on all GPUs of a machine; start the script once on each, without torchrun, "
     "mpirun or horovodrun, and choose with --num_gpus"
 )
 RESUMES = "a run resumes by itself: repeat its command; --overwrite starts over"
-LOSS_SCALE = "the loss scale of --precision=float16 adapts by itself; drop the flag"
 LOGS = "the loss and all metrics are in OUTPUT_DIR/metrics.jsonl and OUTPUT_DIR/tensorboard"
 READERS = "records are read in background threads"
 NO_DDP = "it is about torch's DistributedDataParallel; one process trains on all GPUs"
@@ -173,7 +170,10 @@ ROWS = (
         TRAINING,
         "refusal",
         {
-            "use_tpu": TPU,
+            "use_tpu": (
+                "TPUs are not supported; training runs on the GPUs of this machine, or its CPU; "
+                "drop the flag"
+            ),
         },
         is_switch=True,
     ),
@@ -277,7 +277,10 @@ ROWS = (
         TRAINING,
         "values",
         {
-            "report_to": REPORTS,
+            "report_to": {
+                "none": {"tensorboard": "false"},
+                "tensorboard": {"tensorboard": "true"},
+            },
         },
         otherwise="name tensorboard or none here; Weights & Biases needs --wandb_project=NAME",
     ),
@@ -590,7 +593,9 @@ ROWS = (
                 "--optimizer=lamb --curve=polynomial --polynomial_power=0.5 for its lamb, "
                 "--optimizer=adamw --curve=one_cycle for its adam"
             ),
-            "init_loss_scale loss_scale": LOSS_SCALE,
+            "init_loss_scale loss_scale": (
+                "the loss scale of --precision=float16 adapts by itself; drop the flag"
+            ),
             "distribution_strategy": ONE_PROCESS,
             "num_steps_per_epoch": (
                 "give --num_train_steps: steps of an epoch x epochs, in optimizer updates"

@@ -275,14 +275,13 @@ def without_conflicts(flags: Sequence[UserFlag]) -> list[UserFlag]:
             group = firm
         first = group[0]
         for other in group[1:]:
-            if first.value == other.value:
-                continue
-            raise UserError(
-                f"{first.alias_text or first.argument} and "
-                f"{other.alias_text or other.argument}: both set --{first.name}",
-                "give one of them",
-                where=other.place.where,
-            )
+            if first.value != other.value:
+                raise UserError(
+                    f"{first.alias_text or first.argument} and "
+                    f"{other.alias_text or other.argument}: both set --{first.name}",
+                    "give one of them",
+                    where=other.place.where,
+                )
         remaining += group
     return [flag for flag in flags if any(flag is one for one in remaining)]
 

@@ -166,7 +166,6 @@ VALIDATIONS = dict(
     validation_end_proportion="0.1",
 )
 RUN_LENGTH = 60_000
-EPOCHS = (1000, 600, 300)  # of RUN_LENGTH
 
 
 def validations(text: str, call: Call) -> dict[str, str]:
@@ -178,15 +177,15 @@ def validations(text: str, call: Call) -> dict[str, str]:
     texts = VALIDATIONS | {name: call.flags[name] for name in VALIDATIONS if name in call.flags}
     for name, value in texts.items():
         is_share = name.endswith("proportion")
-        number = number_in(value)
-        if number is None or not (0 <= number <= 1 if is_share else number >= 1 and not number % 1):
+        x = number_in(value)
+        if x is None or not (0 <= x <= 1 if is_share else x >= 1 and not x % 1):
             raise ValueError(
                 f"--{name}={value[:40]} must be "
                 + ("a share of the run, from 0 to 1" if is_share else "a whole number, at least 1")
             )
     *epochs, begin, end = map(float, texts.values())
     middle_step, step, last_step = (
-        int(number) * unit for number, unit in zip(epochs, EPOCHS, strict=True)
+        int(number) * unit for number, unit in zip(epochs, (1000, 600, 300), strict=True)
     )
     first = round(begin * RUN_LENGTH)
     last = max(first, round((1 - end) * RUN_LENGTH))

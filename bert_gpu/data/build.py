@@ -237,8 +237,9 @@ def make_plan(
     # how much gzip compresses is not known yet; write_missing measures it on a sample
     if status == "new" and not config.gzip_compress:
         check_space(config, predict_bytes(config, plan.num_text_bytes))
-    text = json_checksum(dict(files=sorted(checksums[path] for path in paths)))
-    return dataclasses.replace(plan, text=text)
+    return dataclasses.replace(
+        plan, text=json_checksum(dict(files=sorted(checksums[path] for path in paths)))
+    )
 
 
 def add_checksums(console: Console, text: inputs.Inputs, checksums: dict[str, int]) -> None:

@@ -182,8 +182,9 @@ class Dataset:
         info = self.infos[folder]
         if info is None:
             return 1
-        settings = {name: info.settings[name] for name in ("dupe_factor", "masking")}
-        return DataConfig(**settings).num_passes
+        return DataConfig(
+            dupe_factor=info.settings["dupe_factor"], masking=info.settings["masking"]
+        ).num_passes
 
     def identity(self) -> dict[str, Any]:
         """Return, for run.json, the dict of everything that decides the batches of a run: "files"

@@ -301,13 +301,18 @@ def prepare(
     settings = run.settings = with_best_metric(settings, names)
     fixed: dict[str, Any] = {}
     if trained is None:
-        fixed = fixed_settings(settings, task, devices, start, first, length) | tokens
-        fixed |= dict(positive_label=problem_type.positive_label)
-    facts = dict(vocabulary=start.tokenizer.identity, labels=start.labels, max_seq_length=length)
-    devices.workers.check_alike(fixed or facts)
-    if trained is None:
+        fixed = (
+            fixed_settings(settings, task, devices, start, first, length)
+            | tokens
+            | dict(positive_label=problem_type.positive_label)
+        )
+        devices.workers.check_alike(fixed)
         run.check_resumable(fixed)
         check_best_metric(settings, names, examples.get("eval", ()))
+    else:
+        devices.workers.check_alike(
+            dict(vocabulary=start.tokenizer.identity, labels=start.labels, max_seq_length=length)
+        )
     return Prepared(
         run=run,
         task=task,

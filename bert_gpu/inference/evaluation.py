@@ -244,8 +244,9 @@ def score_pairs(scorer: Scorer, paths: Sequence[str], console: Console) -> Score
     num_cut = 0
     for path in paths:
         num_lines = 0
-        what = f"{scorer.opened.path} {os.path.basename(path)}"
-        for lines in windows(path, console, what, has_objects=True):
+        for lines in windows(
+            path, console, f"{scorer.opened.path} {os.path.basename(path)}", has_objects=True
+        ):
             pairs = [pair_of(line, path, num_lines + n) for n, line in enumerate(lines, 1)]
             rows, is_cut = scorer.frame([text for pair in pairs for text in pair[1:]])
             good, bad = np.moveaxis(scorer.pseudo_log_likelihoods(rows).reshape(2, -1, 2), 2, 0)

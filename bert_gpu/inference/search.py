@@ -115,9 +115,12 @@ def open_index(
         with only_writer(folder, "index", "index", folder):
             new = (texts[place] for place in places[num_old:])
             num_cut = append(folder, embedder, new, num_bytes, console)
-            counts = dict(num_lines=len(texts), text=digest_of(texts))
-            notes = origin | counts | dict(checksums=checksums(path, len(places) * row_bytes))
-            write_json(os.path.join(folder, INDEX), notes)
+            counts = dict(
+                num_lines=len(texts),
+                text=digest_of(texts),
+                checksums=checksums(path, len(places) * row_bytes),
+            )
+            write_json(os.path.join(folder, INDEX), origin | counts)
         console.say(
             f"{folder}: {len(places) - num_old:,} of {len(places):,} lines are new; cut to "
             f"--max_seq_length: {num_cut:,}"

@@ -135,14 +135,12 @@ def count_words(
             counts = counting.count_words_of_blocks(
                 blocks, workers=workers, report=progress.add, **letters
             )
-        lines = (
-            line.decode("utf-8", "ignore")
-            for block in blocks
-            for document in corpus.read_block(block)
-            for line in document
-        )
-        first = [*itertools.islice(lines, NUM_LINES)]
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))), first
+        documents = itertools.chain.from_iterable(map(corpus.read_block, blocks))
+        lines = [*itertools.islice(itertools.chain.from_iterable(documents), NUM_LINES)]
+    return (
+        dict(sorted(counts.items(), key=lambda item: (-item[1], item[0]))),
+        [line.decode("utf-8", "ignore") for line in lines],
+    )
 
 
 def read_words(
@@ -179,8 +177,10 @@ def num_pieces(tokenizer: Tokenizer, words: Collection[str]) -> dict[str, int]:
     """
     ids, row_splits = tokenizer.tokenize([f" {word}" for word in words])
     num_unknown = np.diff(np.append(0, np.cumsum(ids == tokenizer.unk_id))[row_splits])
-    lengths = zip(words, np.diff(row_splits).tolist(), num_unknown, strict=True)
-    return {word: len(word) + 1 if lost else number for word, number, lost in lengths}
+    return {
+        word: len(word) + 1 if lost else number
+        for word, number, lost in zip(words, np.diff(row_splits).tolist(), num_unknown, strict=True)
+    }
 
 
 def choose(

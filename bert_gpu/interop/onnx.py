@@ -145,9 +145,12 @@ def import_tf2onnx() -> types.ModuleType:
     """Import and return tf2onnx, which is not installed by default. Raise UserError when it is
     missing.
     """
-    remedy = "install it with pip install 'bert-gpu[onnx]', or pip install tf2onnx"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tf2onnx = import_extra("tf2onnx", "--format=onnx", remedy)
+        tf2onnx = import_extra(
+            "tf2onnx",
+            "--format=onnx",
+            "install it with pip install 'bert-gpu[onnx]', or pip install tf2onnx",
+        )
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     return tf2onnx

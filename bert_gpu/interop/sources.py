@@ -190,13 +190,6 @@ def tokenizer_notes(path: str) -> dict[str, Any]:
     return read_beside(path, "tokenizer_config.json", fields_of(TokenizerNotes))
 
 
-def copied_settings(path: str) -> dict[str, Any]:
-    """Return the entries of tokenizer_config.json in the folder of a model that a copy of the model
-    keeps.
-    """
-    return {name: value for name, value in tokenizer_notes(path).items() if name not in NOT_COPIED}
-
-
 def read_beside(path: str, name: str, fields: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the content of the JSON file `name`, which is about the tokenizer, in the folder of a
     model; {} without the file. fields: as for `read_json`.

@@ -131,7 +131,7 @@ def check_classic(config: ModelConfig, whose: str) -> None:
 
 
 def config_bytes(model: Model) -> bytes:
-    """Return the bytes of a bert_config.json, which Google's code and `read_entries` can read.
+    """Return the bytes of a bert_config.json, which Google's code and `read_file` can read.
     Google's code keeps the entries for a classifier's scores, and does not use them.
     """
     config, _, notes, *_ = model

@@ -11,8 +11,8 @@ from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import CHECKSUM, json_checksum
 from bert_gpu.interop.sources import (
+    NOT_COPIED,
     OWN_WORDS,
-    copied_settings,
     find_casing,
     find_vocabulary,
     read_beside,
@@ -46,8 +46,7 @@ def load_tokenizer(
       UserError: the model's tokenizer cuts text in a way that bert-gpu cannot, there is no
         vocabulary, or it is not the model's.
     """
-    own = None if vocab_file is not None else folder
-    notes = {} if own is None else tokenizer_notes(own)
+    notes = {} if folder is None or vocab_file is not None else tokenizer_notes(folder)
     if folder is not None:
         check_tokenizer(folder, do_lower_case)
     if vocab_file is None:
@@ -70,25 +69,22 @@ def load_tokenizer(
             "put that one back, or name another with --vocab_file",
             where=vocab_file,
         )
-    if own is not None:
-        tokenizer.settings = copied_settings(own)
-        if tokenizer.settings.get("truncation_side") == "left":
-            console.warn_once(
-                f"{own}: its tokenizer cuts a long text at its beginning (truncation_side=left); "
-                "bert-gpu cuts it at its end, and a copy of the model says left"
-            )
+    tokenizer.settings = {name: notes[name] for name in notes if name not in NOT_COPIED}
+    if notes.get("truncation_side") == "left":
+        console.warn_once(
+            f"{folder}: its tokenizer cuts a long text at its beginning (truncation_side=left); "
+            "bert-gpu cuts it at its end, and a copy of the model says left"
+        )
     return tokenizer
 
 
-def for_training(tokenizer: Tokenizer, settings: Mapping[str, Any]) -> Tokenizer:
-    """Return the tokenizer of a training that starts from a model with these `settings`: it keeps
-    them, except for the length and the side at which texts are cut, which the training changes.
+def for_training(tokenizer: Tokenizer, notes: Mapping[str, Any]) -> Tokenizer:
+    """Return the tokenizer of a training that starts from a model whose tokenizer_config.json has
+    the entries `notes`: it keeps those that a copy keeps, except for the length and the side at
+    which texts are cut, which the training changes.
     """
-    tokenizer.settings = {
-        name: value
-        for name, value in settings.items()
-        if name not in ("model_max_length", "truncation_side")
-    }
+    changed = {*NOT_COPIED, "model_max_length", "truncation_side"}
+    tokenizer.settings = {name: value for name, value in notes.items() if name not in changed}
     return tokenizer
 
 

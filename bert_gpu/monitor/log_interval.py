@@ -170,10 +170,10 @@ class LogInterval:
             self.watch.count("compiling", max(0.0, now - self.opened - waited))
             self.is_warm = True
             self.opened = now
-            return counts
-        self.waited += waited
-        for name, count in counts.items():
-            self.totals[name] += count
+        else:
+            self.waited += waited
+            for name, count in counts.items():
+                self.totals[name] += count
         return counts
 
     def close(self) -> tuple[dict[str, np.ndarray], dict[str, float | None]]:

@@ -92,7 +92,7 @@ def open_model(run: Run[PretrainSettings], dataset: Dataset, devices: Devices) -
         try:
             vocab = models.for_training(
                 vocab,
-                sources.copied_settings(models.find_model(settings.run.start, "init_checkpoint")),
+                sources.tokenizer_notes(models.find_model(settings.run.start, "init_checkpoint")),
             )
         except UserError as error:  # --init_checkpoint of a run to resume was removed
             if run.run_json is None:

@@ -229,9 +229,8 @@ class Loop:
                 steps, shares = self._next_steps(step)
                 counts = self.plan.num_micro_batches_at(shares)
                 batches = take_batches(rows, len(steps), counts, self.data.length_axes)
-                rates = None
-                if counts or self.plan.schedule_length.budget_seconds is None:
-                    rates = self._learning_rates(steps, shares)
+                is_planned = counts or self.plan.schedule_length.budget_seconds is None
+                rates = self._learning_rates(steps, shares) if is_planned else None
                 on_devices = self.step.put_on_devices(batches, steps.start, counts, rates)
                 yield batches, on_devices, shares if counts else None
                 step = steps.stop
@@ -333,8 +332,11 @@ class Loop:
         far.
         """
         # the validation of a checkpoint that still waits for a good step waits, too
-        waits = self.save_is_late and self._must_postpone_save()
-        waits = waits and not self.cadence.validates(self.before, self.position, saves=False)
+        waits = (
+            self.save_is_late
+            and self._must_postpone_save()
+            and not self.cadence.validates(self.before, self.position, saves=False)
+        )
         values = self._run_validation() if due.validation and not waits else None
         return values is not None and self._record_validation(values)
 

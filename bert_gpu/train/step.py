@@ -265,11 +265,16 @@ class TrainStep:
             divide_batch(batch, self.devices.num_replicas, count)
             for batch, count in zip(batches, num_micro_batches, strict=True)
         ]
-        parts_of = functools.partial(self._parts_of, divided, num_micro_batches, step)
-        parts, counts, seeds, replicas = self._distributed(parts_of)
+        parts, counts, seeds, replicas = self._distributed(
+            functools.partial(self._parts_of, divided, num_micro_batches, step)
+        )
         rates = None if learning_rates is None else self._copied(learning_rates)
-        inputs = CallInputs(counts, rates, seeds, replicas)
-        return DeviceBatches(parts, inputs, tf.constant(num_micro_batches, tf.int32), len(batches))
+        return DeviceBatches(
+            parts,
+            CallInputs(counts, rates, seeds, replicas),
+            tf.constant(num_micro_batches, tf.int32),
+            len(batches),
+        )
 
     def _parts_of(
         self,
@@ -287,8 +292,12 @@ class TrainStep:
             for name in list(parts[0])
         }
         seeds = self.seeds(len(parts), tf.constant(step), tf.constant(replica))
-        counts = tf.constant(num_micro_batches, tf.int64)
-        return features, counts, tf.identity(seeds), tf.constant(replica, tf.int64)
+        return (
+            features,
+            tf.constant(num_micro_batches, tf.int64),
+            tf.identity(seeds),
+            tf.constant(replica, tf.int64),
+        )
 
     def _distributed(self, value_of: Callable[[int], typing.Any]) -> typing.Any:
         """Return value_of(replica), made on the device of each replica of this process."""

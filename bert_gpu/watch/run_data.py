@@ -75,8 +75,9 @@ class Run:
         """
         record = self.record
         plan = {name: record[name] for name in ("global_batch_size", "num_replicas", "device_kind")}
-        about = {name: record[name] for name in ("versions", "git_commit")}
-        return flat(record["free"] | record["settings"] | plan) | flat(about)
+        return flat(record["free"] | record["settings"] | plan) | flat(
+            dict(versions=record["versions"], git_commit=record["git_commit"])
+        )
 
     def last(self, name: str, table: str = "train") -> float | None:
         """Return the last finite value of a metric; None without one. table: "train" or "valid"."""

@@ -169,8 +169,9 @@ def summary(run: Run) -> dict[str, str]:
     facts["time"] = None if hours is None else format_hours(hours)
     seconds = run.last("remaining_seconds") if run.state == "running" else None
     facts["left"] = None if seconds is None else format_hours(seconds / 3600)
-    precision = settings.get("precision")
-    facts["devices"] = f"{plan['num_replicas']} x {plan['device_kind']}, {precision}"
+    facts["devices"] = (
+        f"{plan['num_replicas']} x {plan['device_kind']}, {settings.get('precision')}"
+    )
     loss = run.last("loss")
     facts["last loss"] = None if loss is None else f"{loss:.4g}"
     facts["best validation"] = best_validation(run)

@@ -339,7 +339,7 @@ def spaced(parts):
 
 
 @pytest.mark.parametrize("kind", SPLITTING)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(parts=TEXTS)
 def test_the_text_beside_an_added_word_is_cut_as_before(grown, kind, parts):
     """By the library itself, before and after: the same pieces, but for the blank before the word,
@@ -365,7 +365,7 @@ def test_the_text_beside_an_added_word_is_cut_as_before(grown, kind, parts):
 
 
 @pytest.mark.parametrize("kind", SPLITTING)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(words=st.lists(st.sampled_from([*KNOWN[:4], *NEW]), min_size=1, max_size=6))
 def test_decoding_gives_back_a_text_with_added_words(grown, kind, words):
     """Where there is a blank before each of them; one more stands in front of byte-level text."""
@@ -377,7 +377,7 @@ def test_decoding_gives_back_a_text_with_added_words(grown, kind, words):
 
 
 @pytest.mark.parametrize("kind", ["vocab.txt", "cased", *SPLITTING])
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=3, deadline=None, derandomize=True)
 @given(words=st.lists(st.sampled_from([*NEW, "abc€", "zyx", "the", "Ünknown"]), min_size=1))
 def test_what_is_unknown_is_added_or_named(folder, kind, words, tmp_path_factory):
     """Every word of the list is then one known piece, or was one."""

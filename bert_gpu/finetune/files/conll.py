@@ -35,7 +35,6 @@ from bert_gpu.finetune.files.tables import (
     share_of,
 )
 from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
-from bert_gpu.text.formats.cells import NoText, text_of
 from bert_gpu.text.formats.containers import decoded_lines
 
 DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
@@ -136,12 +135,11 @@ class TaggedExamples(Loaded):
         """Set `word`, `label`, `id` and `sentence`, the indices of a table's columns; None for a
         column that is missing.
         """
-        default = TASKS[self.task.name]
         names = {}
-        for field, flag in (("text_a", "text_a"), ("label", "label")):
+        for field in ("text_a", "label"):
             name = getattr(self.task, field)
-            others = ALIASES[name] if name == getattr(default, field) else ()
-            names[flag] = next((one for one in (name, *others) if one in header), name)
+            others = ALIASES[name] if name == getattr(TASKS[self.task.name], field) else ()
+            names[field] = next((one for one in (name, *others) if one in header), name)
         self.word = find_column(self.path, header, names["text_a"], "text_a")
         self.label: int | None = None
         if needs_label or names["label"] in header:
@@ -272,9 +270,11 @@ class TaggedExamples(Loaded):
         """{(tag, whether its line matches HASH): number of lines}; without tags, of the cells in
         the last column.
         """
-        lines = decoded_lines(read_pieces(self.path, hashlib.sha256()), self.path)
-        words = filter(self._fills_columns, filter(is_word, lines))
-        return collections.Counter((self._tag(x), HASH.match(x) is not None) for x in words)
+        return collections.Counter(
+            (self._tag(line), HASH.match(line) is not None)
+            for line in decoded_lines(read_pieces(self.path, hashlib.sha256()), self.path)
+            if is_word(line) and self._fills_columns(line)
+        )
 
     def _sentence(
         self, line: int, number: int, rows: list[list[str]], before: Sequence[str]
@@ -352,14 +352,7 @@ class TaggedExamples(Loaded):
                     '{"words": ["Rome", "."], "tags": ["B-LOC", "O"]}'
                 )
             )
-        try:
-            return [text_of(one) for one in values]
-        except NoText as error:
-            raise UserError(
-                f"{table.unit} {line} has {error} in a list of {shortened(table.header[place])!r}",
-                "write a text there, or leave the row out",
-                where=self.path,
-            ) from None
+        return table.texts(line, values, list_in=place)
 
 
 def is_table(path: str) -> bool:

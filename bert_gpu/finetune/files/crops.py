@@ -92,10 +92,9 @@ def encode_crops(
     padding: str,
     seed: int,
     folder: str,
-) -> tuple[CroppedTexts, np.ndarray]:
+) -> CroppedTexts:
     """Tokenize the texts of examples, chunk by chunk. Return those that are long enough for two
-    crops, and a bool for each text that says whether it is; count the others as skipped. A prefix
-    may fill half a row. folder: as for DiskArray.
+    crops; count the others as skipped. A prefix may fill half a row. folder: as for DiskArray.
 
     Raises UserError when all texts are too short.
     """
@@ -110,7 +109,7 @@ def encode_crops(
     examples.why_skipped = f"lines with {too_short},"
     examples.num_skipped += int(np.count_nonzero(~is_long))
     examples.num_examples = int(np.count_nonzero(is_long))
-    whole = CroppedTexts(
+    return CroppedTexts(
         ids=rows.ids,
         splits=rows.splits,
         first_lengths=rows.first_lengths[is_long],
@@ -119,12 +118,10 @@ def encode_crops(
         max_seq_length=max_seq_length,
         padding=padding,
         rows_per_example=2,
-        text_hashes=rows.text_hashes[is_long],
-        whole_hashes=rows.whole_hashes[is_long],
+        text_hashes=rows.text_hashes[:, is_long],
         seed=seed,
         tokenizer=tokenizer,
         prefixes=[
             tokenizer.tokenize([text.rstrip()])[0][: max_seq_length // 2] for text in prefixes
         ],
     )
-    return whole, is_long

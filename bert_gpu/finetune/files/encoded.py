@@ -49,9 +49,9 @@ class EncodedExamples:
       rows_per_example: R; the rows of an example follow each other. text_ids: int32 (N, R), the
         numbers of the rows' texts, equal for equal texts, -1 for an empty one; None for tasks that
         do not compare texts.
-      text_hashes: uint64 (N, R), or (N, 1) for tasks whose rows are windows: hashes of the texts of
-        each row or example, equal where a model cannot tell them apart, because their tokens are
-        the same. whole_hashes: the same of the texts before they were cut to a row.
+      text_hashes: uint64 (2, N, R), or (2, N, 1) for tasks whose rows are windows: hashes of the
+        texts of each row or example, equal where a model cannot tell them apart, because their
+        tokens are the same; and the same of the texts before they were cut to a row.
     """
 
     ids: np.ndarray
@@ -66,7 +66,6 @@ class EncodedExamples:
     rows_per_example: int = 1
     text_ids: np.ndarray | None = None
     text_hashes: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.uint64))
-    whole_hashes: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def __len__(self) -> int:
         return len(self.first_lengths) // self.rows_per_example
@@ -78,16 +77,16 @@ class EncodedExamples:
 
     @property
     def numbers(self) -> np.ndarray:
-        """The numbers of the texts in `text_hashes`, by first occurrence, int32 of its shape."""
-        _, firsts, places = np.unique(self.text_hashes, return_index=True, return_inverse=True)
-        ranks = np.argsort(np.argsort(firsts)).astype(np.int32)
-        return ranks[places].reshape(self.text_hashes.shape)
+        """The numbers of the texts as they are cut, by first occurrence, int32 (N, R) or (N, 1)."""
+        hashes = self.text_hashes[0]
+        _, firsts, places = np.unique(hashes, return_index=True, return_inverse=True)
+        return np.argsort(np.argsort(firsts)).astype(np.int32)[places].reshape(hashes.shape)
 
     @property
     def num_alike(self) -> int:
         """The number of different texts that are the same as others only because they were cut."""
-        both = np.stack([self.text_hashes.ravel(), self.whole_hashes.ravel()])
-        counts = np.unique(np.unique(both, axis=1)[0], return_counts=True)[1]
+        texts = np.unique(self.text_hashes.reshape(2, -1), axis=1)
+        counts = np.unique(texts[0], return_counts=True)[1]
         return int(counts[counts > 1].sum())
 
     def drawn(
@@ -142,7 +141,6 @@ def encode_examples(
                 for (tokens, starts, kept), num_skipped in zip(rows.texts, before, strict=True)
             )
         )
-    text_hashes, whole_hashes = np.concatenate(hashes, 1).reshape(2, -1, rows_per_example)
     return EncodedExamples(
         ids=ids.finish(),
         splits=splits_of(lengths),
@@ -152,8 +150,7 @@ def encode_examples(
         num_truncated=num_truncated,
         padding=padding,
         rows_per_example=rows_per_example,
-        text_hashes=text_hashes,
-        whole_hashes=whole_hashes,
+        text_hashes=np.concatenate(hashes, 1).reshape(2, -1, rows_per_example),
     )
 
 

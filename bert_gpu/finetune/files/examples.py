@@ -164,8 +164,11 @@ class Examples(Loaded):
         if needs_label or task.label in header:
             self.label = find_column(self.path, header, task.label, "label")
         self.id = next((header.index(name) for name in IDS if header.count(name) == 1), None)
-        lists = (list,) if task.kind == "multilabel" else ()
-        self.table.allowed = {self.a: (), self.b: (), self.label: (NULL, *lists)}
+        self.table.allowed = {
+            self.a: (),
+            self.b: (),
+            self.label: (NULL, list) if task.kind == "multilabel" else NULL,
+        }
         self.has_pairs = self.b is not None
         self.has_labels = self.label is not None
         self.classes = classes

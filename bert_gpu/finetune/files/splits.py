@@ -110,9 +110,9 @@ def describe_overlap(
     training example, and how many of these have another label there; () where no texts are the
     same. rows: the encoded examples.
     """
-    known_texts, texts = (np.sum(one.text_hashes[:, :2], 1) for one in (train_rows, rows))
+    known_texts, known_whole = np.sum(train_rows.text_hashes[..., :2], 2)
+    texts, whole = np.sum(rows.text_hashes[..., :2], 2)
     is_same = np.isin(texts, known_texts)
-    known_whole, whole = (np.sum(one.whole_hashes[:, :2], 1) for one in (train_rows, rows))
     num_cut = np.sum(is_same & ~np.isin(whole, known_whole))
     of_cut = f", {num_cut:,} only because they are cut to {rows.max_seq_length} tokens"
     own, known = 3 * texts + part.label_hashes, 3 * known_texts + train.label_hashes

@@ -29,7 +29,7 @@ from bert_gpu.text.formats.cells import (
     text_of,
     values_of,
 )
-from bert_gpu.text.formats.containers import CONVERT, decoded_lines
+from bert_gpu.text.formats.containers import CONVERT, check_delimiter, decoded_lines
 from bert_gpu.text.formats.encodings import check_plain
 
 tf = LazyModule("tensorflow")
@@ -37,7 +37,6 @@ tf = LazyModule("tensorflow")
 LINES = "lines"  # the kind of a plain text, whose lines are the cells of one column
 UNITS = dict(json="object", parquet="row")  # {kind: name of a row in messages}, else a line
 QUOTES = "its quotes enclose cells, as in .csv, and are read so"
-SEPARATED = {"tsv": "tabs", "csv": "commas"}  # {ending: separator of the columns}
 OTHER_DELIMITERS = {  # {wrong delimiter in a header: remedy}
     ";": CONVERT,
     "|": CONVERT.replace(";", "|"),
@@ -116,9 +115,10 @@ class Table:
 
     def _separated_rows(self) -> Iterator[tuple[int, list[str]]]:
         digest = hashlib.sha256()
-        dialect = "quoted" if self.notes else self.kind
         header: list[str] | None = None
-        for line, cells in separated_rows(self._lines(digest), dialect, self.path):
+        for line, cells in separated_rows(
+            self._lines(digest), "quoted" if self.notes else self.kind, self.path
+        ):
             if header is None:
                 header = self._header_of(cells)
                 self.header = header
@@ -131,13 +131,12 @@ class Table:
         self.digest = settled_digest(self.path, digest, self.digest)
 
     def _lines(self, digest: hashlib._Hash | None = None) -> Iterator[str]:
-        pieces = read_pieces(self.path, digest or hashlib.sha256())
-        return decoded_lines(pieces, self.path)
+        return decoded_lines(read_pieces(self.path, digest or hashlib.sha256()), self.path)
 
     def _header_of(self, cells: Sequence[str]) -> list[str]:
         titles = [title.strip() for title in cells]
         if len(titles) == 1 and len(self.names) != 1 and not self.expected <= set(titles):
-            check_delimiter(self.path, titles[0], self.kind)
+            check_delimiter(titles[0], self.kind, self.path, OTHER_DELIMITERS)
         self.is_headed = not self.names or self.expected <= set(titles)
         if not self.is_headed and len(cells) != len(self.names):
             raise UserError(
@@ -184,24 +183,26 @@ class Table:
                 missing = [name for name in self.header if name not in record]
                 if missing:
                     raise self._refused(line, f"has no {missing[0][:60]!r}")
-                yield line, self._cells(line, [record[name] for name in self.header])
+                yield line, self.texts(line, [record[name] for name in self.header])
         self.digest = settled_digest(self.path, digest, self.digest)
 
-    def _cells(self, line: int, values: Sequence[Any]) -> list[str]:
-        """Return the texts of a row's values. Raises UserError for a value without one that the
-        column must not hold.
+    def texts(self, line: int, values: Sequence[Any], list_in: int | None = None) -> list[str]:
+        """Return the texts of a row's values or, if they are a list in the column with the index
+        list_in, of its entries. Raises UserError for a value without a text where it needs one.
         """
-        cells: list[str] = []
+        texts: list[str] = []
         try:
             for place, value in enumerate(values):
-                cells.append(text_of(value, self.allowed.get(place, object)))
+                allowed = self.allowed.get(place, object) if list_in is None else ()
+                texts.append(text_of(value, allowed))
         except NoText as error:
+            title = self.header[len(texts) if list_in is None else list_in]
             raise UserError(
-                f"{self.unit} {line} has {error} in {shortened(self.header[len(cells)])!r}",
+                f"{self.unit} {line} has {error} in {shortened(title)!r}",
                 "write a text there, or leave the row out",
                 where=self.path,
             ) from None
-        return cells
+        return texts
 
     def _refused(self, line: int, problem: str) -> UserError:
         return UserError(
@@ -221,7 +222,7 @@ class Table:
                 for batch in file.iter_batches(ROWS_PER_BATCH):
                     for values in zip(*map(values_of, batch.columns), strict=True):
                         row += 1
-                        yield row, self._cells(row, values)
+                        yield row, self.texts(row, values)
         except (pyarrow.ArrowException, OSError) as error:
             problem = " ".join(str(error).split())[:100]
             raise UserError(
@@ -231,21 +232,6 @@ class Table:
         for _ in read_pieces(self.path, digest):
             pass
         self.digest = settled_digest(self.path, digest, self.digest)
-
-
-def check_delimiter(path: str, line: str, kind: str) -> None:
-    """Raise UserError when a header of one column seems to have another delimiter than the file's
-    format.
-    """
-    delimiter = next((delimiter for delimiter in OTHER_DELIMITERS if delimiter in line), None)
-    if delimiter is not None:
-        name = "a tab" if delimiter == "\t" else repr(delimiter)
-        raise UserError(
-            f"line 1 has {name} between its columns ({line[:40]!r}), and a .{kind} "
-            f"has {SEPARATED[kind]}",
-            OTHER_DELIMITERS[delimiter],
-            where=path,
-        )
 
 
 def settled_digest(path: str, digest: hashlib._Hash, before: str) -> str:

@@ -20,7 +20,6 @@ from bert_gpu.finetune.tasks.problem_types import SEPARATOR, are_numbers, plain_
 
 BLANK = ("", "-", "nan")  # cells without a label, in lower case
 MINUS_ONE = "-1"
-BOOLEANS = ("true", "false")  # in lower case
 SEPARATORS = (";", "|", SEPARATOR)
 # matches a string or a number in a Python list, tuple or set, or in a NumPy array, which has no
 # commas between its entries
@@ -57,13 +56,12 @@ def read_labels(
     }
     own = {label for labels in labels_of.values() for label in labels}
     # True, TRUE and true are one class: that of the model, else the last in order
-    spellings = {x.lower(): x for x in sorted(known or own) if x.lower() in BOOLEANS}
-    respelt = {x: spellings[x.lower()] for x in own - known if x.lower() in spellings}
+    spellings = {x.lower(): x for x in sorted(known or own) if x.lower() in ("true", "false")}
+    names_of = {x: spellings[x.lower()] for x in own - known if x.lower() in spellings} | indices
     if may_lack and own <= {MINUS_ONE} - known:
         return {}
     is_named = bool(names or task.labels) or not are_numbers(known or own)
     is_class = task.kind == "regression" or (MINUS_ONE in known and not indices) or not is_named
-    names_of = respelt | indices
     return {
         cell: tuple(dict.fromkeys(names_of.get(label, label) for label in labels))
         for cell, labels in labels_of.items()

@@ -170,8 +170,7 @@ def encode(
         max_seq_length=max_seq_length,
         padding=padding_of(settings, start.encoder),
         origin=origin,
-        text_hashes=text_hashes,
-        whole_hashes=text_hashes,
+        text_hashes=np.stack([text_hashes] * 2),
     )
 
 

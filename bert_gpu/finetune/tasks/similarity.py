@@ -136,7 +136,7 @@ def encode(
             yield list(map(change, texts))
 
     if examples.kind == TEXTS:
-        rows, _ = crops.encode_crops(
+        rows = crops.encode_crops(
             examples,
             chunks(),
             tokenizer,

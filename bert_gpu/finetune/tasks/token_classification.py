@@ -151,9 +151,8 @@ def encode(
         codes = np.fromiter(map(indices.get, tags), np.int32) if examples.has_labels else None
         sizes.append(np.array([len(one.words) for one in sentences], np.int64))
         pieces, counts = word_pieces(start.tokenizer, words)
-        sentence_ends = np.append(0, np.cumsum(counts))[np.cumsum(sizes[-1])]
-        begins = np.append(0, sentence_ends[:-1])
-        hashes.append(hash_texts(pieces, begins, sentence_ends))
+        splits = splits_of([counts])[splits_of([sizes[-1]])]  # where each sentence begins
+        hashes.append(hash_texts(pieces, splits[:-1], splits[1:]))
         rows = cut_sentences(pieces, counts, codes, sizes[-1], max_seq_length, stride)
         framed_ids, framed_marks, framed_lengths = frame(start.tokenizer, *rows)
         ids.append(framed_ids)
@@ -169,8 +168,7 @@ def encode(
         padding=padding_of(settings, start.encoder),
         token_labels=marks.finish(),
         origin=np.concatenate(sizes),
-        text_hashes=(text_hashes := np.concatenate(hashes)[:, None]),
-        whole_hashes=text_hashes,
+        text_hashes=np.stack([np.concatenate(hashes)[:, None]] * 2),
     )
 
 

@@ -8,7 +8,6 @@ character at which sentences also end, so that the sentences stay the same.
 """
 
 import errno
-import functools
 import hashlib
 import os
 import typing
@@ -111,10 +110,9 @@ def unpack_file(
         return target
     source: Any = path if row.reads_path else plain_pieces(path, report)
     if not row.is_streamed:
-        read = row.load_reader()
-        if row.name == "tsv":  # is read twice, because the whole file decides on its quotes
-            read = functools.partial(read, again=plain_pieces(path, lambda num_bytes: None))
-        source = lines_of_texts(read(source, text_format, name))
+        # a tsv is read twice, because the whole file decides on its quotes
+        again = [plain_pieces(path, lambda num_bytes: None)] * (row.name == "tsv")
+        source = lines_of_texts(row.load_reader()(source, text_format, name, *again))
     write_spool(source, target, name)
     if row.reads_path:  # its reader counts no bytes
         report(size)

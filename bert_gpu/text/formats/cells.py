@@ -63,8 +63,9 @@ def text_of(value: Any, allowed: type | tuple[type, ...] = ()) -> str:
     if not isinstance(value, list | dict | tuple):
         return str(value).lower() if isinstance(value, bool) else str(value)
     if isinstance(value, allowed):
-        default = functools.partial(text_of, allowed=allowed)
-        return json.dumps(value, ensure_ascii=False, default=default)
+        return json.dumps(
+            value, ensure_ascii=False, default=functools.partial(text_of, allowed=allowed)
+        )
     raise NoText("an object" if isinstance(value, dict) else "a list")
 
 
@@ -80,8 +81,9 @@ def values_of(column: Any) -> list[Any]:
     try:
         return column.to_pylist()
     except (ValueError, OverflowError) as error:
-        is_text = isinstance(error, UnicodeDecodeError)
-        return column.cast(pyarrow.large_binary() if is_text else pyarrow.string()).to_pylist()
+        return column.cast(
+            pyarrow.large_binary() if isinstance(error, UnicodeDecodeError) else pyarrow.string()
+        ).to_pylist()
 
 
 def separated_rows(
@@ -116,9 +118,10 @@ def separated_rows(
                 yield line, cells
             line = reader.line_num + 1  # a quoted cell may span several lines
     except csv.Error as error:
-        kind = "CSV" if dialect == "csv" else "TSV"
         raise UserError(
-            f"line {line} is not valid {kind} ({error})", "check its quotes", where=name
+            f"line {line} is not valid {'CSV' if dialect == 'csv' else 'TSV'} ({error})",
+            "check its quotes",
+            where=name,
         ) from None
 
 

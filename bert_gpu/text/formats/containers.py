@@ -9,7 +9,7 @@ import codecs
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from bert_gpu.base.errors import UserError, shortened
@@ -61,8 +61,7 @@ def table_texts(
     kind = text_format.input_format
     field = text_format.text_field
     header: list[str] | None = None
-    is_quoted = again is not None and are_enclosing(decoded_lines(again, name))
-    dialect = "quoted" if is_quoted else kind
+    dialect = "quoted" if again and are_enclosing(decoded_lines(again, name)) else kind
     for line, row in separated_rows(decoded_lines(pieces, name), dialect, name):
         if header is None:
             header = [title.strip() for title in row]
@@ -80,19 +79,27 @@ def table_texts(
             yield row[column]
 
 
+def check_delimiter(line: str, kind: str, name: str, remedies: Mapping[str, str]) -> None:
+    """Raise UserError when the only column of a header seems to be several, with another delimiter
+    than that of `kind`, csv or tsv. remedies: {delimiter: remedy}.
+    """
+    for delimiter, remedy in remedies.items():
+        if delimiter in line and (kind, delimiter) != ("tsv", "\t"):
+            separator = "a tab" if delimiter == "\t" else repr(delimiter)
+            raise UserError(
+                f"line 1 has {separator} between its columns ({line[:40]!r}), and a .{kind} has "
+                f"{'commas' if kind == 'csv' else 'tabs'}",
+                remedy,
+                where=name,
+            )
+
+
 def check_header(header: list[str], name: str, field: str, kind: str) -> None:
     """Raise UserError when the header of a table seems to have another delimiter than its kind, csv
     or tsv, or to be a row of texts, because a cell is too long for the name of a column.
     """
-    for delimiter, remedy in OTHER_DELIMITERS.items():
-        if len(header) == 1 and delimiter in header[0] and not (kind, delimiter) == ("tsv", "\t"):
-            separator = "a tab" if delimiter == "\t" else repr(delimiter)
-            raise UserError(
-                f"its columns are separated by {separator} ({header[0][:40]!r}), and "
-                f"those of {kind} by {'commas' if kind == 'csv' else 'tabs'}",
-                remedy,
-                where=name,
-            )
+    if len(header) == 1:
+        check_delimiter(header[0], kind, name, OTHER_DELIMITERS)
     if any(
         len(title) > MAX_TITLE_CHARACTERS or title.count(" ") > MAX_TITLE_SPACES for title in header
     ):

@@ -209,10 +209,9 @@ def text_of_record(record: Any, field: str, index: int) -> str:
             f"give --text_field=NAME (the fields are: {names})",
         )
     if not isinstance(record[field], str | NULL):
-        kind = type(record[field]).__name__
         raise BadLine(
             index,
-            f"the field {field[:50]!r} is not a string ({kind})",
+            f"the field {field[:50]!r} is not a string ({type(record[field]).__name__})",
             "name the field with the text by --text_field",
         )
     return text_of(record[field], NULL)

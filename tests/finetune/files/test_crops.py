@@ -21,7 +21,7 @@ def texts():
 def cropped(padding="dynamic", seed=3, prefixes=("5 6", "")):
     examples = types.SimpleNamespace(path="x.txt", num_skipped=1, num_examples=8)
     chunks = [texts()[:3], texts()[3:]]
-    return examples, *crops.encode_crops(
+    return examples, crops.encode_crops(
         examples, chunks, Numbers(), prefixes, LENGTH, padding, seed, "."
     )
 
@@ -34,8 +34,8 @@ def rows_of(batch):
 
 
 def test_crops_are_spans_of_their_text_behind_the_prefix():
-    examples, rows, is_long = cropped()
-    assert is_long.tolist() == [True, True, True, False, True, True, False, True]
+    examples, rows = cropped()
+    is_long = [True, True, True, False, True, True, False, True]
     assert (examples.num_examples, examples.num_skipped) == (6, 3) and len(rows) == 6
     whole = [
         list(map(int, text.split())) for text, own in zip(texts(), is_long, strict=True) if own
@@ -62,10 +62,10 @@ def test_crops_are_spans_of_their_text_behind_the_prefix():
 
 
 def test_every_epoch_has_new_crops_and_a_resume_the_same():
-    _, rows, _ = cropped()
+    _, rows = cropped()
 
     def first_batches(position, seed=3):
-        _, own, _ = cropped(seed=seed)
+        _, own = cropped(seed=seed)
         batches = encoded.training_batches(own, batch_size=2, position=position, seed=3)
         return [rows_of(next(batches)) for _ in range(6)]
 
@@ -81,7 +81,7 @@ def test_every_epoch_has_new_crops_and_a_resume_the_same():
 
 @pytest.mark.parametrize("padding, width", [("fixed", LENGTH), ("uniform", 16)])
 def test_batches_are_padded_as_those_of_other_tasks(padding, width):
-    _, rows, _ = cropped(padding)
+    _, rows = cropped(padding)
     batch = encoded.make_batch(rows, np.array([0, 4]), epochs=np.array([0, 1]))
     assert batch["input_ids"].shape == (2, 2, width)
     assert (rows.lengths <= LENGTH).all()
@@ -90,7 +90,7 @@ def test_batches_are_padded_as_those_of_other_tasks(padding, width):
 
 
 def test_a_long_prefix_leaves_half_a_row_and_short_texts_are_refused():
-    _, rows, _ = cropped(prefixes=(" ".join(["5"] * 40), ""))
+    _, rows = cropped(prefixes=(" ".join(["5"] * 40), ""))
     for pair in rows_of(encoded.make_batch(rows, np.arange(6))):
         assert pair[0][1:13] == (5,) * 12 and 1 <= len(pair[0]) - 14 <= 10
     examples = types.SimpleNamespace(path="x.txt", num_skipped=0, num_examples=1)
