@@ -99,7 +99,8 @@ def state():
         start_method=multiprocessing.get_start_method(allow_none=True),
         children=multiprocessing.active_children(),
         threads=sorted(thread.name for thread in threading.enumerate()),
-        collection=(gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), gc.get_debug()),
+        # not how many objects are frozen: those that a test's imports froze go when they are freed
+        collection=(gc.isenabled(), gc.get_threshold(), gc.get_debug()),
         numpy=(np.geterr(), np.get_printoptions()),
         timeout=socket.getdefaulttimeout(),
         recursion=(sys.getrecursionlimit(), sys.getswitchinterval()),

@@ -280,10 +280,11 @@ def test_a_training_that_was_stopped_never_returns(
 @pytest.mark.long
 def test_a_signal_after_the_last_step_reaches_the_program(trained, arrived, monkeypatch):
     """The training has ended, so it returns."""
-    real = Loop.is_complete
+    real, left = Loop.is_complete, [signal.SIGTERM]  # a second signal would end the process
 
     def complete(self):
-        signal.raise_signal(signal.SIGTERM)
+        for number in [left.pop()] if left else []:
+            signal.raise_signal(number)
         return real(self)
 
     monkeypatch.setattr(Loop, "is_complete", complete)

@@ -442,7 +442,7 @@ def test_a_column_of_text_that_is_no_table_is_idle(tmp_path, capsys):
 @pytest.mark.parametrize(
     "name, header, part",
     [
-        ("a.csv", "id;text", "separated by ';'"),
+        ("a.csv", "id;text", "has ';' between its columns"),
         ("a.csv", "id\ttext", "--input_format=tsv"),
         ("a.tsv", "id,text", "--input_format=csv"),
     ],
