@@ -162,10 +162,10 @@ def test_no_task_of_glue(tmp_path):
         sweep.find_tasks(FinetuneConfig(data_dir=str(tmp_path)))
 
 
-def result_of(signal=None):
+def result_of(signal=None, metrics=types.MappingProxyType(dict(dev=dict(accuracy=0.5)))):
     """Return the Result of a fine-tuning that a signal stopped, or none."""
     outcome = types.SimpleNamespace(signal=signal, late_signal=None)
-    return Result("model", dict(dev=dict(accuracy=0.5)), outcome)
+    return Result("model", dict(metrics), outcome)
 
 
 def test_a_sweep_stops_with_its_trial_and_a_trial_that_diverges_does_not_stop_it(
@@ -244,7 +244,7 @@ def test_a_sweep_that_only_predicts_leaves_the_scores_as_they_are(tmp_path, monk
     sweep.run_sweep({"": settings}, two)
     names = ("scores.json", "scores.md")
     before = [(tmp_path / "out" / name).read_bytes() for name in names]
-    Result.metrics = dict(test={})
+    monkeypatch.setattr(sweep, "finetune", lambda *_, **__: result_of(metrics=dict(test={})))
     settings = settings_for(tmp_path / "out", do_predict=True)
     sweep.run_sweep({"": settings}, two)
     assert [(tmp_path / "out" / name).read_bytes() for name in names] == before
