@@ -25,17 +25,21 @@ from tensorflow.python.framework import config as tf_config
 
 
 def maps_large_blocks():
-    """Whether malloc maps 8 MB anew although it has freed as much before, which it does only when
-    its threshold was set.
+    """Whether malloc maps blocks of 24 MB anew although it has freed such ones before, which it
+    does only when its threshold was set. So many are taken that no free part of the heap holds all.
     """
     library = ctypes.CDLL(None)
     library.malloc.restype = ctypes.c_void_p
     library.malloc.argtypes, library.free.argtypes = [ctypes.c_size_t], [ctypes.c_void_p]
-    library.free(library.malloc(8 << 20))
-    block = library.malloc(8 << 20)
-    flags = ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value
-    library.free(block)
-    return bool(flags & 2)  # IS_MMAPPED of glibc's malloc.c
+    for _ in range(2):  # the first time glibc raises a threshold that was not set
+        blocks = [library.malloc(24 << 20) for _ in range(16)]
+        sizes = [
+            ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value
+            for block in blocks
+        ]
+        for block in blocks:
+            library.free(block)
+    return any(size & 2 for size in sizes)  # IS_MMAPPED of glibc's malloc.c
 
 
 def of_tensorflow():
