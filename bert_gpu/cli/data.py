@@ -261,9 +261,10 @@ def kind_of(vocabulary: str) -> str:
 
 def with_vocabulary(parsed: flags.Parsed, config: DataConfig) -> DataConfig:
     """Return settings in which a folder as --vocab_file is replaced by the vocabulary's file in it.
-    The folder's casing, or the kind and casing of a tokenizer.json that is not ours, are filled in.
+    The folder's casing, or the kind and casing of a tokenizer.json that is not ours, are filled in;
+    a SentencePiece model is moved to --sp_model_file.
 
-    Raises UserError for a flag of the user's that contradicts that tokenizer.json.
+    Raises UserError for a flag of the user's that contradicts the tokenizer's file.
     """
     path = config.vocab_file
     if path is None or "://" in path or not os.path.exists(path):
@@ -271,7 +272,7 @@ def with_vocabulary(parsed: flags.Parsed, config: DataConfig) -> DataConfig:
     values: dict[str, Any] = {}
     if os.path.isdir(path):
         vocabulary = find_vocabulary(path)
-        if vocabulary is None or vocabulary.endswith(".model"):
+        if vocabulary is None:
             return config  # reading the folder later raises the error
         values |= dict(
             do_lower_case=find_casing(path).is_lower, strip_accents=folder_strips_accents(path)
@@ -279,9 +280,12 @@ def with_vocabulary(parsed: flags.Parsed, config: DataConfig) -> DataConfig:
         path = vocabulary
     stored = read_json(path, "a tokenizer") if path.endswith(".json") else {}
     user_values = parsed.user_values(DataConfig)
+    is_model = path.endswith(".model")
     if needs_library(stored):
-        values = {**library_casing(path), "tokenization": kind_of(path)}
+        values = library_casing(path)
         values["strip_accents"] = values.get("strip_accents") or not values.get("do_lower_case")
+    if is_model or needs_library(stored):
+        values["tokenization"] = kind_of(path)
         for name in user_values.keys() & values.keys():
             if user_values[name] != values[name]:
                 raise UserError(
@@ -293,7 +297,8 @@ def with_vocabulary(parsed: flags.Parsed, config: DataConfig) -> DataConfig:
     elif stored:
         values.setdefault("strip_accents", letters_of(flat(stored)).get("strip_accents", True))
     values |= {name: value for name, value in user_values.items() if name in values}
-    return dataclasses.replace(config, **values | dict(vocab_file=path))
+    files = dict(vocab_file=None, sp_model_file=path) if is_model else dict(vocab_file=path)
+    return dataclasses.replace(config, **values | files)
 
 
 def check_vocabulary(parsed: flags.Parsed, folder: str, config: DataConfig) -> str:

@@ -6,7 +6,7 @@ listed here with the values that mean BERT's rules. Where neither can run a toke
 names the key, or a token that transformers keeps whole and bert-gpu would split.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop.sources import (
@@ -18,7 +18,7 @@ from bert_gpu.interop.sources import (
     vocabularies,
 )
 from bert_gpu.text.tokenizers import rules
-from bert_gpu.text.tokenizers.rules import LETTERS, PLAIN_TOKENS, flat, texts_of
+from bert_gpu.text.tokenizers.rules import LETTERS, OTHER_NAMES, PLAIN_TOKENS, flat, texts_of
 
 # tokenizer classes of transformers: those that read any tokenizer.json, and copies of BERT's
 ANY_CLASS = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
@@ -68,7 +68,8 @@ def check_tokenizer(path: str, do_lower_case: bool | None = None) -> bool:
     is_sentence_piece = next(iter(vocabularies(path)), "").endswith(".model")
     try:
         check_files(path, SENTENCE_PIECE if is_sentence_piece else WORD_PIECE)
-        check_whole_tokens(path)
+        # a SentencePiece model's own special pieces, which it never finds in text
+        check_whole_tokens(path, OTHER_NAMES.values() if is_sentence_piece else ())
         if do_lower_case is None:
             check_letters(path)
     except UserError:
@@ -108,12 +109,13 @@ def is_for_library(path: str) -> bool:
     return agrees and whole <= {*PLAIN_TOKENS, *texts_of(content.get("added_tokens"))}
 
 
-def check_whole_tokens(path: str) -> None:
+def check_whole_tokens(path: str, allowed: Iterable[str] = ()) -> None:
     """Raise UserError when files in the folder of a model name tokens, other than BERT's special
-    pieces, that transformers keeps whole and bert-gpu's tokenizer would split.
+    pieces and those `allowed`, that transformers keeps whole and bert-gpu's tokenizer would split.
     """
+    plain = PLAIN_TOKENS.union(allowed)
     for name, key, texts in whole_tokens(path):
-        if others := [text for text in texts if text not in PLAIN_TOKENS]:
+        if others := [text for text in texts if text not in plain]:
             raise UserError(
                 f"{folder_of(path)}/{name}: {key}: the added tokens "
                 f"{', '.join(map(repr, others))[:60]} are kept whole by the model's "

@@ -180,6 +180,11 @@ def test_sentencepiece(tmp_path, lines_file):
         command(["bert-gpu", "fill-mask", f"--model={tmp_path}/run/model", "the [MASK] is here"])
         == 0
     )
+    for number, place in enumerate(("run/model", "a/sentencepiece.model")):
+        flags = [f"--vocab_file={tmp_path}/{place}", "--do_whole_word_mask"]
+        assert build(tmp_path / str(number), lines_file, *flags) == 0
+        assert rows(tmp_path / "a") == rows(tmp_path / str(number))
+    assert build(tmp_path / "c", lines_file, *flags, "--tokenization=WordPiece") == 2
 
 
 def test_duplicates_are_dropped(tmp_path, lines_file, documents, plain, capsys):

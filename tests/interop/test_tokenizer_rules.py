@@ -2,18 +2,25 @@
 are the same; refused by the name of a key where another file contradicts it.
 """
 
+import io
+import itertools
 import json
 import tempfile
 from pathlib import Path
 
 import hypothesis
 import pytest
+import sentencepiece
 import tokenizers
 from hypothesis import strategies as st
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop.models import load_tokenizer
+from bert_gpu.interop.tokenizers import tokenizer_files
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.text.tokenizers.rules import OTHER_NAMES
+from bert_gpu.text.tokenizers.sentence_piece import SentencePieceTokenizer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = "elan élan 東 京 [ ] e1 / remdesivir re ##m ##d s ##t".split()
@@ -174,6 +181,36 @@ def test_a_casing_of_the_users_own_replaces_what_the_folder_says_of_letters(tmp_
     write_folder(tmp_path, [PYTHONS[1]], WORDS)
     with pytest.raises(UserError, match="word_tokenizer_type='sudachi'"):
         load_tokenizer(str(tmp_path), do_lower_case=flag)
+
+
+# names of [PAD] [UNK] [CLS] [SEP] [MASK] in models of other trainers, some as symbols of the text
+NAMES = list(itertools.product(*zip(SPECIAL, OTHER_NAMES.values(), strict=True)))[::3]
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_a_sentencepiece_model_opens_again_from_its_own_folder(tmp_path, names):
+    """Whatever its special pieces are called, and whether text may give them."""
+    pad, unk, *symbols = names
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["remdesivir and 東京 elan"] * 9),
+        model_writer=model,
+        **dict(vocab_size=40, hard_vocab_limit=False, minloglevel=2, bos_id=-1, eos_id=-1),
+        **dict(pad_id=0, unk_id=1, pad_piece=pad, unk_piece=unk),
+        **{f"{kind}_symbols": symbols for kind in [("control", "user_defined")["<s>" in symbols]]},
+    )
+    (tmp_path / "a.model").write_bytes(model.getvalue())
+    tokenizer = SentencePieceTokenizer(str(tmp_path / "a.model"), True)
+    own = tmp_path / "own"
+    own.mkdir()
+    for name, content in tokenizer_files(tokenizer, ModelConfig()).items():
+        (own / name).write_bytes(content)
+    again = load_tokenizer(str(own))
+    assert (again.kind, again.identity) == ("SentencePiece", tokenizer.identity)
+    library = tokenizers.Tokenizer.from_file(str(own / WHOLE))
+    assert (
+        again.tokenize([PROBE])[0].tolist() == library.encode(PROBE, add_special_tokens=False).ids
+    )
 
 
 @pytest.mark.parametrize("is_same", [True, False])
