@@ -164,6 +164,7 @@ class Examples(Loaded):
         if needs_label or task.label in header:
             self.label = find_column(self.path, header, task.label, "label")
         self.id = next((header.index(name) for name in IDS if header.count(name) == 1), None)
+        self.table.absent = {task.text_b or task.label, task.label}
         self.table.allowed = {
             self.a: (),
             self.b: (),

@@ -67,6 +67,7 @@ class PairExamples(Examples):
         return self.task.text_b
 
     def _scan(self) -> None:
+        self.table.absent |= {"negative", *(f"negative_{number}" for number in range(100))}
         if self.b is None:
             self.label = None
             self.has_labels = False

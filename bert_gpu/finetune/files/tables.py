@@ -66,7 +66,8 @@ class Table:
       header: names of the columns. notes: remarks for the user: (QUOTES,) for a .tsv whose quotes
         enclose cells, else ().
       allowed: {index of a column: types that may stand in it beside texts, as for cells.text_of};
-        an unnamed column may hold anything. It is set before `rows` is called.
+        an unnamed column may hold anything. absent: names of columns that a JSON object may only
+        have if the first one has them. Both are set before `rows` is called.
       digest: SHA-256 of the file, and num_skipped: broken rows, both known when `rows` has been
         read to its end; "" and 0 before.
 
@@ -93,6 +94,7 @@ class Table:
         self.num_skipped = 0
         self.is_headed = True
         self.allowed: dict[int | None, type | tuple[type, ...]] = {}
+        self.absent: set[str] = set()
         self.notes = (QUOTES,) if self.kind == "tsv" and are_enclosing(self._lines()) else ()
         if next(self.rows(), None) is None:
             raise UserError(
@@ -183,6 +185,9 @@ class Table:
                 missing = [name for name in self.header if name not in record]
                 if missing:
                     raise self._refused(line, f"has no {missing[0][:60]!r}")
+                late = self.absent.intersection(record).difference(self.header)
+                if late:
+                    raise self._refused(line, f"has {min(late)[:60]!r}, which the first has not")
                 yield line, self.texts(line, [record[name] for name in self.header])
         self.digest = settled_digest(self.path, digest, self.digest)
 

@@ -296,6 +296,11 @@ def test_bad_parts_are_refused(tmp_path, settings, parts):
             '{"text_a": "a", "label": 1}\n{"text_a": "b"}\n',
             ["line 2 has no 'label'"],
         ),
+        (
+            "train.jsonl",
+            '{"text_a": "a", "label": 1}\n{"text_a": "b", "text_b": "c", "label": 1}\n',
+            ["line 2 has 'text_b', which the first has not"],
+        ),
         ("train.jsonl", '{"text_a": NaN}\n', ["line 1 is not valid JSON"]),
         ("train.parquet", "PAR1 but not really", ["cannot be read", "copy it again"]),
         ("train.parquet", "", ["cannot be read"]),
