@@ -92,6 +92,17 @@ def extend(
     split = basic.split_words(lines, **letter_rules(tokenizer))
     rates = [len(each.tokenize(lines)[0]) / sum(map(len, split)) for each in (tokenizer, new)]
     added = {*words}
+    lengths = np.diff(new.tokenize(lines)[1]).tolist()
+    cut = [
+        line.strip()
+        for word, line, length in zip(counts, lines, lengths, strict=False)
+        if word in added and length > 1
+    ]
+    if config.tokens_file and cut:
+        console.warn(
+            f"{config.tokens_file}: added, but still several pieces as they are spelled there, "
+            f"because the tokenizer changes letters in a way of its own: {name_some(cut)}"
+        )
     console.say(
         f"already one piece: {name_some([word for word in counts if before[word] == 1])}\n"
         f"added, {sum(index < size for index in ids):,} in [unused] rows: {name_some(words)}\n"
@@ -146,24 +157,24 @@ def count_words(
 def read_words(
     tokenizer: Tokenizer, path: str, console: Console
 ) -> tuple[dict[str, int], list[str]]:
-    """Return ({word: 1}, [word after a space]) for the words in a file with one word a line,
-    lower-cased as the tokenizer does. Warn of lines that the tokenizer does not read as one word,
-    and of words that are too long.
+    """Return ({word: 1}, [line of the word, after a space]) for each word, lower-cased as the
+    tokenizer does, in a file with one word a line. Warn of lines that the tokenizer does not read
+    as one word, and of words that are too long.
     """
     content = read_file(path, "list of words", "text file", "a text editor")
     lines = content.decode("utf-8-sig", "ignore").splitlines()
     rows = dict(zip(lines, basic.split_words(lines, **letter_rules(tokenizer)), strict=True))
     words = {
-        line: row[0]
+        row[0]: f" {line.strip()}"
         for line, row in rows.items()
         if len(row) == 1 and len(row[0]) <= MAX_WORD_CHARACTERS
     }
-    if others := [line for line, row in rows.items() if row and line not in words]:
+    if others := [line for line, row in rows.items() if row and (row[1:] or row[0] not in words)]:
         console.warn(
             f"{path}: left out, because the tokenizer cuts them into several words, or they have "
             f"more than {MAX_WORD_CHARACTERS} letters: {name_some(others)}"
         )
-    return dict.fromkeys(words.values(), 1), [f" {word}" for word in {*words.values()}]
+    return dict.fromkeys(words, 1), [*words.values()]
 
 
 def name_some(words: Sequence[str]) -> str:
