@@ -10,6 +10,7 @@ positions; in a pair, the longer text is cut first. Rows of ids are not cut.
 Legend: N texts, S sequence, H hidden, M masked positions of all texts, K words for each, C classes.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -185,8 +186,11 @@ class Served(tf.Module):
 
     def tokenize_masked(self, text: tf.Tensor) -> tf.RaggedTensor:
         """Return the token ids of texts (N,), one ragged row for each. A literal [MASK] in a text,
-        which the tokenizer would split, becomes the special piece.
+        which the tokenizer would split, becomes the special piece; so does the tokenizer's own name
+        for it.
         """
+        own = re.escape(self.tokenizer.vocab[self.tokenizer.mask_id])
+        text = tf.strings.regex_replace(text, own, MASK)
         parts = tf.strings.split(text, MASK)  # ragged: the parts of each of N texts
         ids = self.ops.tokenize(parts.values)
         num_parts = tf.size(parts.values)

@@ -2,6 +2,7 @@
 that our tokenizer sends another way, and for [MASK].
 """
 
+import io
 import json
 import os
 import pathlib
@@ -10,17 +11,20 @@ import sys
 
 import numpy as np
 import pytest
+import sentencepiece
 import tensorflow as tf
 
 import bert_gpu
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.tasks.heads import class_logits
+from bert_gpu.inference import masked_words
 from bert_gpu.interop import models, onnx, savedmodel
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
+from bert_gpu.text.tokenizers.sentence_piece import SentencePieceTokenizer
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 from tests import pretraining, task_heads
@@ -260,6 +264,25 @@ def test_without_ops_it_takes_ids(tmp_path, architecture, switches, inputs):
     answers = signatures["fill_mask"](**rows | dict(input_ids=masked))
     assert answers["words"].shape == (masks, savedmodel.TOP_K)
     assert answers["text"].numpy().tolist() == sorted(np.argwhere(masked.numpy() == 4)[:, 0])
+
+
+def test_the_mask_has_its_own_name_too(served, tmp_path):
+    """As in a SentencePiece model of another trainer."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["the cat sat on a mat"] * 9),
+        model_writer=model,
+        control_symbols=["[CLS]", "[SEP]", "<mask>"],
+        **dict(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, vocab_size=16, minloglevel=2),
+    )
+    (tmp_path / "a.model").write_bytes(model.getvalue())
+    tokenizer = SentencePieceTokenizer(str(tmp_path / "a.model"))
+    module = savedmodel.Served(served._replace(tokenizer=tokenizer))
+    text = ["the <mask> sat [MASK]", "a<mask>", "<mask> <mask>at"]
+    found = module.tokenize_masked(tf.constant(text))
+    ids, splits = masked_words.frame_masked(tokenizer, text)
+    assert found.to_list() == [row[1:-1].tolist() for row in np.split(ids, splits[1:-1])]
+    assert np.sum(ids == tokenizer.mask_id) == 5
 
 
 def test_it_needs_a_vocabulary_and_leaves_nothing(served, tmp_path):
