@@ -218,12 +218,12 @@ def read(block: Block, is_used: np.ndarray, normalization: str) -> list[list[byt
 
 
 def plain_lines(sentences: Iterable[bytes]) -> list[str]:
-    """Return sentences without their digits, in lower case."""
-    return [re.sub(r"\d", "", line.decode("utf-8", "ignore").lower()) for line in sentences]
+    """Return sentences without their digits, in lower case and in NFC."""
+    return [re.sub(r"\d", "", comparable(line, True).decode()) for line in sentences]
 
 
 def hash_lines(sentences: Iterable[bytes]) -> list[bytes]:
-    """Return the hash, of 8 bytes, of each sentence without its digits, in lower case."""
+    """Return the hash, of 8 bytes, of each sentence as `plain_lines` returns it."""
     return [
         hashlib.blake2b(line.encode(), digest_size=8).digest() for line in plain_lines(sentences)
     ]
