@@ -29,9 +29,17 @@ PAGES = {
     for path in DOCUMENTS
     if path.stem not in ("README", "first-day", "reference")
 }
-PLACEHOLDERS = {"FOLDER": "runs", "--flagfile=FILE": "--flagfile=flags.txt"}
+PLACEHOLDERS = {
+    "FOLDER": "runs",
+    "--flagfile=FILE": "--flagfile=flags.txt",
+    "--model=UNTRAINED,RUN/marks,BERT": "--model=runs/pretrain,runs/pretrain/marks",
+    "--input=TEXT": "--input=held_out.txt",
+    "--input_file=data/web,data/books": "--input_file=sets/web,sets/books",
+}
 PAIRS = ("text_a", "text_b", "label"), ("question1", "question2", "is_duplicate")
-TABLES = dict(my_pairs=PAIRS, mypairs=[("premise", "hypothesis", "gold_label")])
+TABLES = dict(
+    my_pairs=PAIRS, questions=PAIRS[:1], mypairs=[("premise", "hypothesis", "gold_label")]
+)
 
 
 def small(command, arguments):
@@ -71,9 +79,9 @@ def world(tmp_path_factory, sample_text):
     """A folder with all that the documents' commands read."""
     folder = tmp_path_factory.mktemp("world") / "world"
     text = pathlib.Path(sample_text).read_text()
-    for name in ("text", "mytext", "notes", "more", "glue/MNLI", "blimp/data", *TABLES):
+    for name in ("text", "mytext", "notes", "pages", "more", "glue/MNLI", "blimp/data", *TABLES):
         (folder / name).mkdir(parents=True)
-    for name in ("text", "mytext", "notes"):
+    for name in ("text", "mytext", "notes", "pages"):
         (folder / name / "one.txt").write_text(text)
     documents = [" ".join(part.split("\n")) for part in text.split("\n\n")[:40]]
     table = pyarrow.table(dict(body=documents))
@@ -83,6 +91,7 @@ def world(tmp_path_factory, sample_text):
     (folder / "notes.csv").write_text("\n".join(["body", *quoted]) + "\n")
     write_dumps(folder)
     (folder / "lines.txt").write_text("\n".join(documents[:5]) + "\n")
+    (folder / "sample_text.txt").write_text(text)
     (folder / "held_out.txt").write_text("\n".join(text.splitlines()[:3]) + "\n")
     pair = dict(sentence_good="The old man sat.", sentence_bad="The old man sats.", UID="verbs")
     (folder / "blimp" / "data" / "verbs.jsonl").write_text(json.dumps(pair) + "\n")
@@ -117,6 +126,10 @@ def world(tmp_path_factory, sample_text):
         os.chdir(before)
     for copy in ("bert-base-uncased", "runs/pretrain/marks/0.5"):
         shutil.copytree(folder / "runs" / "pretrain" / "model", folder / copy)
+    for copy in ("web", "books"):
+        shutil.copytree(folder / "data", folder / "sets" / copy)
+    shutil.copy(folder / "lines.txt", folder / "raw.txt")
+    shutil.copy(folder / "my_pairs" / "dev.tsv", folder / "pairs.tsv")
     return folder
 
 
@@ -130,11 +143,13 @@ def test_commands_of_a_document_run(page, world, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(checks, "examine", lambda say: [])  # tests/doctor has its trials
     if page == "watching":
         shutil.copytree("runs/pretrain", "runs/other")
-    if page == "recipes":
-        shutil.rmtree("data")  # one data set a folder
     for command, arguments in PAGES[page]:
+        if "--output_file=data/crammed.tfrecord" in arguments:
+            shutil.rmtree("data")  # one data set a folder
         if "--ray_address=auto" not in arguments:
-            code = run(command, [*arguments, *small(command, arguments)])
+            is_several = any(part.startswith(("--grid=", "--task_name=all")) for part in arguments)
+            place = ["--output_dir=runs/several"] if is_several else []  # runs/pretrain has a run
+            code = run(command, [*place, *arguments, *small(command, arguments)])
             assert code == 0, (command, arguments, capsys.readouterr().err)
 
 
