@@ -297,8 +297,8 @@ def with_vocabulary(parsed: flags.Parsed, config: DataConfig) -> DataConfig:
     elif stored:
         values.setdefault("strip_accents", letters_of(flat(stored)).get("strip_accents", True))
     values |= {name: value for name, value in user_values.items() if name in values}
-    files = dict(vocab_file=None, sp_model_file=path) if is_model else dict(vocab_file=path)
-    return dataclasses.replace(config, **values | files)
+    flag = "sp_model_file" if is_model else "vocab_file"
+    return dataclasses.replace(config, **values | {"vocab_file": None, flag: path})
 
 
 def check_vocabulary(parsed: flags.Parsed, folder: str, config: DataConfig) -> str:

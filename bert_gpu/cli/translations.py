@@ -194,5 +194,8 @@ def validations(text: str, call: Call) -> dict[str, str]:
         *(mark for mark in range(middle_step, last, middle_step) if mark > first),
         *range(last, RUN_LENGTH, last_step),
     }
-    shares = (f"{mark / RUN_LENGTH:.6g}" for mark in sorted(marks) if 0 < mark < RUN_LENGTH)
-    return {"validation_marks": ",".join(shares)}
+    return {
+        "validation_marks": ",".join(
+            f"{mark / RUN_LENGTH:.6g}" for mark in sorted(marks) if 0 < mark < RUN_LENGTH
+        )
+    }

@@ -279,10 +279,12 @@ def has_started_from(config: StartConfig, output_dir: str) -> bool:
             head=head,
             max_seq_length=settings.get("max_seq_length"),
         )
-        starts = (start(), start(fits=lambda source: False))
+        return any(  # it kept the head of that model, or took a fresh one
+            weights_hash(start(fits=fits).weights) == settings["init_checkpoint"]
+            for fits in (lambda source: True, lambda source: False)
+        )
     except UserError:  # the run is damaged, or the flags are those of another run
         return False
-    return settings["init_checkpoint"] in [weights_hash(one.weights) for one in starts]
 
 
 def start_trained(config: StartConfig, trained: Trained) -> Start:

@@ -90,15 +90,14 @@ def extend(
     new = with_words(tokenizer, words, ids, model.config.type_vocab_size)
     new.settings = tokenizer.settings
     split = basic.split_words(lines, **letter_rules(tokenizer))
-    rates = [len(each.tokenize(lines)[0]) / sum(map(len, split)) for each in (tokenizer, new)]
+    pieces_before, pieces_after = (each.tokenize(lines) for each in (tokenizer, new))
+    rates = [len(ids) / sum(map(len, split)) for ids, _ in (pieces_before, pieces_after)]
     added = {*words}
-    lengths = np.diff(new.tokenize(lines)[1]).tolist()
-    cut = [
+    if cut := [
         line.strip()
-        for word, line, length in zip(counts, lines, lengths, strict=False)
-        if word in added and length > 1
-    ]
-    if config.tokens_file and cut:
+        for word, line, length in zip(counts, lines, np.diff(pieces_after[1]), strict=False)
+        if config.tokens_file and word in added and length > 1
+    ]:
         console.warn(
             f"{config.tokens_file}: added, but still several pieces as they are spelled there, "
             f"because the tokenizer changes letters in a way of its own: {name_some(cut)}"

@@ -189,9 +189,9 @@ class Served(tf.Module):
         which the tokenizer would split, becomes the special piece; so does the tokenizer's own name
         for it.
         """
-        own = re.escape(self.tokenizer.vocab[self.tokenizer.mask_id])
-        text = tf.strings.regex_replace(text, own, MASK)
-        parts = tf.strings.split(text, MASK)  # ragged: the parts of each of N texts
+        own = self.tokenizer.vocab[self.tokenizer.mask_id]
+        # ragged: the parts of each of N texts
+        parts = tf.strings.split(tf.strings.regex_replace(text, re.escape(own), MASK), MASK)
         ids = self.ops.tokenize(parts.values)
         num_parts = tf.size(parts.values)
         masks = tf.RaggedTensor.from_row_lengths(

@@ -113,9 +113,8 @@ def check_whole_tokens(path: str, allowed: Iterable[str] = ()) -> None:
     """Raise UserError when files in the folder of a model name tokens, other than BERT's special
     pieces and those `allowed`, that transformers keeps whole and bert-gpu's tokenizer would split.
     """
-    plain = PLAIN_TOKENS.union(allowed)
     for name, key, texts in whole_tokens(path):
-        if others := [text for text in texts if text not in plain]:
+        if others := [text for text in texts if text not in {*PLAIN_TOKENS, *allowed}]:
             raise UserError(
                 f"{folder_of(path)}/{name}: {key}: the added tokens "
                 f"{', '.join(map(repr, others))[:60]} are kept whole by the model's "

@@ -185,8 +185,7 @@ class Table:
                 missing = [name for name in self.header if name not in record]
                 if missing:
                     raise self._refused(line, f"has no {missing[0][:60]!r}")
-                late = self.absent.intersection(record).difference(self.header)
-                if late:
+                if late := self.absent.intersection(record).difference(self.header):
                     raise self._refused(line, f"has {min(late)[:60]!r}, which the first has not")
                 yield line, self.texts(line, [record[name] for name in self.header])
         self.digest = settled_digest(self.path, digest, self.digest)

@@ -254,19 +254,20 @@ def answer_pieces(
 
 
 def describe(examples: Questions, rows: EncodedExamples) -> str:
-    text = (
+    num_cut = (
+        0
+        if rows.labels is None
+        else sum(one.start is not None for one in examples.questions)
+        - len(np.unique(rows.origin.questions[rows.labels[:, 0] != NO_ANSWER]))
+    )
+    return (
         f"{len(examples):,} questions on {len(examples.contexts):,} paragraphs, {len(rows):,} rows "
         f"of {len(rows.ids) / len(rows):.1f} tokens each"
-    )
-    if rows.labels is None:
-        return text
-    whole = np.unique(rows.origin.questions[rows.labels[:, 0] != NO_ANSWER])
-    num_cut = sum(one.start is not None for one in examples.questions) - len(whole)
-    if not num_cut:
-        return text
-    return (
-        f"{text}; {num_cut:,} answers fit whole into no row and are learnt as no answer (raise "
+    ) + (
+        f"; {num_cut:,} answers fit whole into no row and are learnt as no answer (raise "
         "--max_seq_length, or lower --doc_stride)"
+        if num_cut
+        else ""
     )
 
 
