@@ -34,7 +34,7 @@ from bert_gpu.text.tokenizers.rules import replace
 from bert_gpu.text.tokenizers.sentence_piece import SPACE, SentencePieceTokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer, WordPieceTokenizer
 from bert_gpu.text.vocabulary import counting, learning
-from bert_gpu.text.vocabulary.file import read_file
+from bert_gpu.text.vocabulary.file import pieces_of_lines, read_file
 from bert_gpu.text.vocabulary.wordpiece_learner import file_content
 
 TABLES = ("embeddings/word", "mlm/bias")  # weights that have a row for each token id
@@ -158,10 +158,11 @@ def read_words(
 ) -> tuple[dict[str, int], list[str]]:
     """Return ({word: 1}, [line of the word, after a space]) for each word, lower-cased as the
     tokenizer does, in a file with one word a line. Warn of lines that the tokenizer does not read
-    as one word, and of words that are too long.
+    as one word, and of words that are too long. Raises UserError for a file that is missing, empty
+    or not UTF-8.
     """
     content = read_file(path, "list of words", "text file", "a text editor")
-    lines = content.decode("utf-8-sig", "ignore").splitlines()
+    lines = pieces_of_lines(content, path)
     rows = dict(zip(lines, basic.split_words(lines, **letter_rules(tokenizer)), strict=True))
     words = {
         row[0]: f" {line.strip()}"

@@ -202,7 +202,7 @@ def test_bad_input_is_one_line_and_exit_code_2(pretrained, capsys, arguments, pa
         ("model.safetensors", None, "model.safetensors: cannot be read"),
         ("config.json", b"[]", "JSON object"),
         ("config.json", b'{"vocab_size": -1}', "vocab_size=-1"),
-        ("vocab.txt", b"", "vocabulary is empty"),
+        ("vocab.txt", b"", "is empty; one piece"),
         ("vocab.txt", b"\xff\n", "not UTF-8"),
         ("vocab.txt", None, "vocab.txt: is a folder"),
         ("tokenizer_config.json", b'{"do_lower_case": 5}', "do_lower_case=5"),

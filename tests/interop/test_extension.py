@@ -154,6 +154,8 @@ def test_the_folder_does_not_depend_on_the_workers(folder, tmp_path):
         (["--input_file=a", "--tokens_file=b"], ["--input_file=a: give either this or"]),
         (["--input_file=none.txt"], ["none.txt"]),
         (["--tokens_file=none.txt"], ["none.txt", "no such list of words"]),
+        (["--tokens_file=odd.txt"], ["odd.txt: line 2 is not UTF-8"]),
+        (["--tokens_file=empty.txt"], ["empty.txt: is empty"]),
         (["--tokens_file=known.txt"], ["known.txt", "no word that is several pieces"]),
         (["--input_file=known.txt"], ["known.txt", "no word that is several pieces"]),
         (["--input_file=known.txt", "--num_tokens=0"], ["--num_tokens=0", "at least 1"]),
@@ -162,6 +164,8 @@ def test_the_folder_does_not_depend_on_the_workers(folder, tmp_path):
 def test_what_is_wrong_is_one_line(folder, tmp_path, monkeypatch, capsys, flags, parts):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "known.txt").write_text("cab\n")
+    (tmp_path / "odd.txt").write_bytes(b"caf\xc3\xa9\ncaf\xe9\n")
+    (tmp_path / "empty.txt").write_bytes(b"")
     assert extend(folder, tmp_path / "new", *flags) == 2
     *warnings, error = capsys.readouterr().err.splitlines()
     assert all(part in error for part in parts), error

@@ -175,7 +175,8 @@ def read_model(model_file: str) -> bytes:
         command="python -m bert_gpu vocab --tokenization=SentencePiece",
     )
     try:
-        if sentencepiece.SentencePieceProcessor(model_proto=content).get_piece_size():
+        # the library prints errors of its own about an empty model
+        if content and sentencepiece.SentencePieceProcessor(model_proto=content).get_piece_size():
             return content
     except (RuntimeError, ValueError, TypeError):
         pass

@@ -80,13 +80,13 @@ def pieces_of_lines(content: bytes, path: str) -> list[str]:
     except UnicodeDecodeError as error:
         line_number = content.count(b"\n", 0, error.start) + 1
         raise UserError(
-            f"line {line_number} is not UTF-8", "save the vocabulary as UTF-8", where=path
+            f"line {line_number} is not UTF-8", "save the file as UTF-8", where=path
         ) from None
     # Google strips lines; a piece of spaces alone (some public vocabularies have one) keeps its id
     # and matches nothing.
     pieces = [line.strip() or line.removesuffix("\r") for line in lines]
     if pieces == [""]:
-        raise UserError("the vocabulary is empty", "one piece a line is needed", where=path)
+        raise UserError("is empty", "one piece or word a line is needed", where=path)
     last = {piece: index for index, piece in enumerate(pieces)}
     return [piece if last[piece] == index else "" for index, piece in enumerate(pieces)]
 

@@ -279,7 +279,7 @@ def test_symbols_that_the_text_may_give_become_unknown(tmp_path):
         (ALBERT | dict(pad_id=1, unk_id=0), ["[PAD] has id 1", "--pad_id=0"]),
     ],
 )
-def test_bad_models_are_refused(tmp_path, content, parts):
+def test_bad_models_are_refused(tmp_path, capfd, content, parts):
     path = save(tmp_path, train(**content) if isinstance(content, dict) else content)
     with pytest.raises(UserError) as error:
         SentencePieceTokenizer(path)
@@ -290,6 +290,7 @@ def test_bad_models_are_refused(tmp_path, content, parts):
         and "\n" not in message
         and len(message) <= 300
     )
+    assert capfd.readouterr().err == ""  # of the library, in C++
 
 
 @pytest.mark.parametrize("name", ["absent.model", "."])
