@@ -3,11 +3,11 @@
 CoNLL's files have a word a line, in columns between white space (in a line with a tab: between
 tabs), and a blank line after each sentence; the first column is the word, the last one its tag,
 unless --columns names them. Comment lines are recognised by their form, or by a tag that no word
-has, and left out. Tables
-(.jsonl, .json, .csv and .parquet) have a sentence a row: a list of words and a list of tags, which
-may be numbers that the schema of a .parquet names. A table whose header has one of the titles in
-SENTENCES has a word a row; a sentence continues while the cell in that column is empty or the same.
-A file is read again whenever its sentences are needed, so that its words need not stay in memory.
+has, and left out. Tables (.jsonl, .json, .csv and .parquet) have a sentence a row: a list of words
+and a list of tags, which may be numbers that the schema of a .parquet names. A table whose header
+has one of the titles in SENTENCES has a word a row; a sentence continues while the cell in that
+column is empty or the same. A file is read again whenever its sentences are needed, so that its
+words need not stay in memory.
 """
 
 import collections
