@@ -12,6 +12,7 @@ def write_files(folder):
     draw = random.Random(1)
     for split, count in (("train", 64), ("dev", 16), ("test", 8)):
         tables = {"pairs": [], "topics": [], "scores": [], "labels": []}
+        tables |= {"similar": [], "scored_pairs": []}
         tags, answers = [], []
         for number in range(count):
             words = draw.choices(COLOURS + OTHERS, k=6)
@@ -21,6 +22,10 @@ def write_files(folder):
             tables["topics"].append(dict(text=text, label=(colours or ["none"])[0]))
             tables["scores"].append(dict(text=text, label=len(colours) / 2))
             tables["labels"].append(dict(text=text, label=",".join(colours)))
+            share = len(set(words[:3]) & set(colours)) / 3
+            pair = dict(text_a=text, text_b=" ".join(words[:3]))
+            tables["similar"].append(pair)
+            tables["scored_pairs"].append(pair | dict(label=round(share, 2)))
             tags += [f"{word} {'B-COL' if word in COLOURS else 'O'}" for word in words] + [""]
             found = [dict(text=word, answer_start=text.index(word)) for word in colours[:1]]
             question = dict(id=f"{split}-{number}", question="which colour", answers=found)

@@ -153,6 +153,12 @@ def full():
         classifying(
             "squad", "--task_name=squad --data_dir=squad --max_query_length=8 --doc_stride=4"
         ),
+        classifying("similar", "--task_name=similarity --data_dir=similar"),
+        classifying("measured", "--task_name=similarity --data_dir=scored_pairs"),
+        classifying(
+            "sweep",
+            "--data_dir=pairs --grid=seed=1,2 --num_trials=2 --dev_share=.2 --pictures",
+        ),
     ]
     used = [
         *(
@@ -180,6 +186,21 @@ def full():
             "classify predict",
             f"{CLASSIFY} --do_predict --output_dir=tuned/pairs --predict_file=predict.tsv "
             "--predictions_file=-",
+        ),
+        *(
+            job(
+                f"classify {name} again",
+                f"{CLASSIFY} --do_eval --do_predict --init_checkpoint=tuned/{name}/model "
+                f"--output_dir=again/{name}",
+                files=[f"again/{name}/**"],
+                environment=FAST,
+            )
+            for name in ("pairs", "scores", "labels", "ner", "squad", "similar", "measured")
+        ),
+        job(
+            "export savedmodel",
+            "export --from=tuned/topics/model --to=exported/savedmodel --format=savedmodel",
+            files=["exported/savedmodel/*.json"],
         ),
     ]
     wrong = [wrong_job(*row) for row in enumerate(WRONG.strip().splitlines())]
