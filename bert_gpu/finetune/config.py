@@ -1,11 +1,9 @@
 """The settings of a fine-tuning: the task, the run, and the model that it starts from."""
 
 import dataclasses
-import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TypeVar
 
-from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, setting
 from bert_gpu.finetune.tasks import table
@@ -13,24 +11,12 @@ from bert_gpu.model.config import PRESETS
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.config import CadenceConfig, RunSettings
 
-if TYPE_CHECKING:
-    from bert_gpu.finetune.start import TaskNotes
+T = TypeVar("T")
 
 # defaults of a training
 DEFAULT_START = "runs/pretrain/model"
 DEFAULT_TASK = "pairs"
 STANDARD_OUTPUT = "-"
-# {setting: (the kinds of task that it applies to, their name in messages)}
-APPLIES = dict(
-    **dict.fromkeys(("pictures", "pooler_size"), (table.TEXT_KINDS, "text classification")),
-    pooling=(table.WHOLE_KINDS, "text classification"),
-    **dict.fromkeys(("label_smoothing", "class_weights"), (("classification",), "classification")),
-    positive_label=(("classification", "similarity"), "classification"),
-    **dict.fromkeys(
-        ("temperature", "query_prefix", "passage_prefix", "max_score"),
-        (("similarity",), "similarity"),
-    ),
-)
 FILES = dict(train="train", eval="dev", predict="test")  # {phase: the split that it reads}
 
 
@@ -385,79 +371,9 @@ def resolve_defaults(settings: FinetuneSettings, phases: Sequence[str]) -> Finet
     return dataclasses.replace(settings, run=run, start=start, flexible=flexible)
 
 
-def resolve_task(config: FinetuneConfig, notes: "TaskNotes | None" = None) -> table.TaskSpec:
-    """Return the task with the columns and the kind that the config sets.
-
-    notes: task.json of a model to evaluate, for settings that the config leaves open; None for a
-    training. From the notes on another task than the config's only the kind is taken, and only
-    where both tasks are on texts.
-    """
-    name = config.task_name
-    if notes and (name is None or table.bare(name) == table.bare(notes.task_name or name)):
-        task = dataclasses.replace(
-            table.find_task(name or notes.task_name or DEFAULT_TASK), separator=notes.separator
-        )
-        return with_columns(task, config, notes)
-    task = table.find_task(name or DEFAULT_TASK)
-    if notes and notes.task_kind and task.folder is None:
-        if {task.kind, notes.task_kind} <= set(table.TEXT_KINDS):
-            return with_columns(task, config, type(notes)(task_kind=notes.task_kind))
-    return with_columns(task, config)
-
-
-def check_settings(settings: FinetuneSettings, task: table.TaskSpec) -> None:
-    """Raise UserError for a setting that does not apply to the task, unless a recipe has set it,
-    for two models as the start of the task similarity, and for --pictures without matplotlib.
-    """
-    for name, (kinds, owner) in APPLIES.items():
-        value = first_set(name, settings.run, settings.start, settings.tokens)
-        if value and task.kind not in kinds and name not in settings.flexible:
-            own = task.kind if owner == "classification" else task.name
-            raise UserError(
-                f"applies to {owner} only, not to {own}",
-                "drop it",
-                setting=name,
-                value=None if value is True else value,
-            )
-    start = settings.start.init_checkpoint or ""
-    if task.kind == "similarity" and "," in start and not os.path.exists(start):
-        raise UserError(
-            "names two models, and one encoder computes both texts; two towers are not supported",
-            "name one model; --query_prefix and --passage_prefix tell it the texts apart",
-            setting="init_checkpoint",
-            value=start[:80],
-        )
-    if settings.run.pictures:
-        import_extra(
-            "matplotlib", "--pictures", "pip install 'bert-gpu[report]', or leave the flag out"
-        )
-
-
-def first_set(name: str, *holders: object, default: object = None) -> Any:
+def first_set(name: str, *holders: object, default: T) -> T:
     """Return the attribute `name` of the first of `holders` that has it with a value other than
     None; `default` where none of them has.
     """
     values = (getattr(holder, name, None) for holder in holders)
     return next((value for value in values if value is not None), default)
-
-
-def with_columns(task: table.TaskSpec, *holders: object) -> table.TaskSpec:
-    """Return the task with the columns and the kind that `holders`, such as settings and notes,
-    set; where several set one, the first of them counts. Raises UserError for another kind than the
-    task's unless both kinds are among TEXT_KINDS.
-    """
-    named = {name: first_set(name, *holders) or getattr(task, name) for name in ("text_a", "label")}
-    if (text_b := first_set("text_b", *holders)) is not None:
-        named |= dict(text_b=text_b or None, requires_text_b=bool(text_b))
-    if (kind := first_set("task_kind", *holders)) not in (None, task.kind):
-        if not {task.kind, kind} <= set(table.TEXT_KINDS):
-            raise UserError(
-                f"--task_name={task.name} is {task.kind}",
-                "drop the flag, or name another task",
-                setting="task_kind",
-                value=kind,
-            )
-        named |= dict(kind=kind, metrics=(), labels=None)
-    if columns := first_set("columns", *holders):
-        named |= dict(columns=dict.fromkeys(table.SPLITS, columns))
-    return dataclasses.replace(task, **named)

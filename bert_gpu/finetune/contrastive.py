@@ -10,12 +10,10 @@ hard negatives), of width H; C candidates.
 """
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
-from bert_gpu.finetune.tasks.heads import Head
-from bert_gpu.model.encoders import Encoder
 from bert_gpu.model.heads import cross_entropy
 from bert_gpu.train.step import Objective
 from bert_gpu.train.vector_losses import VectorLosses
@@ -28,16 +26,16 @@ BLOCK_ROWS = 1024  # rows of scores in memory at a time
 SQUARED_EPSILON = 1e-24  # a vector shorter than 1e-12 does not get length 1, as in PyTorch
 
 
-def contrastive_objective(encoder: Encoder, head: Head, temperature: float) -> Objective:
+def contrastive_objective(vectors: Callable[..., tf.Tensor], temperature: float) -> Objective:
     """Return the objective that trains an encoder with the contrastive loss, whose sum is divided
-    by the number of pairs. `logits` of the head returns the vectors, (B, V, H).
+    by the number of pairs. vectors: function of (weights, batch, dtype=, seed=) that returns the
+    vectors, (B, V, H).
     """
 
     def counts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return {LOSS: tf.reduce_sum(batch["labels"] * batch["row_weights"])}
 
     losses = functools.partial(losses_of_pairs, temperature=temperature)
-    vectors = functools.partial(head.logits, encoder=encoder)
     functions = VectorLosses(FEATURES, vectors, losses)
     return Objective(counts=counts, losses=functions.product, vector_losses=functions)
 

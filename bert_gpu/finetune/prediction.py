@@ -15,14 +15,14 @@ from bert_gpu.finetune.files.encoded import (
     evaluation_batches,
     evaluation_order,
 )
-from bert_gpu.finetune.tasks.problem_types import ProblemType
+from bert_gpu.finetune.tasks.interface import TaskType
 from bert_gpu.model.encoders import Encoder
 from bert_gpu.train.evaluation import ForwardPass
-from bert_gpu.train.state import TrainState
+from bert_gpu.train.state import ModelState
 
 
 class Predictor:
-    """Callable (examples, batch_size) -> the outputs that a problem type makes of the model's
+    """Callable (examples, batch_size) -> the outputs that a task makes of the model's
     scores, such as probabilities, float64 (N, C), in the order of the examples.
 
     batch_size: number of rows in a batch, of all replicas together. until_stopped: function that
@@ -31,17 +31,15 @@ class Predictor:
     """
 
     def __init__(
-        self, devices: Devices, state: TrainState, encoder: Encoder, problem_type: ProblemType
+        self, devices: Devices, state: ModelState, encoder: Encoder, task: TaskType
     ) -> None:
         self.num_replicas = devices.num_replicas
-        self.problem_type = problem_type
+        self.task = task
         self.forward = ForwardPass(
             devices,
             state,
             lambda weights, batch, dtype: {
-                "logits": tf.cast(
-                    problem_type.head.logits(weights, batch, encoder, dtype), tf.float32
-                )
+                "logits": tf.cast(task.logits(weights, batch, encoder, dtype), tf.float32)
             },
         )
 
@@ -65,6 +63,6 @@ class Predictor:
             features = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
             outputs = np.concatenate([result["logits"] for result in self.forward(features)])
             batch = {name: value[is_real] for name, value in batch.items()}
-            rows += self.problem_type.row_outputs(outputs[is_real], batch)
+            rows += self.task.row_outputs(outputs[is_real], batch)
         places = np.argsort(evaluation_order(examples))
-        return self.problem_type.join_rows([rows[place] for place in places])
+        return self.task.join_rows([rows[place] for place in places])

@@ -24,7 +24,6 @@ from bert_gpu.finetune.config import STANDARD_OUTPUT, FinetuneConfig
 from bert_gpu.finetune.files.conll import DOCUMENT, cells_of
 from bert_gpu.finetune.files.examples import Examples, Loaded, Source
 from bert_gpu.finetune.tasks import pictures
-from bert_gpu.finetune.tasks.problem_types import TextProblem
 from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
 from bert_gpu.runs.folder import RunFolder
 
@@ -247,8 +246,8 @@ def read_results(
 def write_predictions(
     output_dir: str,
     examples: Examples,
-    labels: Sequence[str],
-    problem_type: TextProblem,
+    titles: Sequence[str],
+    answers: Sequence[str],
     outputs: np.ndarray,
     predictions_file: str | None = None,
 ) -> str:
@@ -260,14 +259,11 @@ def write_predictions(
     predictions_matched.tsv for test_matched.tsv.
 
     Args:
-      labels: names of the classes. outputs: the problem type's outputs for N examples and C
-        classes, such as probabilities, float64 (N, C).
+      titles: of the C columns of outputs. answers: the prediction for each example. outputs: such
+        as probabilities, float64 (N, C).
       predictions_file: takes the place of predictions.tsv; "-" is standard output.
     """
     suffix = suffix_of(examples.source)
-    answers = problem_type.predicted_labels(outputs, labels)
-    is_number = problem_type.config_name == "regression"
-    titles = ["value"] if is_number else [f"probability_{label}" for label in labels]
     heading = ["id", "prediction", *titles]
 
     def rows() -> Iterator[tuple[int, str, list[str]]]:
@@ -316,17 +312,13 @@ def has_labels_of(task: TaskSpec, labels: Sequence[str]) -> bool:
 
 
 def write_submission(
-    output_dir: str,
-    examples: Examples,
-    labels: Sequence[str],
-    problem_type: TextProblem,
-    outputs: np.ndarray,
+    output_dir: str, examples: Examples, answers: Sequence[str], outputs: np.ndarray
 ) -> None:
     """Write the predictions as a file in submission/, in the form that GLUE's server takes.
     Arguments as for `write_predictions`.
     """
     task = examples.task
-    submitted = submission_of(task, outputs, problem_type.predicted_labels(outputs, labels))
+    submitted = submission_of(task, outputs, answers)
     ids = itertools.chain.from_iterable(chunk.ids for chunk in examples.chunks())
     write_table(
         os.path.join(output_dir, SUBMISSION),
@@ -385,7 +377,7 @@ def is_earlier(path: str, own: str, output_dir: str) -> bool:
     return begins_as(path, ANSWERED if own == ANSWERS else PREDICTED)
 
 
-def submission_of(task: TaskSpec, outputs: np.ndarray, answers: list[str]) -> list[str]:
+def submission_of(task: TaskSpec, outputs: np.ndarray, answers: Sequence[str]) -> Sequence[str]:
     """Return the prediction for each example of a GLUE task as the text that GLUE's server takes.
     Scores of STS-B are clipped to the range from 0 to 5.
     """

@@ -1,4 +1,4 @@
-"""The model that a fine-tuning or an evaluation starts from: shape, tokenizer, weights, classes."""
+"""The model that a fine-tuning or an evaluation starts from: shape, tokenizer, weights."""
 
 import dataclasses
 import functools
@@ -6,27 +6,24 @@ import json
 import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.files import CHECKSUM, json_checksum, read_json
 from bert_gpu.base.run_names import MODEL, RUN
-from bert_gpu.base.settings import fields_of, like, setting
-from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, StartConfig, TokenConfig
+from bert_gpu.base.settings import fields_of
+from bert_gpu.finetune.config import DEFAULT_START, FinetuneConfig, StartConfig
 from bert_gpu.finetune.files.examples import Loaded
+from bert_gpu.finetune.notes import TaskNotes, read_notes
 from bert_gpu.finetune.tasks import table
-from bert_gpu.finetune.tasks.heads import CLASSIFIER, SENTENCE, TASK_HEADS, Head
-from bert_gpu.finetune.tasks.interface import open_task_type
-from bert_gpu.finetune.tasks.labels import SEPARATORS
-from bert_gpu.finetune.tasks.problem_types import are_numbers
-from bert_gpu.finetune.tasks.tag_schemes import NAMES
+from bert_gpu.finetune.tasks.interface import TaskType, open_task_type
+from bert_gpu.finetune.tasks.labels import are_numbers
 from bert_gpu.interop import models
-from bert_gpu.interop.formats import Embedding, Notes
+from bert_gpu.interop.formats import Embedding
+from bert_gpu.interop.heads import HEADS
 from bert_gpu.interop.relatives import relative_of
 from bert_gpu.interop.sources import NONE, TASK
-from bert_gpu.interop.usage import KINDS, check_scores, class_names
+from bert_gpu.interop.usage import check_scores, class_names
 from bert_gpu.model.config import (
     ModelConfig,
     preset,
@@ -41,6 +38,7 @@ from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.provenance import weights_hash
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
+CLASSIFIER = "classifier"  # the head of texts
 # settings of the model that fine-tuning may change
 DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 
@@ -49,18 +47,17 @@ DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
 class Start:
     """The model that fine-tuning or evaluation starts from.
 
-    path: the model's folder, or "none". labels: names of the classes, in the order of the logits.
-    weights: {name: float32 array}, all of the encoder and its head. fresh: names of the randomly
-    initialised weights. unused: description, for the log, of weights in the model's files that
-    bert-gpu's model does not have. extensions: descriptions of the tables of positions that have
-    been enlarged. embedding: rules by which the model makes vectors of texts. classifier:
-    description, for the log, of the head that the model's files have, and whether it is taken.
+    path: the model's folder, or "none". weights: {name: float32 array}, all of the encoder and its
+    head. fresh: names of the randomly initialised weights. unused: description, for the log, of
+    weights in the model's files that bert-gpu's model does not have. extensions: descriptions of
+    the tables of positions that have been enlarged. embedding: rules by which the model makes
+    vectors of texts. classifier: description, for the log, of the head that the model's files have,
+    and whether it is taken.
     """
 
     path: str
     model: ModelConfig
     tokenizer: Tokenizer
-    labels: tuple[str, ...]
     weights: dict[str, np.ndarray]
     fresh: list[str]
     unused: str = ""
@@ -73,78 +70,93 @@ class Start:
         return open_encoder(self.model)
 
 
+def is_same_task(source: models.Model, task: TaskType) -> bool:
+    """Return whether the head of a model is one for a task with these labels, as far as files of
+    the model tell. Words as labels mean the same in all tasks but two of GLUE; numbers do in tasks
+    of the same name, which for a user's own tasks have the same columns, too.
+    """
+    stored = json.loads((source.task or {}).get(TASK, b"{}"))
+    spec, have_words = task.spec, not are_numbers(task.labels)
+    origin = str(stored.get("task_name") or source.notes.task_name or spec.name)
+    names = {table.bare(spec.name), table.bare(origin)}
+    are_glue = names <= {*map(table.bare, table.GLUE)}
+    columns = (stored.get(key) in (None, getattr(spec, key)) for key in ("text_a", "label"))
+    is_own = len(names) == 1 and (are_glue or all(columns) or have_words)
+    means_same = is_own or (have_words and not are_glue)
+    return means_same and source.notes.problem_type in (None, task.config_name)
+
+
 def start_training(
     config: StartConfig,
-    labels: tuple[str, ...],
+    task: TaskType,
     seed: int,
     check_size: Callable[
         [ModelConfig, Callable[[ModelConfig], dict[str, WeightSpec]]], object
     ] = lambda model, specs_of: None,
-    head: Head = CLASSIFIER,
     max_seq_length: int | None = None,
-    fits: Callable[[models.Model], bool] = lambda source: True,
+    fits: bool | None = None,
 ) -> Start:
-    """Return the model from which a training with `head` starts: the model of --init_checkpoint,
-    with random weights in place of missing ones, and with positions for rows of max_seq_length.
+    """Return the model from which a training of a task starts: the model of --init_checkpoint, with
+    random weights in place of missing ones, and with positions for rows of max_seq_length.
 
     check_size: function that raises when the model is too large; called, before weights are made,
     with the model's config and a function that returns {name: WeightSpec} for a config. fits:
-    function of the model of --init_checkpoint that returns whether its head is one for the task.
+    whether the head of the model of --init_checkpoint is one for the task; None = as its files say.
 
     A stored head of another task or other classes is replaced by random weights, and so is a
     classifier that pools otherwise than --pooling and --pooler_size say. A head of the same task is
-    kept, with the classes in the order of `labels`.
+    kept, with the classes in the order of the task's labels.
     """
     init_checkpoint = DEFAULT_START if config.init_checkpoint is None else config.init_checkpoint
     file_weights: dict[str, np.ndarray] = {}
-    facts: dict[str, Any] = {}
+    unused = classifier = ""
+    embedding = Embedding()
     if init_checkpoint == NONE:
         path = NONE
         model, tokenizer = fresh_model(config)
-        model = with_pooling(model, config, head)
+        model = with_pooling(model, config, task)
     else:
         path, source = models.read_start(init_checkpoint)
-        facts = dict(
-            unused=models.describe_unused(source.notes),
-            embedding=source.notes.embedding.of_pairs(),
-        )
+        unused = models.describe_unused(source.notes)
+        embedding = source.notes.embedding.of_pairs()
         model = source.config
         tokenizer = checked_tokenizer(config, path, model)
         model = with_dropout(model, config)
         if model.has_own_encoder:
             num_rows = model.first_position + max(model.num_positions, max_seq_length or 0)
             model = dataclasses.replace(model, max_position_embeddings=num_rows)
-        file_weights = with_rows_of(labels, source, head, fits(source))
-        prefixes = reinitialised(model, config.reinit_layers, head)
+        has_head = is_same_task(source, task) if fits is None else fits
+        file_weights = with_rows_of(task, source, has_head)
+        prefixes = reinitialised(model, config.reinit_layers, task)
         pooled_by = pooling_of(model, source.weights)
-        model = with_pooling(model, config, head, default_pooling(source))
-        if head is CLASSIFIER and (model.pooling, model.pooled_size) != pooled_by:
-            prefixes += head.prefixes
+        model = with_pooling(model, config, task, default_pooling(source))
+        if task.head == CLASSIFIER and (model.pooling, model.pooled_size) != pooled_by:
+            prefixes += task.prefixes()
         file_weights = {
             name: value for name, value in file_weights.items() if not name.startswith(prefixes)
         }
-        if (bias := f"{head.name}/bias") in source.weights:
-            facts["classifier"] = f"{'' if bias in file_weights else 'fresh, not '}that of {path}"
+        if (bias := f"{task.head}/bias") in source.weights:
+            classifier = f"{'' if bias in file_weights else 'fresh, not '}that of {path}"
         if not config.reinit_layers:
-            file_weights = first_transform(source.weights, model, head.name) | file_weights
-    check_size(model, lambda few: head.weights(open_encoder(few), len(labels)))
-    specs = head.weights(open_encoder(model), len(labels))
+            file_weights = first_transform(source.weights, model, task.head) | file_weights
+    check_size(model, lambda few: task.weight_specs(open_encoder(few), len(task.labels)))
+    specs = task.weight_specs(open_encoder(model), len(task.labels))
     file_weights, extensions = fit_positions(file_weights, specs, model.first_position)
     weights = initialize(specs, seed)
-    fresh = sorted(set(weights) - set(file_weights))
     return Start(
         path,
         model,
         tokenizer,
-        labels,
         {name: file_weights.get(name, value) for name, value in weights.items()},
-        fresh,
-        extensions=extensions,
-        **facts,
+        sorted(set(weights) - set(file_weights)),
+        unused,
+        extensions,
+        embedding,
+        classifier,
     )
 
 
-def reinitialised(model: ModelConfig, num_layers: int, head: Head) -> tuple[str, ...]:
+def reinitialised(model: ModelConfig, num_layers: int, task: TaskType) -> tuple[str, ...]:
     """Return the prefixes of the names of the weights that --reinit_layers initialises anew (Zhang
     et al. 2021, arXiv 2006.05987, section 5): of the top layers, the pooler and the head. () for 0
     layers.
@@ -157,34 +169,17 @@ def reinitialised(model: ModelConfig, num_layers: int, head: Head) -> tuple[str,
             value=num_layers,
         )
     top = range(model.num_groups - num_layers, model.num_groups)
-    return (*(f"layer_{index}/" for index in top), *head.prefixes) if num_layers else ()
+    return (*(f"layer_{index}/" for index in top), *task.prefixes()) if num_layers else ()
 
 
-def is_same_task(task: table.TaskSpec, labels: tuple[str, ...], source: models.Model) -> bool:
-    """Return whether the head of a model is one for `task` with these labels, as far as files of
-    the model tell. Words as labels mean the same in all tasks but two of GLUE; numbers do in tasks
-    of the same name, which for a user's own tasks have the same columns, too.
+def with_rows_of(task: TaskType, source: models.Model, fits: bool = True) -> dict[str, np.ndarray]:
+    """Return {name: array} of a model's weights, with the classes of its head in the order of the
+    task's labels; without the head where its classes are others, or the head does not fit.
     """
-    stored = json.loads((source.task or {}).get(TASK, b"{}"))
-    origin = str(stored.get("task_name") or source.notes.task_name or task.name)
-    names = {table.bare(task.name), table.bare(origin)}
-    are_glue = names <= {*map(table.bare, table.GLUE)}
-    columns = (stored.get(key) in (None, getattr(task, key)) for key in ("text_a", "label"))
-    is_own = len(names) == 1 and (are_glue or all(columns) or not are_numbers(labels))
-    has_words = not (are_glue or are_numbers(labels))
-    return (is_own or has_words) and source.notes.problem_type in (None, KINDS.get(task.kind))
-
-
-def with_rows_of(
-    labels: tuple[str, ...], source: models.Model, head: Head, fits: bool = True
-) -> dict[str, np.ndarray]:
-    """Return {name: array} of a model's weights, with the classes of its head in the order of
-    `labels`; without the head where its classes are not the labels, or the head does not fit.
-    """
-    names = class_names(source, head.name)
-    own = f"{head.name}/"
-    has_same = fits and sorted(names) == sorted(labels)
-    rows = [names.index(label) for label in labels] if has_same else []
+    names = class_names(source, task.head)
+    own = f"{task.head}/"
+    has_same = fits and sorted(names) == sorted(task.labels)
+    rows = [names.index(label) for label in task.labels] if has_same else []
     return {
         name: value[..., rows] if rows and name.startswith(own) else value
         for name, value in source.weights.items()
@@ -193,16 +188,15 @@ def with_rows_of(
 
 
 class Trained(typing.NamedTuple):
-    """A fine-tuned model as read: its folder, shape, weights, names of its classes, head and
-    notes.
+    """A fine-tuned model, to be evaluated. labels: names of its classes. has_names: whether its
+    files name them. task_type: one of the types with its head. notes: its task.json.
     """
 
-    path: str
-    model: ModelConfig
-    weights: dict[str, np.ndarray]
+    start: Start
     labels: tuple[str, ...]
-    head: Head
-    notes: Notes
+    has_names: bool
+    task_type: type[TaskType]
+    notes: TaskNotes
 
 
 def find_trained(config: StartConfig, output_dir: str) -> Trained:
@@ -216,9 +210,9 @@ def find_trained(config: StartConfig, output_dir: str) -> Trained:
     if config.init_checkpoint is not None and config.init_checkpoint != NONE:
         path = models.find_model(config.init_checkpoint, "init_checkpoint")
         is_start = has_own and has_started_from(config, output_dir)
-        if not is_start and (named := read_trained(path)) is not None:
+        if not is_start and (named := read_trained(config, path)) is not None:
             return named
-    if has_own and (own := read_trained(trained)) is not None:
+    if has_own and (own := read_trained(config, trained)) is not None:
         return own
     where = (
         f"--init_checkpoint={config.init_checkpoint} and {trained}"
@@ -232,12 +226,12 @@ def find_trained(config: StartConfig, output_dir: str) -> Trained:
     )
 
 
-def read_trained(path: str) -> Trained | None:
+def read_trained(config: StartConfig, path: str) -> Trained | None:
     """Return the fine-tuned model in a folder, None when the model has no head of a task. Raises
     UserError for a head that bert-gpu does not have.
     """
     model = models.read_model(path)
-    config, weights, notes, *_ = model
+    notes = model.notes
     if notes.foreign is not None:
         raise UserError(
             f"is a {notes.foreign[:60]}, whose head bert-gpu does not have",
@@ -245,17 +239,21 @@ def read_trained(path: str) -> Trained | None:
             "architectures of its config.json",
             where=path[:90],
         )
-    for head in TASK_HEADS:
-        is_own = notes.embedding.is_known if head is SENTENCE else f"{head.name}/bias" in weights
-        if not is_own:
+    for head, task_type in {one.head: one for one in map(open_task_type, table.KINDS)}.items():
+        has_bias = f"{head}/bias" in model.weights
+        if not (has_bias if head in HEADS else notes.embedding.is_known):
             continue
-        labels = class_names(model, head.name)
-        specs = head.weights(open_encoder(config), len(labels))
-        if set(specs) <= set(weights):
-            own = {name: weights[name] for name in specs}
-            if head is CLASSIFIER:
+        labels = class_names(model, head)
+        specs = task_type.weight_specs(open_encoder(model.config), len(labels))
+        if set(specs) <= set(model.weights):
+            if head == CLASSIFIER:
                 check_scores(path, model)
-            return Trained(path, config, own, labels, head, notes)
+            own = {name: model.weights[name] for name in specs}
+            tokenizer = checked_tokenizer(config, path, model.config)
+            embedding = notes.embedding.of_pairs()
+            start = Start(path, model.config, tokenizer, own, [], embedding=embedding)
+            task_notes = read_notes(path, task_type, notes)
+            return Trained(start, labels, labels == notes.labels, task_type, task_notes)
     return None
 
 
@@ -266,105 +264,26 @@ def has_started_from(config: StartConfig, output_dir: str) -> bool:
     if not os.path.exists(os.path.join(output_dir, RUN)):
         return False
     try:
-        settings = RunFolder(output_dir).read_run(fields_of(FinetuneConfig))["settings"]  # type: ignore[index]
+        run = RunFolder(output_dir).read_run(fields_of(FinetuneConfig))
+        settings = run["settings"] if run else {}
         known = {"task_name", "labels", "seed", "init_checkpoint"} <= set(settings)
         if not known or not isinstance(settings["labels"], list):
             return False
-        head = open_task_type(table.find_task(settings["task_name"])).HEAD
+        spec = table.find_task(settings["task_name"])
+        task = open_task_type(spec.kind)(spec=spec, labels=tuple(settings["labels"]))
         start = functools.partial(
             start_training,
             config,
-            tuple(settings["labels"]),
+            task,
             settings["seed"],
-            head=head,
             max_seq_length=settings.get("max_seq_length"),
         )
         return any(  # it kept the head of that model, or took a fresh one
             weights_hash(start(fits=fits).weights) == settings["init_checkpoint"]
-            for fits in (lambda source: True, lambda source: False)
+            for fits in (True, False)
         )
     except UserError:  # the run is damaged, or the flags are those of another run
         return False
-
-
-def start_trained(config: StartConfig, trained: Trained) -> Start:
-    """Return the Start of an evaluation: a fine-tuned model, and the tokenizer that belongs to
-    it.
-    """
-    path, model, weights, labels, *_, notes = trained
-    tokenizer = checked_tokenizer(config, path, model)
-    return Start(path, model, tokenizer, labels, weights, [], embedding=notes.embedding.of_pairs())
-
-
-# keys that a task.json may lack, beside the fields of TokenConfig
-OPTIONAL = ("tag_scheme", "separator", "positive_label", "pooling")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskNotes(TokenConfig):
-    """The content of task.json in a model's folder: the task that the model was trained for. The
-    labels are in the model's config.json. Further settings of single tasks may be missing.
-    """
-
-    task_name: str | None = like(FinetuneConfig, "task_name")
-    task_kind: str | None = like(FinetuneConfig, "task_kind")
-    text_a: str | None = like(FinetuneConfig, "text_a")
-    text_b: str | None = like(FinetuneConfig, "text_b")
-    label: str | None = like(FinetuneConfig, "label")
-    columns: tuple[str, ...] | None = like(FinetuneConfig, "columns")
-    max_seq_length: int | None = like(FinetuneConfig, "max_seq_length")
-    tag_scheme: str | None = setting(None, "How tags spell entities.", choices=NAMES)
-    separator: str | None = setting(
-        None, "Separator between the labels of a cell.", choices=SEPARATORS
-    )
-    positive_label: str | None = like(FinetuneConfig, "positive_label")
-    pooling: str | None = like(StartConfig, "pooling")
-
-
-def write_notes(
-    task: table.TaskSpec, has_pairs: bool, max_seq_length: int, tokens: Mapping[str, Any]
-) -> dict[str, bytes]:
-    """Return {"task.json": its bytes}, the file that `read_notes` reads. tokens: {field: value} of
-    the further fields of TaskNotes, such as doc_stride.
-    """
-    values = dict(
-        task_name=task.name,
-        task_kind=task.kind,
-        text_a=task.text_a,
-        text_b=task.text_b if has_pairs else "",
-        label=task.label,
-        columns=task.columns.get("train") if task.kind == "tagging" else None,
-        max_seq_length=max_seq_length,
-    )
-    values |= tokens
-    values[CHECKSUM] = json_checksum(values)
-    return {TASK: (json.dumps(values, indent=1) + "\n").encode()}
-
-
-def read_notes(path: str, head: Head = CLASSIFIER, file_notes: Notes | None = None) -> TaskNotes:
-    """Return the task that the model in a folder was trained for: its task.json or, without that
-    file, notes derived from the model's head and, for a classifier, from `file_notes`, the
-    formats.Notes that were read with the model.
-    """
-    file = os.path.join(path, TASK)
-    if os.path.exists(file):
-        fields = fields_of(TaskNotes)
-        optional = (*fields_of(TokenConfig), *OPTIONAL)
-        keys = tuple(name for name in fields if name not in optional)
-        notes = read_json(file, "the task of a fine-tuned model", fields, keys=keys)
-        columns = notes.get("columns") and tuple(notes["columns"])
-        known = {name: value for name, value in notes.items() if name in fields}
-        return TaskNotes(**known | dict(columns=columns))
-    if head is not CLASSIFIER:
-        task = next(task for task in table.TASKS.values() if open_task_type(task).HEAD is head)
-        length = file_notes and file_notes.max_seq_length
-        return TaskNotes(task_name=task.name, task_kind=task.kind, max_seq_length=length)
-    kinds = {means: kind for kind, means in KINDS.items()}
-    assert file_notes is not None
-    return TaskNotes(
-        task_kind=kinds.get(file_notes.problem_type or ""),
-        max_seq_length=file_notes.max_seq_length,
-    )
 
 
 def default_pooling(source: models.Model) -> str:
@@ -379,20 +298,18 @@ def default_pooling(source: models.Model) -> str:
 
 
 def with_pooling(
-    model: ModelConfig, config: StartConfig, head: Head, default: str | None = None
+    model: ModelConfig, config: StartConfig, task: TaskType, default: str | None = None
 ) -> ModelConfig:
-    """Return the model's config, with --pooling and --pooler_size where the head is a classifier of
-    texts. default: the pooling without --pooling; None = the model's.
+    """Return the model's config, with --pooling and --pooler_size where the task has a classifier
+    of texts. default: the pooling without --pooling; None = the model's.
     """
-    if head is not CLASSIFIER:
+    if task.head != CLASSIFIER:
         return model
-    named: dict[str, Any] = {} if default is None else dict(pooling=default)
-    named |= {
-        name: getattr(config, name)
-        for name in ("pooling", "pooler_size")
-        if getattr(config, name) is not None
-    }
-    return dataclasses.replace(model, **named)
+    return dataclasses.replace(
+        model,
+        pooling=config.pooling or default or model.pooling,
+        pooler_size=config.pooler_size or model.pooler_size,
+    )
 
 
 def with_dropout(model: ModelConfig, config: StartConfig) -> ModelConfig:
@@ -467,10 +384,10 @@ def checked_tokenizer(config: StartConfig, path: str, model: ModelConfig) -> Tok
 
 
 def check_fits(
-    start: Start, examples: Sequence[Loaded], max_seq_length: int, precision: str
+    start: Start, files: Mapping[str, Sequence[Loaded]], max_seq_length: int, precision: str
 ) -> None:
-    """Raise UserError when the model does not support `max_seq_length` tokens, the pairs among the
-    examples, or the precision.
+    """Raise UserError when the model does not support `max_seq_length` tokens, the pairs in the
+    files, or the precision. files: {phase: list with the examples of each file}.
 
     A model without segment embeddings (type_vocab_size=0, as Cramming's), or of a family with one
     segment for all tokens, takes pairs, too: [SEP] alone separates their texts.
@@ -493,7 +410,7 @@ def check_fits(
             value=max_seq_length,
         )
     encoder.check(max_seq_length, precision)
-    pairs = [part.path for part in examples if part.has_pairs]
+    pairs = [part.path for parts in files.values() for part in parts if part.has_pairs]
     if pairs and model.type_vocab_size == 1 and model.model_family == "bert":
         raise UserError(
             f"has pairs, but {where} has one segment (type_vocab_size=1)",

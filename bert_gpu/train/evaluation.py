@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_gpu.devices.devices import Devices
-from bert_gpu.train.state import TrainState
+from bert_gpu.train.state import ModelState
 from bert_gpu.train.step import cast_weights, divide_batch
 
 
@@ -23,7 +23,7 @@ class ForwardPass:
     """
 
     def __init__(
-        self, devices: Devices, state: TrainState, function: Callable[..., dict[str, tf.Tensor]]
+        self, devices: Devices, state: ModelState, function: Callable[..., dict[str, tf.Tensor]]
     ) -> None:
         self.devices = devices
         self.state = state
@@ -81,7 +81,7 @@ class MeanMetrics:
     def __init__(
         self,
         devices: Devices,
-        state: TrainState,
+        state: ModelState,
         function: Callable[..., dict[str, tuple[tf.Tensor, tf.Tensor]]],
     ) -> None:
         def flat(

@@ -21,11 +21,30 @@ from bert_gpu.optim.config import OptimizerConfig
 LOSS_SCALE_START, LOSS_SCALE_MAX, LOSS_SCALE_GROWTH_STEPS = 2.0**15, 2.0**24, 2000
 
 
-class TrainState:
+class ModelState:
+    """The weights of a model as variables. weights: {name: float32 array}, their first values."""
+
+    def __init__(self, strategy: tf.distribute.Strategy, weights: Mapping[str, np.ndarray]) -> None:
+        self.strategy = strategy
+        with strategy.scope():
+            self.weights = {
+                name: replicated(tf.constant(value, tf.float32), name)
+                for name, value in weights.items()
+            }
+
+    def read_weights(self) -> dict[str, np.ndarray]:
+        return {name: copies(variable)[0].numpy() for name, variable in self.weights.items()}
+
+    def assign_weights(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Set the weights on all replicas; slots and counters keep their values."""
+        assign_all(self.weights, weights)
+
+
+class TrainState(ModelState):
     """The variables of a run: weights, slots and counters.
 
     Args of the constructor:
-      weights: {name: float32 array}, their first values.
+      weights: as of ModelState.
       optimizer: decides which slots the weights have; None for a state that is only evaluated.
       frozen: names of weights that are not trained. column_blocks: {weight: number of matrices that
         it holds side by side}, for weights that hold several (model.weights.column_blocks); needed
@@ -43,17 +62,8 @@ class TrainState:
         frozen: Iterable[str] = (),
         column_blocks: Mapping[str, int] | None = None,
     ) -> None:
-        def variable(value: tf.Tensor | np.ndarray, name: str) -> tf.Variable:
-            return tf.Variable(
-                value,
-                trainable=False,
-                name=re.sub("[^A-Za-z0-9_.-]", "_", name),
-                synchronization=tf.VariableSynchronization.ON_READ,
-                aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
-            )
-
         assert optimizer is None or column_blocks is not None
-        self.strategy = strategy
+        super().__init__(strategy, weights)
         frozen = set(frozen)
         self.trained = [name for name in weights if name not in frozen]
         trained = {name: weights[name] for name in self.trained}
@@ -64,17 +74,13 @@ class TrainState:
             else optimizers.joint_parts(trained, optimizer, column_blocks)
         )
         with strategy.scope():
-            self.weights = {
-                name: variable(tf.constant(value, tf.float32), name)
-                for name, value in weights.items()
-            }
-            self.slots = {name: variable(value, name) for name, value in slots.items()}
+            self.slots = {name: replicated(value, name) for name, value in slots.items()}
             # int64: TensorFlow keeps int32 variables in the host's memory, where the compiled step
             # of a GPU cannot use them
-            self.num_updates = variable(tf.constant(0, tf.int64), "num_updates")
-            self.num_skipped = variable(tf.constant(0, tf.int64), "num_skipped")
-            self.loss_scale = variable(tf.constant(LOSS_SCALE_START), "loss_scale")
-            self.num_good = variable(tf.constant(0, tf.int64), "num_good")
+            self.num_updates = replicated(tf.constant(0, tf.int64), "num_updates")
+            self.num_skipped = replicated(tf.constant(0, tf.int64), "num_skipped")
+            self.loss_scale = replicated(tf.constant(LOSS_SCALE_START), "loss_scale")
+            self.num_good = replicated(tf.constant(0, tf.int64), "num_good")
 
     def variables(self) -> dict[str, tf.Variable]:
         """Return {name: variable} of all variables that a checkpoint holds."""
@@ -93,18 +99,22 @@ class TrainState:
         """
         return {name: copies(variable)[0].numpy() for name, variable in self.variables().items()}
 
-    def read_weights(self) -> dict[str, np.ndarray]:
-        return {name: copies(variable)[0].numpy() for name, variable in self.weights.items()}
-
     def assign(self, values: Mapping[str, np.ndarray]) -> None:
         """Set all variables on all replicas to `values`, {name: array}. Raises KeyError when the
         value of a variable is missing.
         """
         assign_all(self.variables(), values)
 
-    def assign_weights(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Set the weights on all replicas; slots and counters keep their values."""
-        assign_all(self.weights, weights)
+
+def replicated(value: tf.Tensor | np.ndarray, name: str) -> tf.Variable:
+    """Return a variable with a copy on each replica, as the module says."""
+    return tf.Variable(
+        value,
+        trainable=False,
+        name=re.sub("[^A-Za-z0-9_.-]", "_", name),
+        synchronization=tf.VariableSynchronization.ON_READ,
+        aggregation=tf.VariableAggregation.ONLY_FIRST_REPLICA,
+    )
 
 
 def assign_all(variables: Mapping[str, tf.Variable], values: Mapping[str, np.ndarray]) -> None:

@@ -18,9 +18,7 @@ import numpy as np
 
 from bert_gpu.data.pipeline import LengthAxis, bucketed, consume, epoch_order
 from bert_gpu.data.random_bits import derive_key, row_keys
-from bert_gpu.finetune.config import FinetuneSettings
 from bert_gpu.finetune.files.disk_array import DiskArray
-from bert_gpu.model.encoders import Encoder
 from bert_gpu.text.framing import frame, padded, ranges
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
@@ -40,7 +38,7 @@ class EncodedExamples:
       ids: int32 (T,), all rows concatenated. splits: int64 (N R + 1,), where each row begins in
         `ids`, and the end of the last.
       first_lengths: int64 (N R,), tokens of [CLS] A [SEP], which is segment 0.
-      labels: targets of a ProblemType, (N,) or (N, C), or None. max_seq_length: maximum tokens of a
+      labels: targets of a TaskType, (N,) or (N, C), or None. max_seq_length: maximum tokens of a
         row. num_truncated: number of rows that were cut to that length.
       padding: as --padding, "fixed" for an encoder with a fixed length.
       token_labels: int32 (T,), the target of each token, NO_LABEL for a token without one; None for
@@ -113,7 +111,7 @@ def encode_examples(
     Args:
       chunks: (texts_a, texts_b) of consecutive examples, with None as texts_b for single texts;
         each text or pair becomes one row.
-      labels: targets of a ProblemType for all examples, or None. max_seq_length: S, at least 5, so
+      labels: targets of a TaskType for all examples, or None. max_seq_length: S, at least 5, so
         that each text of a pair keeps a token. padding: as in EncodedExamples.
       folder: as for DiskArray. rows_per_example: as in EncodedExamples. num_before: number
         of tokens of the prefix of each row of an example, which is no part of the text.
@@ -173,11 +171,6 @@ def splits_of(lengths: list[np.ndarray]) -> np.ndarray:
     last, int64 (number of rows + 1,). lengths: arrays of the rows' lengths, in order.
     """
     return np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths]))
-
-
-def padding_of(settings: FinetuneSettings, encoder: Encoder) -> str:
-    """Return --padding, or "fixed" for an encoder with a fixed length."""
-    return "fixed" if encoder.fixed_length else settings.run.padding
 
 
 def make_batch(

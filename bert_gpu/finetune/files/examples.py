@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from bert_gpu.base.errors import UserError, shortened
+from bert_gpu.base.settings import number_in
 from bert_gpu.finetune.files.tables import DIALECTS, Part, Table, class_names, hash_of, share_of
-from bert_gpu.finetune.tasks.labels import check_cells, read_labels, with_separator
-from bert_gpu.finetune.tasks.problem_types import (
+from bert_gpu.finetune.tasks.labels import (
     are_measures,
-    number_in,
+    check_cells,
     plain_label,
-    unknown_label,
+    read_labels,
+    with_separator,
 )
 from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
 from bert_gpu.text.formats.cells import NULL
@@ -168,7 +169,7 @@ class Examples(Loaded):
         self.table.allowed = {
             self.a: (),
             self.b: (),
-            self.label: (NULL, list) if task.kind == "multilabel" else NULL,
+            self.label: (NULL, list) if task.has_label_lists else NULL,
         }
         self.has_pairs = self.b is not None
         self.has_labels = self.label is not None
@@ -179,7 +180,7 @@ class Examples(Loaded):
             self.names = tuple(map(plain_label, class_names(self.path, task.label)))
         if source.part.split is not None:
             self.fit_part(share_of(self._texts(row)) for _, row in self.table.rows())
-            if self.label is not None and task.kind not in ("regression", "similarity"):
+            if self.label is not None and task.has_classes:
                 train_only = self._only_to_train(self.label)
                 part = dataclasses.replace(self.source.part, train_only=train_only)
                 self.source = dataclasses.replace(source, part=part)
@@ -237,9 +238,8 @@ class Examples(Loaded):
         label_codes = np.array([places.get(cell, -1) for cell in lines], np.int32)[
             np.array(codes, int)
         ]
-        is_number = self.task.kind in ("regression", "similarity")
         hashes = [
-            hash_of(*(str(number_in(x) or x) if is_number else x for x in one))
+            hash_of(*(x if self.task.has_classes else str(number_in(x) or x) for x in one))
             for one in self.label_sets
         ]
         self.label_hashes = np.array([*hashes, 0], np.uint64)[label_codes]  # code -1 reads the 0
@@ -261,19 +261,20 @@ class Examples(Loaded):
             self.left_out = frozenset(blank)
             self.num_examples = len(self.label_codes)
             self.label_hashes = self.label_hashes[has_label]
-        if self.task.kind == "classification" and are_measures(self.labels):
+        is_single = self.task.has_classes and not self.task.has_label_lists
+        if is_single and are_measures(self.labels):
             self.warnings += (
                 f"{self.task.label!r} has numbers such as {self.labels[0]}, which are taken "
                 "for classes; to predict numbers, give --task_kind=regression",
             )
-        if is_training and self.task.kind == "multilabel":
+        if is_training and self.task.has_label_lists:
             odd = listed(map(repr, check_cells(self.path, lines, self.labels)))
             self.warnings += bool(odd) * (
                 f"labels such as {odd} contain a possible separator, but that of the column is "
                 f"{self.task.separator!r}; if each is several labels, write JSON lists",
             )
         classes = self.classes or self.task.labels or self.names
-        if self.has_labels and classes and self.task.kind != "regression":
+        if self.has_labels and classes and self.task.has_classes:
             self._check_classes(set(map(plain_label, classes)), is_training)
 
     def _drop_labels(self, problem: str, remedy: str, is_expected: bool = False) -> None:
@@ -296,7 +297,13 @@ class Examples(Loaded):
         for labels, size, line in zip(self.label_sets, sizes, self.label_lines, strict=True):
             for label in lacking.keys() & labels:
                 if is_training:
-                    raise unknown_label(self, line, label, sorted(classes))
+                    owner = self.task.name if self.task.labels else "its schema"
+                    raise UserError(
+                        f"line {line} has the label {label[:40]!r}, which {owner} does not have "
+                        f"(it has {listed(sorted(classes))})",
+                        "correct it, or leave its rows out",
+                        where=self.path,
+                    )
                 lacking[label] += size
         shares = listed(f"{label} ({number:,})" for label, number in lacking.items())
         if lacking and len(lacking) == len(self.labels):
@@ -398,7 +405,7 @@ def check_header(table: Table, task: TaskSpec, needs_label: bool) -> None:
             where=table.path,
         )
     single = TASKS["single"]
-    is_pairs = task.text_a == TASKS["pairs"].text_a not in header and task.kind != "similarity"
+    is_pairs = task.text_a == TASKS["pairs"].text_a not in header and not task.makes_vectors
     if is_pairs and single.text_a in header:
         raise UserError(
             f"line 1 has no column {task.text_a!r} (it has {shortened(', '.join(header))})",

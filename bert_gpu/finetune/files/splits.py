@@ -5,9 +5,8 @@ import dataclasses
 import os
 import shutil
 import tempfile
+import typing
 from collections.abc import Iterator, Sequence
-
-import numpy as np
 
 from bert_gpu.base import files
 from bert_gpu.base.environment import LazyModule
@@ -19,10 +18,11 @@ from bert_gpu.finetune.config import FILES, FinetuneConfig
 from bert_gpu.finetune.files.encoded import EncodedExamples
 from bert_gpu.finetune.files.examples import Loaded, Source, check_alike
 from bert_gpu.finetune.files.tables import Part
-from bert_gpu.finetune.tasks.interface import open_task_type
+from bert_gpu.finetune.tasks.interface import RowFormat, TaskType
 from bert_gpu.finetune.tasks.table import TaskSpec, find_folder, find_tables
 
 tf = LazyModule("tensorflow")
+T = typing.TypeVar("T", bound=TaskType)
 
 # {split: error} where other splits have a file, but this one has neither a file nor --data_dir
 MISSING = dict(
@@ -71,58 +71,47 @@ def with_data_of_run(config: FinetuneConfig, phases: Sequence[str], model: str) 
     return dataclasses.replace(config, **named, **split_settings)
 
 
+class EncodedFile(typing.NamedTuple):
+    """The examples of a file, as read and as encoded rows."""
+
+    examples: Loaded
+    rows: EncodedExamples
+
+
+Data = dict[str, list[EncodedFile]]  # {phase: the files that it reads}; MNLI has two dev files
+
+
 def read_splits(
-    task: TaskSpec,
-    config: FinetuneConfig,
-    phases: Sequence[str],
-    labels: tuple[str, ...] | None = None,
-) -> dict[str, list[Loaded]]:
-    """Return {phase: list with the examples of each file of the phase}; MNLI has two dev files. The
-    task type decides on the class of the examples.
+    task: T, config: FinetuneConfig, phases: Sequence[str]
+) -> tuple[T, dict[str, list[Loaded]]]:
+    """Return the task, with what its files have decided, and {phase: list with the examples of each
+    file of the phase}. The labels of a training are those of the training file.
 
     Args:
-      phases: from config.resolve_phases. labels: names of the classes of a trained model; with a
-        training, the classes are read from the training file instead.
+      phases: from config.resolve_phases.
 
     Raises:
-      UserError: a file is missing, or the task type cannot read it as examples.
+      UserError: a file is missing, or the task cannot read it as examples.
     """
     check_shares(config)
-    examples: dict[str, list[Loaded]] = {}
-    task_type = open_task_type(task)
+    files: dict[str, list[Loaded]] = {}
     for phase in phases:
-        needs_label = phase != "predict"
-        examples[phase] = [
-            task_type.open_examples(task, source, needs_label, labels)
-            for source in find_sources(task, config, FILES[phase])
-        ]
-        task = examples[phase][0].task  # reading the file sets task.separator
+        sources = find_sources(task.spec, config, FILES[phase])
+        files[phase] = [task.read(source, phase != "predict") for source in sources]
+        first = files[phase][0]
+        task = dataclasses.replace(task, spec=first.task)
         if phase == "train":
-            labels = task.labels or examples[phase][0].labels
-    check_alike(task, [part for parts in examples.values() for part in parts])
-    return examples
+            task = dataclasses.replace(task, labels=task.find_labels(first))
+    check_alike(task.spec, [part for parts in files.values() for part in parts])
+    return task, files
 
 
-def describe_overlap(
-    train: Loaded, part: Loaded, train_rows: EncodedExamples, rows: EncodedExamples
-) -> tuple[str, ...]:
-    """Return a tuple of one warning: how many examples have texts that are to the model those of a
-    training example, and how many of these have another label there; () where no texts are the
-    same. rows: the encoded examples.
-    """
-    known_texts, known_whole = np.sum(train_rows.text_hashes[..., :2], 2)
-    texts, whole = np.sum(rows.text_hashes[..., :2], 2)
-    is_same = np.isin(texts, known_texts)
-    num_cut = np.sum(is_same & ~np.isin(whole, known_whole))
-    of_cut = f", {num_cut:,} only because they are cut to {rows.max_seq_length} tokens"
-    own, known = 3 * texts + part.label_hashes, 3 * known_texts + train.label_hashes
-    num_others = np.sum(is_same & (part.label_hashes > 0) & ~np.isin(own, known))
-    return bool(is_same.any()) * (
-        f"{np.sum(is_same):,} of the {len(part):,} {part.source.stem} examples "
-        f"({np.mean(is_same):.1%}) have the same texts as training examples"
-        f"{of_cut if num_cut else ''}, {num_others:,} of them with another label; a model may have "
-        "memorised them, so leave them out of one file",
-    )
+def encode_files(task: TaskType, files: dict[str, list[Loaded]], form: RowFormat) -> Data:
+    """Return the files of a task as encoded rows."""
+    return {
+        phase: [EncodedFile(part, task.encode(part, form)) for part in parts]
+        for phase, parts in files.items()
+    }
 
 
 def find_sources(task: TaskSpec, config: FinetuneConfig, split: str) -> list[Source]:

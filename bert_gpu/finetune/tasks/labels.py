@@ -1,4 +1,5 @@
-"""Labels in the cells of a column: which labels a cell holds, and which cells hold none.
+"""Labels in the cells of a column: which labels a cell holds, which cells hold none, and the order
+of the classes.
 
 A cell with several labels is a list, as JSON, Python or NumPy write it, or has a separator between
 its labels; the separator is inferred from the whole column.
@@ -11,13 +12,16 @@ import ast
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from bert_gpu.base import files
 from bert_gpu.base.errors import UserError, shortened
+from bert_gpu.base.settings import number_in
 from bert_gpu.finetune.tasks import table
-from bert_gpu.finetune.tasks.problem_types import SEPARATOR, are_numbers, plain_label
 
+NEGATION = "(not|non|no|nt|un|in|im|il|ir|dis|without)"  # a prefix that negates a name
+NEGATIVE = "no|not|none|false|negative|without"  # names that negate any other
+SEPARATOR = ","  # default separator of the labels in a cell
 BLANK = ("", "-", "nan")  # cells without a label, in lower case
 MINUS_ONE = "-1"
 SEPARATORS = (";", "|", SEPARATOR)
@@ -137,3 +141,76 @@ def check_cells(path: str, lines: Mapping[str, int], labels: Sequence[str]) -> l
                 where=path,
             )
     return [label for label in labels if any(one in label for one in SEPARATORS)]
+
+
+def find_classes(
+    path: str, num_examples: int, names: Sequence[str], order: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Return the distinct labels `names`, sorted: by `order`, which has all of them, if it is
+    given; else as numbers where all are numbers, else as text. Raises UserError for fewer than two.
+    """
+    if len(names) < 2:
+        raise UserError(
+            f"{path}: {names[0]!r:.60} is the only label of its {num_examples} examples; "
+            "a classifier needs two or more"
+            if names
+            else f"{path}: no example has a label; a classifier needs two or more"
+        )
+    if order:
+        return tuple(sorted(names, key=order.index))
+    is_number = are_numbers(names)
+    return tuple(sorted(names, key=lambda name: (is_number and number_in(name) or 0.0, name)))
+
+
+def choose_positive(labels: tuple[str, ...], named: str | None) -> str | None:
+    """Return the class whose F1 is reported, of two classes: the class that --positive_label names
+    (`named`), else the last that does not negate the other; None for more classes. Raises UserError
+    when `named` is no class.
+    """
+    if named is not None and (named not in labels or len(labels) != 2):
+        raise UserError(
+            f"must be one of two classes, and the classes are {', '.join(labels)}",
+            setting="positive_label",
+            value=named[:60],
+        )
+    if named is not None or len(labels) != 2:
+        return named
+    pairs = (labels[::-1], labels)
+    return next((name for name, other in pairs if not is_negation(name, other)), labels[1])
+
+
+def is_negation(name: str, other: str) -> bool:
+    """Return whether the name of a class negates that of another: not_spam, non-spam and no negate
+    spam, is_not_spam negates is_spam.
+    """
+    plain, other = (re.sub(r"[\W_]", "", label.casefold()) for label in (name, other))
+    rest = re.sub("^(is|has|with)(?=.)", "", other)
+    return re.fullmatch(f"{NEGATIVE}|(is|has)?{NEGATION}(is|has|with)?{rest}", plain) is not None
+
+
+def index_labels(labels: Sequence[str], found: Iterable[str]) -> dict[str, int]:
+    """Return {label: index}: first for the names of the classes, then for further labels
+    that a file has.
+    """
+    indices = {plain_label(label): index for index, label in enumerate(labels)}
+    others = [label for label in found if label not in indices]
+    return indices | {label: index for index, label in enumerate(others, len(labels))}
+
+
+def plain_label(text: str) -> str:
+    """Return a label as text: 1 for 1.0, which is how pandas writes whole numbers in a column with
+    gaps.
+    """
+    return text.partition(".")[0] if re.fullmatch(r"-?[0-9]+\.0*", text) else text
+
+
+def are_numbers(labels: Iterable[str]) -> bool:
+    return all(number_in(label) is not None for label in labels)
+
+
+def are_measures(labels: Collection[str]) -> bool:
+    """Return whether labels are more than two numbers that are not all whole, and so probably
+    measured values, not classes.
+    """
+    numbers = [number for label in labels if (number := number_in(label)) is not None]
+    return 2 < len(numbers) == len(labels) and not all(number.is_integer() for number in numbers)

@@ -7,23 +7,39 @@ each token are known (offsets.py), so that answers are cut out of the context it
 Legend: R rows, T tokens of a row, K best tokens of a row, P pairs.
 """
 
-from __future__ import annotations
-
 import typing
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bert_gpu.finetune.config import TokenConfig
 from bert_gpu.finetune.files.encoded import EncodedExamples
-from bert_gpu.finetune.tasks.interface import Evaluated
+from bert_gpu.finetune.files.squad import Questions
 from bert_gpu.finetune.tasks.windows import best_windows
 
-if TYPE_CHECKING:
-    from bert_gpu.finetune.tasks.question_answering import Answers
-
 NO_ANSWER = 0  # index of the token, [CLS], that stands for no answer
+
+
+class AnswerRules(typing.NamedTuple):
+    """Rules of the choice of answers.
+
+    allows_none: whether a question may have no answer. max_answer_length,
+    null_score_diff_threshold: as the settings of that name. n_best_size: number of the best first
+    and of the best last tokens of a row that are kept, and of the best answers.
+    """
+
+    allows_none: bool = False
+    max_answer_length: int = 30
+    null_score_diff_threshold: float = 0.0
+    n_best_size: int = 20
+
+
+class Entry(typing.TypedDict):
+    """A possible answer to a question."""
+
+    text: str
+    probability: float
+    start_logit: float
+    end_logit: float
 
 
 class Best(typing.NamedTuple):
@@ -52,37 +68,35 @@ def best_of(scores: np.ndarray, number: int) -> Best:
 class Predicted(typing.NamedTuple):
     """The predictions for questions; the keys are the questions' ids.
 
-    answers: {id: text, "" for no answer}. n_best: {id: list of {"text", "probability",
-    "start_logit", "end_logit"}, the best first}. null_odds: {id: score of no answer minus that of
-    the best answer}; None where every question has an answer.
+    answers: {id: text, "" for no answer}. n_best: {id: list of possible answers, the best first}.
+    null_odds: {id: score of no answer minus that of the best answer}; None where every question has
+    an answer.
     """
 
     answers: dict[str, str]
-    n_best: dict[str, list[dict[str, Any]]]
+    n_best: dict[str, list[Entry]]
     null_odds: dict[str, float] | None
 
 
-def predict(evaluated: Evaluated) -> Predicted:
-    """Return the predictions for the questions of a file. The outputs of `evaluated` are a list of
-    one Best for each row.
-    """
-    examples, rows, outputs = evaluated.examples, evaluated.rows, evaluated.outputs
-    problem_type, tokens = evaluated.problem_type, evaluated.settings.tokens
-    predicted = Predicted({}, {}, {} if problem_type.allows_none else None)
+def predict(
+    examples: Questions, rows: EncodedExamples, outputs: Sequence[Best], rules: AnswerRules
+) -> Predicted:
+    """Return the predictions for the questions of a file. outputs: a Best for each row."""
+    predicted = Predicted({}, {}, {} if rules.allows_none else None)
     bounds = np.searchsorted(rows.origin.questions, np.arange(len(examples) + 1))
     for index, question in enumerate(examples.questions):
         of_question = range(bounds[index], bounds[index + 1])
         context = examples.contexts[question.context]
-        pairs = candidates(rows, index, of_question, outputs, tokens)
+        pairs = candidates(rows, index, of_question, outputs, rules)
         null = min((outputs[row].null_scores for row in of_question), key=sum)
-        entries = n_best(context, pairs, problem_type, null)
+        entries = n_best(context, pairs, rules, null)
         best = next((entry for entry in entries if entry["text"]), None)
         answer = entries[0]["text"]
         if predicted.null_odds is not None:
             odds = sum(null)
             if best is not None:
                 odds -= best["start_logit"] + best["end_logit"]
-            is_none = odds > tokens.null_score_diff_threshold
+            is_none = odds > rules.null_score_diff_threshold
             answer = "" if best is None or is_none else best["text"]
             predicted.null_odds[question.id] = odds
         predicted.answers[question.id] = answer
@@ -107,7 +121,7 @@ def candidates(
     index: int,
     of_question: range,
     outputs: Sequence[Best],
-    tokens: TokenConfig,
+    rules: AnswerRules,
 ) -> Pairs:
     """Return the pairs of a question's best tokens that may be an answer: inside the context, in
     order, at most --max_answer_length tokens long, with the first token in the row that shows most
@@ -129,7 +143,7 @@ def candidates(
         begin = firsts[window]
         starts, ends = best.starts[:, None], best.ends[None]
         fits = (starts >= begin) & (starts <= ends) & (ends < begin + lengths[window])
-        first, last = np.nonzero(fits & (ends - starts < tokens.max_answer_length))
+        first, last = np.nonzero(fits & (ends - starts < rules.max_answer_length))
         places = origin.starts[row] - begin + np.stack([best.starts[first], best.ends[last]])
         is_owner = owners[places[0]] == window
         begins, ends = base + places[:, is_owner]
@@ -139,8 +153,8 @@ def candidates(
 
 
 def n_best(
-    context: str, pairs: Pairs, problem_type: Answers, null: tuple[float, float]
-) -> list[dict[str, Any]]:
+    context: str, pairs: Pairs, rules: AnswerRules, null: tuple[float, float]
+) -> list[Entry]:
     """Return the best answers with different texts, at most n_best_size, as Predicted.n_best has
     them for a question; where a question may have no answer, also the entry "". null: the scores of
     no answer as first and as last.
@@ -148,21 +162,21 @@ def n_best(
     begins, ends, start_scores, end_scores = (values.tolist() for values in pairs)
     texts = [context[begin:end] for begin, end in zip(begins, ends, strict=True)]
     rows = list(zip(texts, start_scores, end_scores, strict=True))
-    if problem_type.allows_none:
+    if rules.allows_none:
         rows.append(("", *null))
     rows.sort(key=lambda row: row[1] + row[2], reverse=True)
     best: dict[str, tuple[str, float, float]] = {}
     for row in rows:
-        if len(best) == problem_type.n_best_size:
+        if len(best) == rules.n_best_size:
             break
         best.setdefault(row[0], row)
-    if problem_type.allows_none:
+    if rules.allows_none:
         best.setdefault("", ("", *null))
     entries = list(best.values()) or [("", 0.0, 0.0)]
     totals = np.array([first + last for _, first, last in entries])
     shares = np.exp(totals - totals.max())
     shares /= shares.sum()
     return [
-        dict(text=text, probability=share, start_logit=first, end_logit=last)
+        Entry(text=text, probability=share, start_logit=first, end_logit=last)
         for (text, first, last), share in zip(entries, shares.tolist(), strict=True)
     ]

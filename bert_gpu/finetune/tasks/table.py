@@ -1,7 +1,7 @@
 """The table of fine-tuning tasks, and the search for their files.
 
-A row of the table names the columns of the files that a task reads, the type of its problem
-(problem_types.py) and its metrics. The tasks of GLUE read the files that GLUE distributes.
+A row of the table names the columns of the files that a task reads, its type (interface.py) and its
+metrics. The tasks of GLUE read the files that GLUE distributes.
 """
 
 import dataclasses
@@ -16,13 +16,14 @@ from bert_gpu.base.errors import UserError
 tf = LazyModule("tensorflow")
 
 TEXT_KINDS = ("classification", "regression", "multilabel")  # tasks on whole texts
-KINDS = dict(  # {kind: the module of its task type, interface.py}
-    **dict.fromkeys(TEXT_KINDS, "text_classification"),
-    tagging="token_classification",
-    answers="question_answering",
-    similarity="similarity",
+KINDS = dict(  # {kind: module and class of its type, interface.py}
+    classification="text_classification.Classification",
+    regression="text_classification.Regression",
+    multilabel="text_classification.MultiLabel",
+    tagging="token_classification.TokenClassification",
+    answers="question_answering.QuestionAnswering",
+    similarity="similarity.Similarity",
 )
-WHOLE_KINDS = (*TEXT_KINDS, "similarity")  # tasks that cut a text that is too long for a row
 ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # endings of tables; of a .json the content decides
 SHARD = "-00000-of-00001.parquet"  # end of the name of a one-file split on Hugging Face's hub
 SPLITS = ("train", "dev", "test")
@@ -40,7 +41,7 @@ class TaskSpec:
         single texts.
       labels: the labels in the order of the logits; None = the labels of the training file (see
         TaskType.find_labels).
-      metrics: names from metrics.METRICS, the most important first; () = the problem type's.
+      metrics: names from metrics.METRICS, the most important first; () = those of the type.
       reported: names of the metrics whose mean is the task's score, as in GLUE.
       folder: name of the task's folder in a folder with all of GLUE; None for other tasks.
       parts: {split: stems of its files} where these differ from the split's name.
@@ -77,6 +78,21 @@ class TaskSpec:
     stems_like: dict[str, str] = dataclasses.field(default_factory=dict)
     max_seq_length: int = 128
     separator: str | None = None
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether labels name classes, and are no numbers."""
+        return self.kind not in ("regression", "similarity")
+
+    @property
+    def has_label_lists(self) -> bool:
+        """Whether a cell may hold several labels."""
+        return self.kind == "multilabel"
+
+    @property
+    def makes_vectors(self) -> bool:
+        """Whether each text has a row of its own."""
+        return self.kind == "similarity"
 
     def stems(self, split: str) -> tuple[str, ...]:
         """Return the names of a split's files, without their ending."""

@@ -1,132 +1,326 @@
-"""The task type of texts, or pairs of texts, each of which has a class, a number or several labels;
-interface.TaskType describes the functions of this module.
+"""The types of task on whole texts, or pairs of texts, that have one class, a number, or several
+labels at once.
+
+Legend: N examples, B batch, C scores of an example (classes, labels, or 1).
 """
 
-from collections.abc import Sequence
+import abc
+import dataclasses
+import typing
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import number_in
 from bert_gpu.finetune import results
-from bert_gpu.finetune.config import FinetuneSettings
+from bert_gpu.finetune.config import FinetuneSettings, first_set
 from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.files.examples import Examples, Source
-from bert_gpu.finetune.start import Start
-from bert_gpu.finetune.tasks import pictures, problem_types
-from bert_gpu.finetune.tasks.heads import CLASSIFIER
-from bert_gpu.finetune.tasks.interface import Evaluated
+from bert_gpu.finetune.tasks import pictures
+from bert_gpu.finetune.tasks.interface import Evaluated, RowFormat, TaskType
+from bert_gpu.finetune.tasks.labels import SEPARATOR, choose_positive, find_classes, index_labels
 from bert_gpu.finetune.tasks.metrics import compute_metrics
-from bert_gpu.finetune.tasks.problem_types import TextProblem
-from bert_gpu.finetune.tasks.table import TaskSpec
+from bert_gpu.model.encoders import Encoder
+from bert_gpu.model.heads import (
+    classifier_logits,
+    cross_entropy,
+    sentence_positions,
+    sentence_vector,
+)
 
-HEAD = CLASSIFIER
-PREDICTED = results.PREDICTIONS
-
-
-def open_examples(
-    task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
-) -> Examples:
-    return Examples(task, source, needs_label, labels)
+Judged = Evaluated[Examples, np.ndarray]
 
 
-def find_labels(task: TaskSpec, examples: Examples) -> tuple[str, ...]:
-    return task.labels or problem_types.PROBLEM_TYPES[task.kind]().find_labels(examples)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextClassification(TaskType[Examples, np.ndarray, np.ndarray]):
+    """A task on whole texts; the outputs are float64 (N, C)."""
 
+    head = "classifier"
+    architecture = "BertForSequenceClassification"
+    takes_whole_texts = True
+    reads = frozenset(("pictures", "pooler_size", "pooling"))
 
-def make_problem_type(
-    settings: FinetuneSettings, task: TaskSpec, labels: tuple[str, ...], examples: Examples | None
-) -> TextProblem:
-    config = settings.run
-    if task.kind != "classification":
-        return (
-            problem_types.MultiLabel(task.separator or problem_types.SEPARATOR)
-            if task.kind == "multilabel"
-            else problem_types.Regression()
+    def read(self, source: Source, needs_label: bool) -> Examples:
+        return Examples(self.spec, source, needs_label, self.labels or None)
+
+    def find_labels(self, examples: Examples) -> tuple[str, ...]:
+        if self.spec.labels:
+            return self.spec.labels
+        return find_classes(examples.path, len(examples), examples.labels, examples.names)
+
+    @abc.abstractmethod
+    def targets(self, examples: Examples) -> np.ndarray:
+        """Return the targets of the examples, (N, ...); of one without a label an arbitrary one."""
+
+    def encode(self, examples: Examples, form: RowFormat) -> encoded.EncodedExamples:
+        return encoded.encode_examples(
+            form.tokenizer,
+            ((chunk.texts_a, chunk.texts_b) for chunk in examples.chunks()),
+            self.targets(examples) if examples.has_labels else None,
+            form.max_seq_length,
+            form.padding,
+            folder=form.folder,
         )
-    positive = problem_types.choose_positive(labels, config.positive_label)
-    if examples is None:
-        return problem_types.Classification(positive_label=positive)
-    weights = config.class_weights and class_weights(config.class_weights, labels, examples)
-    return problem_types.Classification(config.label_smoothing, weights or None, positive)
+
+    def describe(self, examples: Examples, rows: encoded.EncodedExamples) -> str:
+        unit = "pairs" if examples.has_pairs else "texts"
+        cut = (
+            f"; {rows.num_truncated:,} cut to {rows.max_seq_length} tokens"
+            if rows.num_truncated
+            else ""
+        )
+        return f"{len(examples):,} {unit}, {len(rows.ids) / len(rows):.1f} tokens each{cut}"
+
+    def logits(
+        self,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        encoder: Encoder,
+        dtype: tf.DType,
+        seed: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Return the scores, (B, C), in the compute dtype. Dropout with hidden_dropout_prob applies
+        to the sentence vector, as in Google's BERT.
+        """
+        config = encoder.config
+        positions = sentence_positions(batch, config)
+        hidden = encoder.encode(weights, batch, dtype=dtype, seed=seed, positions=positions)
+        vector = sentence_vector(weights, hidden, batch["input_mask"], config)
+        return classifier_logits(weights, vector, seed, config.hidden_dropout_prob)
+
+    def row_outputs(self, logits: np.ndarray, batch: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        return list(logits)
+
+    def join_rows(self, rows: Sequence[np.ndarray]) -> np.ndarray:
+        return self.outputs(np.stack(rows).astype(np.float64))
+
+    def outputs(self, logits: np.ndarray) -> np.ndarray:
+        """Return the outputs of examples from their scores, (N, C) both."""
+        return logits
+
+    @abc.abstractmethod
+    def predicted_labels(self, outputs: np.ndarray) -> list[str]:
+        """Return the prediction for each example as text."""
+
+    def judge(self, evaluated: Judged) -> dict[str, float | None]:
+        positive = self.labels.index(self.positive_label) if self.positive_label else 1
+        return compute_metrics(*labelled(evaluated), self.metric_names, positive)
+
+    def after_evaluation(self, output_dir: str, evaluated: Judged) -> None:
+        outputs, targets = labelled(evaluated)
+        if evaluated.config.pictures and np.isfinite(outputs).all():
+            pictures.draw(output_dir, evaluated.stem, self.spec, self.labels, outputs, targets)
+
+    def write(self, output_dir: str, evaluated: Judged) -> str:
+        config, examples, outputs = evaluated.config, evaluated.examples, evaluated.outputs
+        answers = self.predicted_labels(outputs)
+        if results.is_submitted(config, examples) and results.has_labels_of(self.spec, self.labels):
+            results.write_submission(output_dir, examples, answers, outputs)
+        titles = [f"probability_{label}" for label in self.labels]
+        return results.write_predictions(
+            output_dir,
+            examples,
+            titles if self.has_classes else ["value"],
+            answers,
+            outputs,
+            config.predictions_file,
+        )
 
 
-def class_weights(text: str, labels: Sequence[str], examples: Examples) -> tuple[float, ...]:
-    """Return the weight of each label, as `text`, the value of --class_weights, says. Raises
-    UserError where it does not give a positive weight for each label.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classification(TextClassification):
+    """A task whose examples have one of C classes; the loss is the cross-entropy, in nats.
+
+    label_smoothing: share of the target spread evenly over all classes (Szegedy et al. 2016, arXiv
+    1512.00567, section 7).
     """
-    if text == "balanced":
-        numbers = np.bincount(
-            problem_types.Classification().targets(examples, labels), minlength=len(labels)
+
+    label_smoothing: float = 0.0
+    config_name = "single_label_classification"
+    reads = TextClassification.reads | {"label_smoothing", "class_weights", "positive_label"}
+    metrics = ("accuracy", "f1", "auc", "loss")
+
+    def configured(
+        self,
+        settings: FinetuneSettings,
+        holders: Sequence[object],
+        examples: Examples,
+        trains: bool,
+    ) -> typing.Self:
+        named: str | None = first_set("positive_label", *holders, default=None)
+        task = dataclasses.replace(self, positive_label=choose_positive(self.labels, named))
+        if not trains:
+            return task
+        text = settings.run.class_weights
+        return dataclasses.replace(
+            task,
+            label_smoothing=settings.run.label_smoothing,
+            class_weights=self.weights_in(text, examples) if text else None,
         )
-        absent = [label for label, number in zip(labels, numbers, strict=True) if not number]
-        if absent:
+
+    def weights_in(self, text: str, examples: Examples) -> tuple[float, ...]:
+        """Return the weight of each class, as `text`, the value of --class_weights, says. Raises
+        UserError where it does not give a positive weight for each.
+        """
+        labels = self.labels
+        if text == "balanced":
+            numbers = np.bincount(self.targets(examples), minlength=len(labels))
+            absent = [label for label, number in zip(labels, numbers, strict=True) if not number]
+            if absent:
+                raise UserError(
+                    f"{examples.path} has no example of {absent[0][:40]!r}",
+                    "give the weights as numbers",
+                    setting="class_weights",
+                    value="balanced",
+                )
+            return tuple(len(examples) / (len(labels) * int(number)) for number in numbers)
+        weights = [number_in(part) or 0.0 for part in text.split(",")]
+        if len(weights) != len(labels) or any(weight <= 0 for weight in weights):
             raise UserError(
-                f"{examples.path} has no example of {absent[0][:40]!r}",
-                "give the weights as numbers",
+                f"must be balanced, or {len(labels)} numbers above 0, of the classes "
+                f"{', '.join(labels)}",
                 setting="class_weights",
-                value="balanced",
+                value=text[:60],
             )
-        return tuple(len(examples) / (len(labels) * int(number)) for number in numbers)
-    weights = [problem_types.number_in(part) or 0.0 for part in text.split(",")]
-    if len(weights) != len(labels) or any(weight <= 0 for weight in weights):
-        raise UserError(
-            f"must be balanced, or {len(labels)} numbers above 0, of the classes "
-            f"{', '.join(labels)}",
-            setting="class_weights",
-            value=text[:60],
+        return tuple(weights)
+
+    @property
+    def details(self) -> dict[str, object]:
+        return dict(positive_label=self.positive_label) if self.positive_label else {}
+
+    def targets(self, examples: Examples) -> np.ndarray:
+        """Return the index of each example's label, int32 (N,): C or more for a label that the
+        model lacks.
+        """
+        indices = index_labels(self.labels, examples.labels)
+        codes = [indices[label] for (label,) in examples.label_sets]
+        return np.array(codes, np.int32)[examples.label_codes]
+
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Return the loss of each example times the weight of its class, float32 (B,), from scores,
+        (B, C), and targets, int32 (B,).
+        """
+        losses = cross_entropy(logits, targets)
+        if self.label_smoothing:
+            wide = tf.cast(logits, tf.float32)
+            uniform = tf.reduce_logsumexp(wide, -1) - tf.reduce_mean(wide, -1)
+            losses += self.label_smoothing * (uniform - losses)
+        return losses if self.class_weights is None else losses * self.weights(targets)
+
+    def weights(self, targets: tf.Tensor) -> tf.Tensor:
+        if self.class_weights is None:
+            return super().weights(targets)
+        return tf.gather(tf.constant(self.class_weights, tf.float32), targets)
+
+    def outputs(self, logits: np.ndarray) -> np.ndarray:
+        """Return the probabilities of the classes from the scores."""
+        return softmax(logits)
+
+    def predicted_labels(self, outputs: np.ndarray) -> list[str]:
+        """Return the most probable class of each example."""
+        return [self.labels[index] for index in np.argmax(outputs, -1)]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Regression(TextClassification):
+    """A task whose examples have a number; the loss is the squared error. C = 1."""
+
+    config_name = "regression"
+    has_classes = False
+    metrics = ("pearson", "spearman", "loss")
+
+    def find_labels(self, examples: Examples) -> tuple[str, ...]:
+        return ("score",)
+
+    def targets(self, examples: Examples) -> np.ndarray:
+        """Return the number of each example, float32 (N,). Raises UserError for a label that is no
+        finite number in float32.
+        """
+        values = []
+        for label, line in zip(examples.label_names, examples.label_lines, strict=True):
+            value = number_in(label)
+            if value is None or abs(value) > float(np.finfo(np.float32).max):
+                raise UserError(
+                    f"line {line} has the label {label[:40]!r}, which is no number, as a "
+                    "regression needs",
+                    "correct it, or drop --task_kind=regression",
+                    where=examples.path,
+                )
+            values.append(value)
+        return np.array(values, np.float32)[examples.label_codes]
+
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Return the loss of each example, float32 (B,), from scores, (B, 1), and targets, float32
+        (B,).
+        """
+        return tf.square(tf.cast(logits[:, 0], tf.float32) - targets)
+
+    def predicted_labels(self, outputs: np.ndarray) -> list[str]:
+        return [f"{value:.6g}" for value in outputs[:, 0]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiLabel(TextClassification):
+    """A task whose examples have any number of C labels, written in one cell (labels.py). The loss
+    is the mean binary cross-entropy over the labels, in nats.
+    """
+
+    config_name = "multi_label_classification"
+    metrics = ("f1_micro", "f1_macro", "exact_match", "loss")
+
+    @property
+    def separator(self) -> str:
+        """The text between the labels of a cell."""
+        return self.spec.separator or SEPARATOR
+
+    @property
+    def details(self) -> dict[str, object]:
+        return dict(separator=self.separator)
+
+    def targets(self, examples: Examples) -> np.ndarray:
+        """Return a row of 0 and 1 for each example, float32 (N, C or more), with 1 for each of its
+        labels; labels that the model lacks have columns after the model's C.
+        """
+        indices = index_labels(self.labels, examples.labels)
+        rows = np.zeros((len(examples.label_sets), 1 + max(indices.values())), np.float32)
+        for row, names in zip(rows, examples.label_sets, strict=True):
+            row[[indices[label] for label in names]] = 1
+        return rows[examples.label_codes]
+
+    def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+        """Return the loss of each example, float32 (B,), from scores, (B, C), and targets, float32
+        (B, C).
+        """
+        wide = tf.cast(logits, tf.float32)
+        return tf.reduce_mean(
+            tf.nn.sigmoid_cross_entropy_with_logits(labels=targets, logits=wide), -1
         )
-    return tuple(weights)
+
+    def outputs(self, logits: np.ndarray) -> np.ndarray:
+        """Return the probability of each label from the scores."""
+        return np.exp(-np.logaddexp(0, -logits))
+
+    def predicted_labels(self, outputs: np.ndarray) -> list[str]:
+        """Return, for each example, the labels that are more probable than not, as one text with
+        the separator between them.
+        """
+        return [
+            self.separator.join(
+                label for label, value in zip(self.labels, row, strict=True) if value > 0.5
+            )
+            for row in outputs
+        ]
 
 
-def encode(
-    examples: Examples,
-    problem_type: TextProblem,
-    start: Start,
-    settings: FinetuneSettings,
-    max_seq_length: int,
-    folder: str,
-) -> encoded.EncodedExamples:
-    return encoded.encode_examples(
-        start.tokenizer,
-        ((chunk.texts_a, chunk.texts_b) for chunk in examples.chunks()),
-        problem_type.targets(examples, start.labels) if examples.has_labels else None,
-        max_seq_length,
-        encoded.padding_of(settings, start.encoder),
-        folder=folder,
-    )
-
-
-def describe(examples: Examples, rows: encoded.EncodedExamples) -> str:
-    unit = "pairs" if examples.has_pairs else "texts"
-    cut = (
-        f"; {rows.num_truncated:,} cut to {rows.max_seq_length} tokens"
-        if rows.num_truncated
-        else ""
-    )
-    return f"{len(examples):,} {unit}, {len(rows.ids) / len(rows):.1f} tokens each{cut}"
-
-
-def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]:
-    positive, labels = evaluated.problem_type.positive_label, evaluated.labels
-    return compute_metrics(*labelled(evaluated), names, labels.index(positive) if positive else 1)
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Return the probabilities of classes, (N, C), from their scores of the same shape."""
+    exponentials = np.exp(logits - logits.max(-1, keepdims=True))
+    return exponentials / exponentials.sum(-1, keepdims=True)
 
 
 def labelled(evaluated: Evaluated) -> tuple[np.ndarray, np.ndarray]:
     """Return (outputs, targets) of the examples that have a label."""
     has_label = evaluated.examples.label_codes >= 0
     return evaluated.outputs[has_label], np.asarray(evaluated.rows.labels)[has_label]
-
-
-def after_evaluation(output_dir: str, evaluated: Evaluated) -> None:
-    task = evaluated.examples.task
-    outputs, targets = labelled(evaluated)
-    if evaluated.settings.run.pictures and np.isfinite(outputs).all():
-        pictures.draw(output_dir, evaluated.stem, task, evaluated.labels, outputs, targets)
-
-
-def write(output_dir: str, evaluated: Evaluated) -> str:
-    run, examples, labels = evaluated.settings.run, evaluated.examples, evaluated.labels
-    predicted = (output_dir, examples, labels, evaluated.problem_type, evaluated.outputs)
-    if results.is_submitted(run, examples) and results.has_labels_of(examples.task, labels):
-        results.write_submission(*predicted)
-    return results.write_predictions(*predicted, run.predictions_file)

@@ -1,5 +1,4 @@
-"""The task type of ner: a tag for each word; interface.TaskType describes the functions of this
-module.
+"""The type of task that gives each word a tag.
 
 A word's tag is read at its first piece. A sentence that is longer than a row becomes several rows
 that overlap (windows.py); each word is learnt and predicted in one of them. A word of which the
@@ -12,57 +11,165 @@ Legend: N sentences, W words of all sentences, T pieces, B batch, S sequence, C 
 import dataclasses
 import itertools
 import os
+import typing
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from bert_gpu.base.errors import shortened
 from bert_gpu.finetune import results
-from bert_gpu.finetune.config import FinetuneSettings
+from bert_gpu.finetune.config import FinetuneSettings, first_set
 from bert_gpu.finetune.files.conll import TaggedExamples
 from bert_gpu.finetune.files.disk_array import DiskArray
-from bert_gpu.finetune.files.encoded import (
-    NO_LABEL,
-    EncodedExamples,
-    hash_texts,
-    padding_of,
-    splits_of,
-)
+from bert_gpu.finetune.files.encoded import NO_LABEL, EncodedExamples, hash_texts, splits_of
 from bert_gpu.finetune.files.examples import Source
-from bert_gpu.finetune.start import Start
-from bert_gpu.finetune.tasks import metrics, problem_types
-from bert_gpu.finetune.tasks.heads import TOKEN_CLASSIFIER, rows_of
-from bert_gpu.finetune.tasks.interface import Evaluated
-from bert_gpu.finetune.tasks.table import TaskSpec
+from bert_gpu.finetune.tasks import metrics
+from bert_gpu.finetune.tasks.interface import Evaluated, RowFormat, TaskType
+from bert_gpu.finetune.tasks.labels import find_classes
 from bert_gpu.finetune.tasks.tag_schemes import (
     as_entities,
     entity_scores,
     find_scheme,
     foreign_scheme,
 )
+from bert_gpu.finetune.tasks.text_classification import softmax
 from bert_gpu.finetune.tasks.windows import best_windows, cut_windows
-from bert_gpu.model.heads import cross_entropy
+from bert_gpu.model.encoders import Encoder
+from bert_gpu.model.heads import cross_entropy, token_logits
 from bert_gpu.text.framing import ranges
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
-HEAD = TOKEN_CLASSIFIER
-PREDICTED = results.TAGGED
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenClassification(TaskType[TaggedExamples, np.ndarray, np.ndarray]):
+    """A task whose words have one of C tags; the loss is the mean cross-entropy of the words, in
+    nats, and the outputs are the probabilities of the tags, float64 (W, C).
 
-@dataclasses.dataclass(frozen=True)
-class Tagging(problem_types.ProblemType):
-    """Problem type of words that have one of C tags; the loss is the mean cross-entropy of the
-    words, in nats.
-
-    tag_scheme: how tags spell entities (tag_schemes.py); None is the scheme that fits the labels.
+    tag_scheme: how tags spell entities (tag_schemes.py). doc_stride: pieces between consecutive
+    rows of a long sentence, None for half a row.
     """
 
-    tag_scheme: str | None = None
-    head = HEAD
+    head = "token_classifier"
+    architecture = "BertForTokenClassification"
+    predicted = "predictions.conll"
     target = "token_labels"
-    note_fields = ("tag_scheme",)
+    stores_columns = True
+
+    tag_scheme: str | None = None
+    doc_stride: int | None = None
+
+    def read(self, source: Source, needs_label: bool) -> TaggedExamples:
+        return TaggedExamples(self.spec, source, needs_label)
+
+    def find_labels(self, examples: TaggedExamples) -> tuple[str, ...]:
+        return find_classes(examples.path, len(examples), examples.label_names)
+
+    def configured(
+        self,
+        settings: FinetuneSettings,
+        holders: Sequence[object],
+        examples: TaggedExamples,
+        trains: bool,
+    ) -> typing.Self:
+        stride: int | None = first_set("doc_stride", *holders, default=None)
+        if not trains:
+            scheme = first_set("tag_scheme", *holders, default=foreign_scheme(self.labels))
+            return dataclasses.replace(self, tag_scheme=scheme, doc_stride=stride)
+        scheme = find_scheme(examples.tag_counts)
+        pairs = zip(self.labels, as_entities(self.labels, scheme) or self.labels, strict=True)
+        if odd := [label for label, tag in pairs if tag == "O" != label.upper()]:
+            examples.warnings += (
+                f"{len(odd)} of {len(self.labels)} tags do not fit the scheme {scheme} and count "
+                f"as O: {shortened(', '.join(odd))}; correct them if they are entities",
+            )
+        return dataclasses.replace(self, tag_scheme=scheme, doc_stride=stride)
+
+    @property
+    def stored(self) -> dict[str, object]:
+        return dict(doc_stride=self.doc_stride)
+
+    @property
+    def details(self) -> dict[str, object]:
+        return dict(tag_scheme=self.tag_scheme) if self.tag_scheme else {}
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics of entities where the tags mark entities, else those of single words."""
+        if as_entities(self.labels, self.tag_scheme) is None:
+            return ("accuracy", "f1_of_classes", "loss")
+        return ("f1", "precision", "recall", "accuracy", "loss")
+
+    def logits(
+        self,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        encoder: Encoder,
+        dtype: tf.DType,
+        seed: tf.Tensor | None = None,
+    ) -> tf.Tensor:
+        """Return the scores of the tags of each token, (B, S, C), in the compute dtype, with the
+        dropout of the hidden states, as in Hugging Face's BertForTokenClassification.
+        """
+        hidden = encoder.encode(weights, batch, dtype=dtype, seed=seed)
+        config = encoder.config
+        return token_logits(weights, hidden, config, seed, config.hidden_dropout_prob)
+
+    def encode(self, examples: TaggedExamples, form: RowFormat) -> EncodedExamples:
+        """Return sentences as encoded rows, with token_labels: the index of each word's tag at its
+        first piece, 0 where the file has no tags; tags that the model lacks are numbered after the
+        model's. The rows' origin is int64 (N,), the number of words of each sentence.
+        """
+        labels = with_unknown(self.labels, examples)
+        indices = {label: index for index, label in enumerate(labels)}
+        if unknown := labels[len(self.labels) :]:
+            line = examples.label_lines[examples.label_names.index(unknown[0])]
+            examples.warnings += (
+                f"line {line} has the tag {unknown[0][:40]!r}, one of {len(unknown)} that the "
+                f"model does not have ({shortened(', '.join(unknown))}); words with them "
+                "count as errors",
+            )
+        stride = self.doc_stride or max(1, (form.max_seq_length - 2) // 2)
+        ids = DiskArray(form.folder)
+        marks = DiskArray(form.folder)
+        lengths: list[np.ndarray] = []
+        sizes: list[np.ndarray] = []
+        hashes: list[np.ndarray] = []
+        for sentences in examples.chunks():
+            words = list(itertools.chain.from_iterable(one.words for one in sentences))
+            tags = itertools.chain.from_iterable(one.tags or one.words for one in sentences)
+            codes = np.fromiter(map(indices.get, tags), np.int32) if examples.has_labels else None
+            sizes.append(np.array([len(one.words) for one in sentences], np.int64))
+            pieces, counts = word_pieces(form.tokenizer, words)
+            splits = splits_of([counts])[splits_of([sizes[-1]])]  # where each sentence begins
+            hashes.append(hash_texts(pieces, splits[:-1], splits[1:]))
+            rows = cut_sentences(pieces, counts, codes, sizes[-1], form.max_seq_length, stride)
+            framed_ids, framed_marks, framed_lengths = frame(form.tokenizer, *rows)
+            ids.append(framed_ids)
+            marks.append(framed_marks)
+            lengths.append(framed_lengths)
+        splits = splits_of(lengths)
+        return EncodedExamples(
+            ids=ids.finish(),
+            splits=splits,
+            first_lengths=np.diff(splits),
+            labels=None,
+            max_seq_length=form.max_seq_length,
+            padding=form.padding,
+            token_labels=marks.finish(),
+            origin=np.concatenate(sizes),
+            text_hashes=np.stack([np.concatenate(hashes)[:, None]] * 2),
+        )
+
+    def describe(self, examples: TaggedExamples, rows: EncodedExamples) -> str:
+        more = len(rows) - len(examples)
+        cut = f"; {more:,} further rows for sentences of more than {rows.max_seq_length} tokens"
+        comments = f"; {examples.num_comments:,} comment lines skipped"
+        return (
+            f"{len(examples):,} sentences, {examples.num_words:,} words, "
+            f"{len(rows.ids) / len(rows):.1f} tokens each{cut if more else ''}"
+            f"{comments if examples.num_comments else ''}"
+        )
 
     def losses(self, logits: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
         """Return the sum of the losses of each row's words, float32 (B,), from scores, (B, S, C),
@@ -70,7 +177,8 @@ class Tagging(problem_types.ProblemType):
         """
         is_word = tf.cast(targets >= 0, tf.float32)
         labels = tf.reshape(tf.maximum(targets, 0), [-1])
-        losses = tf.reshape(cross_entropy(rows_of(logits), labels), tf.shape(targets))
+        rows = tf.reshape(logits, [-1, logits.shape[-1]])
+        losses = tf.reshape(cross_entropy(rows, labels), tf.shape(targets))
         return tf.reduce_sum(losses * is_word, -1)
 
     def weights(self, targets: tf.Tensor) -> tf.Tensor:
@@ -83,93 +191,59 @@ class Tagging(problem_types.ProblemType):
         return [scores[marked] for scores, marked in zip(logits, is_word, strict=True)]
 
     def join_rows(self, rows: Sequence[np.ndarray]) -> np.ndarray:
-        """Return the probabilities of the tags, float64 (W, C)."""
-        return problem_types.Classification().outputs(np.concatenate(rows).astype(np.float64))
+        return softmax(np.concatenate(rows).astype(np.float64))
 
+    def judge(self, evaluated: Evaluated[TaggedExamples, np.ndarray]) -> dict[str, float | None]:
+        rows, outputs = evaluated.rows, evaluated.outputs
+        labels, names = self.labels, self.metric_names
+        if not np.isfinite(outputs).all():  # a model that has overflowed predicts nothing
+            return dict.fromkeys(names)
+        targets = np.asarray(rows.token_labels)
+        targets = targets[targets >= 0]
+        is_known = targets < len(labels)
+        loss = metrics.loss(outputs[is_known], targets[is_known]) if is_known.any() else None
+        values = dict(accuracy=metrics.accuracy(outputs, targets), loss=loss)
+        if "f1_of_classes" in names:
+            values |= dict(f1_of_classes=metrics.f1_of_classes(outputs, targets))
+        else:
+            every = with_unknown(labels, evaluated.examples)
+            bounds = np.cumsum(rows.origin)[:-1]
+            tags = as_entities(every, self.tag_scheme) or every
+            truth, predicted = (
+                [[tags[index] for index in sentence] for sentence in np.split(indices, bounds)]
+                for indices in (targets, np.argmax(outputs, -1))
+            )
+            values |= entity_scores(truth, predicted, tags)
+        return {name: values[name] for name in names}
 
-def open_examples(
-    task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None
-) -> TaggedExamples:
-    return TaggedExamples(task, source, needs_label)
+    def write(self, output_dir: str, evaluated: Evaluated[TaggedExamples, np.ndarray]) -> str:
+        """Write predictions.conll, the lines of the file with the predicted tag as a further
+        column, and test_results.tsv, with the probability of each tag.
+        """
+        examples, outputs, labels = evaluated.examples, evaluated.outputs, self.labels
+        answers = [labels[index] for index in np.argmax(outputs, -1)]
 
+        def lines() -> Iterator[str]:
+            first = 0
+            for sentence in examples.sentences():
+                yield from (f"{line}\n\n" for line in sentence.before)  # lines between documents
+                for offset, cells in enumerate(sentence.rows):
+                    yield line_of((*cells, answers[first + offset]), examples.separator)
+                yield "\n"
+                first += len(sentence.rows)
 
-def find_labels(task: TaskSpec, examples: TaggedExamples) -> tuple[str, ...]:
-    return problem_types.find_classes(examples, examples.label_names)
+        def cells() -> Iterator[list[str]]:
+            names = ((one.id, word) for one in examples.sentences() for word in one.words)
+            for index, (sentence, word) in enumerate(names):
+                shares = (f"{value:.6g}" for value in outputs[index])
+                yield [sentence, answers[index], word, *shares]
 
-
-def defaults(examples: TaggedExamples) -> dict[str, Any]:
-    return dict(doc_stride=None)
-
-
-def make_problem_type(
-    settings: FinetuneSettings,
-    task: TaskSpec,
-    labels: tuple[str, ...],
-    examples: TaggedExamples | None,
-) -> Tagging:
-    if examples is None:
-        return Tagging(foreign_scheme(labels))
-    scheme = find_scheme(examples.tag_counts)
-    tags = as_entities(labels, scheme) or labels
-    if odd := [one for one, tag in zip(labels, tags, strict=True) if tag == "O" != one.upper()]:
-        examples.warnings += (
-            f"{len(odd)} of {len(labels)} tags do not fit the scheme {scheme} and count as O: "
-            f"{shortened(', '.join(odd))}; correct them if they are entities",
-        )
-    return Tagging(scheme)
-
-
-def encode(
-    examples: TaggedExamples,
-    problem_type: Tagging,
-    start: Start,
-    settings: FinetuneSettings,
-    max_seq_length: int,
-    folder: str,
-) -> EncodedExamples:
-    """Return sentences as encoded rows, with token_labels: the index of each word's tag at its
-    first piece, 0 where the file has no tags; tags that the model lacks are numbered after the
-    model's. The rows' origin is int64 (N,), the number of words of each sentence.
-    """
-    labels = with_unknown(start.labels, examples)
-    indices = {label: index for index, label in enumerate(labels)}
-    if unknown := labels[len(start.labels) :]:
-        line = examples.label_lines[examples.label_names.index(unknown[0])]
-        examples.warnings += (
-            f"line {line} has the tag {unknown[0][:40]!r}, one of {len(unknown)} that the model "
-            f"does not have ({shortened(', '.join(unknown))}); words with them count as errors",
-        )
-    stride = settings.tokens.doc_stride or max(1, (max_seq_length - 2) // 2)
-    ids = DiskArray(folder)
-    marks = DiskArray(folder)
-    lengths: list[np.ndarray] = []
-    sizes: list[np.ndarray] = []
-    hashes: list[np.ndarray] = []
-    for sentences in examples.chunks():
-        words = list(itertools.chain.from_iterable(one.words for one in sentences))
-        tags = itertools.chain.from_iterable(one.tags or one.words for one in sentences)
-        codes = np.fromiter(map(indices.get, tags), np.int32) if examples.has_labels else None
-        sizes.append(np.array([len(one.words) for one in sentences], np.int64))
-        pieces, counts = word_pieces(start.tokenizer, words)
-        splits = splits_of([counts])[splits_of([sizes[-1]])]  # where each sentence begins
-        hashes.append(hash_texts(pieces, splits[:-1], splits[1:]))
-        rows = cut_sentences(pieces, counts, codes, sizes[-1], max_seq_length, stride)
-        framed_ids, framed_marks, framed_lengths = frame(start.tokenizer, *rows)
-        ids.append(framed_ids)
-        marks.append(framed_marks)
-        lengths.append(framed_lengths)
-    splits = splits_of(lengths)
-    return EncodedExamples(
-        ids=ids.finish(),
-        splits=splits,
-        first_lengths=np.diff(splits),
-        labels=None,
-        max_seq_length=max_seq_length,
-        padding=padding_of(settings, start.encoder),
-        token_labels=marks.finish(),
-        origin=np.concatenate(sizes),
-        text_hashes=np.stack([np.concatenate(hashes)[:, None]] * 2),
-    )
+        titles = ("id", "prediction", "word", *(f"probability_{label}" for label in labels))
+        results.write_table(output_dir, results.PROBABILITIES, titles, cells())
+        named = evaluated.config.predictions_file
+        where, name = results.predictions_path(output_dir, "", named, self.predicted)
+        results.write(where, name, lines())
+        return os.path.join(where, name)
 
 
 def with_unknown(labels: Sequence[str], examples: TaggedExamples) -> list[str]:
@@ -256,79 +330,6 @@ def frame(
     counts = (places >= np.repeat(first, lengths)) & (places < np.repeat(last, lengths))
     labels[inside] = np.where(counts, marks[places], NO_LABEL)
     return ids, labels, lengths + 2
-
-
-def describe(examples: TaggedExamples, rows: EncodedExamples) -> str:
-    more = len(rows) - len(examples)
-    cut = f"; {more:,} further rows for sentences of more than {rows.max_seq_length} tokens"
-    comments = f"; {examples.num_comments:,} comment lines skipped"
-    return (
-        f"{len(examples):,} sentences, {examples.num_words:,} words, "
-        f"{len(rows.ids) / len(rows):.1f} tokens each{cut if more else ''}"
-        f"{comments if examples.num_comments else ''}"
-    )
-
-
-def metric_names(task: TaskSpec, problem_type: Tagging, labels: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names of the metrics: of entities where the tags mark entities, else of single
-    words.
-    """
-    if as_entities(labels, problem_type.tag_scheme) is None:
-        return ("accuracy", "f1_of_classes", "loss")
-    return ("f1", "precision", "recall", "accuracy", "loss")
-
-
-def judge(evaluated: Evaluated, names: Sequence[str]) -> dict[str, float | None]:
-    rows, labels, outputs = evaluated.rows, evaluated.labels, evaluated.outputs
-    if not np.isfinite(outputs).all():  # a model that has overflowed predicts nothing
-        return dict.fromkeys(names)
-    targets = np.asarray(rows.token_labels)
-    targets = targets[targets >= 0]
-    is_known = targets < len(labels)
-    loss = metrics.loss(outputs[is_known], targets[is_known]) if is_known.any() else None
-    values = dict(accuracy=metrics.accuracy(outputs, targets), loss=loss)
-    if "f1_of_classes" in names:
-        values |= dict(f1_of_classes=metrics.f1_of_classes(outputs, targets))
-    else:
-        every = with_unknown(labels, evaluated.examples)
-        bounds = np.cumsum(rows.origin)[:-1]
-        tags = as_entities(every, evaluated.problem_type.tag_scheme) or every
-        truth, predicted = (
-            [[tags[index] for index in sentence] for sentence in np.split(indices, bounds)]
-            for indices in (targets, np.argmax(outputs, -1))
-        )
-        values |= entity_scores(truth, predicted, tags)
-    return {name: values[name] for name in names}
-
-
-def write(output_dir: str, evaluated: Evaluated) -> str:
-    """Write predictions.conll, the lines of the file with the predicted tag as a further column,
-    and test_results.tsv, with the probability of each tag.
-    """
-    examples, labels, outputs = evaluated.examples, evaluated.labels, evaluated.outputs
-    answers = [labels[index] for index in np.argmax(outputs, -1)]
-
-    def lines() -> Iterator[str]:
-        first = 0
-        for sentence in examples.sentences():
-            yield from (f"{line}\n\n" for line in sentence.before)  # lines between documents
-            for offset, cells in enumerate(sentence.rows):
-                yield line_of((*cells, answers[first + offset]), examples.separator)
-            yield "\n"
-            first += len(sentence.rows)
-
-    def cells() -> Iterator[list[str]]:
-        names = ((one.id, word) for one in examples.sentences() for word in one.words)
-        for index, (sentence, word) in enumerate(names):
-            shares = (f"{value:.6g}" for value in outputs[index])
-            yield [sentence, answers[index], word, *shares]
-
-    titles = ("id", "prediction", "word", *(f"probability_{label}" for label in labels))
-    results.write_table(output_dir, results.PROBABILITIES, titles, cells())
-    named = evaluated.settings.run.predictions_file
-    where, name = results.predictions_path(output_dir, "", named, PREDICTED)
-    results.write(where, name, lines())
-    return os.path.join(where, name)
 
 
 def line_of(cells: Sequence[str], separator: str) -> str:
