@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
@@ -23,7 +23,7 @@ from bert_gpu.finetune.files.splits import (
     with_data_of_run,
 )
 from bert_gpu.finetune.notes import TaskNotes
-from bert_gpu.finetune.prediction import Predictor
+from bert_gpu.finetune.prediction import Predictor, Stop
 from bert_gpu.finetune.start import Start, check_fits, find_trained
 from bert_gpu.finetune.tasks.interface import Evaluated, RowFormat, TaskType
 from bert_gpu.finetune.tasks.opening import open_task
@@ -36,7 +36,6 @@ from bert_gpu.train.start_block import device_rows
 from bert_gpu.train.state import ModelState
 
 Metrics = dict[str, float | None]  # {name: value}, None where it is not defined
-Stop = Callable[[Iterable[dict]], Iterator[dict]]  # as for Predictor's until_stopped
 # {name: field} of the settings that a run.json may have
 RUN_FIELDS = fields_of(*FinetuneSettings.kinds().values(), ModelConfig)
 

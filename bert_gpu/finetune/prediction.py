@@ -3,8 +3,8 @@
 Legend: N examples, B batch, C classes.
 """
 
+import typing
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -15,13 +15,16 @@ from bert_gpu.finetune.files.encoded import (
     evaluation_batches,
     evaluation_order,
 )
-from bert_gpu.finetune.tasks.interface import TaskType
+from bert_gpu.finetune.tasks.interface import E, O, R, TaskType
 from bert_gpu.model.encoders import Encoder
 from bert_gpu.train.evaluation import ForwardPass
 from bert_gpu.train.state import ModelState
 
+Batch = dict[str, np.ndarray]
+Stop = Callable[[Iterable[Batch]], Iterator[Batch]]
 
-class Predictor:
+
+class Predictor(typing.Generic[R, O]):
     """Callable (examples, batch_size) -> the outputs that a task makes of the model's
     scores, such as probabilities, float64 (N, C), in the order of the examples.
 
@@ -31,7 +34,7 @@ class Predictor:
     """
 
     def __init__(
-        self, devices: Devices, state: ModelState, encoder: Encoder, task: TaskType
+        self, devices: Devices, state: ModelState, encoder: Encoder, task: TaskType[E, R, O]
     ) -> None:
         self.num_replicas = devices.num_replicas
         self.task = task
@@ -47,15 +50,15 @@ class Predictor:
         self,
         examples: EncodedExamples,
         batch_size: int,
-        until_stopped: Callable[[Iterable[Any]], Iterator[Any]] = iter,
-    ) -> Any:
+        until_stopped: Stop = iter,
+    ) -> O:
         if batch_size % self.num_replicas:
             raise ValueError(
                 f"a batch of {batch_size} rows does not divide among {self.num_replicas} replicas"
             )
         # a batch of more rows than there are examples would only add padding
         everything = -(-len(examples) // self.num_replicas) * self.num_replicas
-        rows: list[Any] = []
+        rows: list[R] = []
         for batch in until_stopped(
             evaluation_batches(examples, batch_size=min(batch_size, everything))
         ):

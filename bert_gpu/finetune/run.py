@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import time
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from bert_gpu.base.console import Console
 from bert_gpu.devices.devices import Devices
@@ -31,7 +31,7 @@ from bert_gpu.finetune.files.examples import Loaded
 from bert_gpu.finetune.files.splits import Data, encode_files, standard_input_spooled
 from bert_gpu.finetune.notes import write_notes
 from bert_gpu.finetune.objective import task_objective
-from bert_gpu.finetune.prediction import Predictor
+from bert_gpu.finetune.prediction import Predictor, Stop
 from bert_gpu.finetune.start import DROPOUT, Start, check_fits, start_training
 from bert_gpu.finetune.tasks.interface import TaskType
 from bert_gpu.finetune.tasks.opening import open_task
@@ -204,7 +204,7 @@ def validation(
     task: TaskType,
     data: Data,
     predict: Predictor,
-    until_stopped: Callable[[Iterable[dict]], Iterator[dict]],
+    until_stopped: Stop,
 ) -> Metrics:
     """Return the metrics of the dev files, for a validation during the training: Loop's
     `validate`.

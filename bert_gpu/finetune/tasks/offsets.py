@@ -14,13 +14,16 @@ Legend: T pieces of a text.
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import tokenizers
 
 from bert_gpu.text.tokenizers import basic
+from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer
+from bert_gpu.text.tokenizers.sentence_piece import SentencePieceTokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
+
+Locating = HuggingFaceTokenizer | SentencePieceTokenizer  # those that report offsets
 
 SPACE, SINGLE, LETTER = " ", ".", "a"  # each kind of characters is written as one character
 WORD = "a+|[.]"  # matches the kinds of a word's characters
@@ -76,7 +79,7 @@ def locate_pieces(
     `begin` to before `end`, that each piece stands for, with all of their marks.
     """
     whole, whole_splits = tokenizer.tokenize(texts)
-    if hasattr(tokenizer, "locate"):
+    if isinstance(tokenizer, Locating):
         pairs = zip(texts, np.split(whole, whole_splits[1:-1]), strict=True)
         return [located_by_tokenizer(tokenizer, text, ids) for text, ids in pairs]
     words = [spans_of(text, WORD) for text in texts]
@@ -99,7 +102,7 @@ def locate_pieces(
 
 
 def located_by_tokenizer(
-    tokenizer: Any, text: str, ids: np.ndarray
+    tokenizer: Locating, text: str, ids: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return (ids, begins, ends) of a text with the offsets that the tokenizer itself reports."""
     places = tokenizer.locate(text)

@@ -7,10 +7,10 @@ lack its begin or its end. BILOU, BMES and BMEWO are read as seqeval's strict mo
 a begin with its end, or a single word, is an entity.
 """
 
+import functools
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 # {scheme: its letters}; of schemes that fit equally the first is taken, and IOB1 is read like BIO
 LETTERS = dict(BIO="BI", BIOES="BIES", BILOU="BILU", BMES="BMES", BMEWO="BMEW")
@@ -126,12 +126,10 @@ def entity_scores(
     from seqeval.metrics import sequence_labeling, v1
     from seqeval.scheme import BILOU
 
-    options: dict[str, Any] = dict(average="micro", zero_division=0)
+    score = sequence_labeling.precision_recall_fscore_support
     if any(tag[0] in "LU" for tag in tags or itertools.chain(*truth, *predicted)):
-        scores = v1.precision_recall_fscore_support(truth, predicted, scheme=BILOU, **options)
-    else:
-        scores = sequence_labeling.precision_recall_fscore_support(truth, predicted, **options)
-    precision, recall, f1, number = scores
+        score = functools.partial(v1.precision_recall_fscore_support, scheme=BILOU)
+    precision, recall, f1, number = score(truth, predicted, average="micro", zero_division=0)
     if not number:
         return dict(precision=float(precision), recall=None, f1=None)
     return dict(precision=float(precision), recall=float(recall), f1=float(f1))
