@@ -46,9 +46,12 @@ def describe(task: TaskType, start: Start, data: Data) -> tuple[tuple[str, str],
     return tuple(rows)
 
 
-def warn_of_data(data: Data, console: Console) -> None:
+def warn_of_data(
+    task: TaskType, path: str, data: Data, config: FinetuneConfig, console: Console
+) -> None:
     """Warn of rows that are left out and of texts that are also trained on, and print the warnings
-    from reading the files; a warning that several files share is printed once.
+    from reading the files; a warning that several files share is printed once. Warn when GLUE's
+    server would not take the predictions, because the model at `path` has other labels.
     """
     printed: set[str] = set()
     for phase, files in data.items():
@@ -63,6 +66,13 @@ def warn_of_data(data: Data, console: Console) -> None:
                 if warning not in printed:
                     console.warn(f"{examples.path}: {warning}")
             printed.update(warnings)
+    predicted = data.get("predict", [])
+    is_submitted = any(results.is_submitted(config, file.examples) for file in predicted)
+    if is_submitted and not results.has_labels_of(task.spec, task.labels):
+        console.warn(
+            f"{path[:120]}: its labels ({shortened(', '.join(task.labels))}) are not those "
+            f"of {task.spec.name}, so submission/ is left out; predict with a model of this task"
+        )
 
 
 def describe_overlap(
@@ -85,21 +95,6 @@ def describe_overlap(
         f"{of_cut if num_cut else ''}, {num_others:,} of them with another label; a model may have "
         "memorised them, so leave them out of one file",
     )
-
-
-def warn_of_labels(
-    task: TaskType, path: str, data: Data, config: FinetuneConfig, console: Console
-) -> None:
-    """Warn when GLUE's server would not take the predictions, because the model at `path` has other
-    labels.
-    """
-    files = data.get("predict", ())
-    is_submitted = any(results.is_submitted(config, file.examples) for file in files)
-    if is_submitted and not results.has_labels_of(task.spec, task.labels):
-        console.warn(
-            f"{path[:120]}: its labels ({shortened(', '.join(task.labels))}) are not those "
-            f"of {task.spec.name}, so submission/ is left out; predict with a model of this task"
-        )
 
 
 def warn_of_fresh(start: Start, expressions: Sequence[str], console: Console) -> None:

@@ -4,20 +4,21 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import fields_of
 from bert_gpu.base.standard_input import STANDARD_INPUT
+from bert_gpu.devices.devices import Devices
 from bert_gpu.devices.workers import Alone, Workers
 from bert_gpu.finetune import results
 from bert_gpu.finetune.config import FILES, FinetuneConfig, FinetuneSettings, resolve_phases
-from bert_gpu.finetune.describe import check_use, describe, warn_of_data, warn_of_labels
+from bert_gpu.finetune.describe import check_use, describe, warn_of_data
 from bert_gpu.finetune.files.examples import Loaded
 from bert_gpu.finetune.files.splits import (
     Data,
-    encode_files,
+    EncodedFile,
     read_splits,
     standard_input_spooled,
     with_data_of_run,
@@ -35,6 +36,8 @@ from bert_gpu.train import run as engine
 from bert_gpu.train.start_block import device_rows
 from bert_gpu.train.state import ModelState
 
+Run = engine.Run[FinetuneSettings]
+Files = dict[str, list[Loaded]]  # {phase: the examples of each file}
 Metrics = dict[str, float | None]  # {name: value}, None where it is not defined
 # {name: field} of the settings that a run.json may have
 RUN_FIELDS = fields_of(*FinetuneSettings.kinds().values(), ModelConfig)
@@ -61,14 +64,11 @@ def evaluate_only(
         task, files = read_files(task, settings.run, workers)
         with open_results(settings, workers, console, clock) as run:
             devices = engine.open_devices(run)
-            task = configure(task, settings, files, start, trained.notes)
-            form = row_format(task, run, start, trained.notes)
-            check_fits(start, files, form.max_seq_length, devices.precision)
-            data = encode_files(task, files, form)
-            alike = dict(labels=task.labels, max_seq_length=form.max_seq_length)
+            task, data = encode(run, task, files, start, devices, trained.notes)
+            rows = next(parts[0].rows for parts in data.values())
+            alike = dict(labels=task.labels, max_seq_length=rows.max_seq_length)
             workers.check_alike(dict(vocabulary=start.tokenizer.identity) | alike)
-            warn_of_data(data, console)
-            warn_of_labels(task, start.path, data, config, console)
+            warn_of_data(task, start.path, data, config, console)
             console.block([*device_rows(devices), *describe(task, start, data)])
             state = ModelState(devices.strategy, start.weights)
             predict = Predictor(devices, state, start.encoder, task)
@@ -95,7 +95,7 @@ def join(settings: FinetuneSettings, console: Console | None) -> tuple[Workers |
 
 def read_files(
     task: TaskType, config: FinetuneConfig, workers: Workers | Alone
-) -> tuple[TaskType, dict[str, list[Loaded]]]:
+) -> tuple[TaskType, Files]:
     """Return what files.splits.read_splits returns for all phases of a run, checked to be the same
     for all workers, and that the predictions may be written.
     """
@@ -110,44 +110,46 @@ def read_files(
     return task, files
 
 
-def configure(
-    task: TaskType,
-    settings: FinetuneSettings,
-    files: Mapping[str, Sequence[Loaded]],
-    start: Start,
-    notes: TaskNotes | None = None,
-) -> TaskType:
-    """Return the task with what settings, its files and its model decide. notes: task.json of a
-    model to evaluate, None for a training.
+def encode(
+    run: Run, task: TaskType, files: Files, start: Start, devices: Devices, notes: TaskNotes | None
+) -> tuple[TaskType, Data]:
+    """Return the task with what settings, its files and its model decide, and its files as encoded
+    rows. notes: task.json of a model to evaluate, None for a training.
     """
+    settings = run.settings
     holders = settings.run, settings.tokens, settings.start, notes, start.embedding
     first = next(parts[0] for parts in files.values())
-    return task.configured(settings, holders, first, notes is None)
+    task = task.configured(settings, holders, first, notes is None)
+    length = choose_length(settings, task, start, notes)
+    check_fits(start, files, length, devices.precision)
+    padding = "fixed" if start.encoder.fixed_length else settings.run.padding
+    form = RowFormat(start.tokenizer, length, padding, run.folder.path, settings.run.seed)
+    return task, {
+        phase: [EncodedFile(part, task.encode(part, form)) for part in parts]
+        for phase, parts in files.items()
+    }
 
 
-def row_format(
-    task: TaskType, run: engine.Run[FinetuneSettings], start: Start, notes: TaskNotes | None = None
-) -> RowFormat:
-    """Return how examples become rows of tokens for a model. notes: as for `configure`.
-
-    The maximum tokens of a row are the user's value, else the length in the notes, else an
-    encoder's fixed length, else a recipe's value, else the positions of a trained model of texts
-    or, without such a model, the task's length. From the recipe's value on, the model's positions
-    are the limit.
+def choose_length(
+    settings: FinetuneSettings, task: TaskType, start: Start, notes: TaskNotes | None
+) -> int:
+    """Return the maximum tokens of a row: the user's value, else the length in the notes of a model
+    to evaluate, else an encoder's fixed length, else a recipe's value, else the positions of a
+    trained model of texts or, without such a model, the task's length. From the recipe's value on,
+    the model's positions are the limit.
     """
-    config, encoder = run.settings.run, start.encoder
-    length = config.max_seq_length
-    if length is None or "max_seq_length" in run.settings.flexible:
-        longest = start.model.num_positions
-        default = longest if notes and task.takes_whole_texts else task.spec.max_seq_length
-        length = encoder.fixed_length or min(length or default, longest)
-        length = (notes and notes.max_seq_length) or length
-    padding = "fixed" if encoder.fixed_length else config.padding
-    return RowFormat(start.tokenizer, length, padding, run.folder.path, config.seed)
+    length = settings.run.max_seq_length
+    if length is not None and "max_seq_length" not in settings.flexible:
+        return length
+    if notes is not None and notes.max_seq_length:
+        return notes.max_seq_length
+    longest = start.model.num_positions
+    default = longest if notes and task.takes_whole_texts else task.spec.max_seq_length
+    return start.encoder.fixed_length or min(length or default, longest)
 
 
 def evaluations(
-    run: engine.Run[FinetuneSettings],
+    run: Run,
     data: Data,
     predict: Predictor,
     phase: str,
@@ -168,7 +170,7 @@ def judge(task: TaskType, evaluated: Evaluated) -> Metrics:
 
 
 def evaluate(
-    run: engine.Run[FinetuneSettings],
+    run: Run,
     task: TaskType,
     data: Data,
     predict: Predictor,
@@ -208,7 +210,7 @@ def evaluate(
 
 def result_key(
     task: TaskType, data: Data, path: str, step: int | None
-) -> tuple[dict[str, list[Loaded]], str, int | None, str | None]:
+) -> tuple[Files, str, int | None, str | None]:
     """Return what results are of, for results.write_results and read_results."""
     files = {phase: [file.examples for file in parts] for phase, parts in data.items()}
     return files, path, step, task.positive_label
@@ -228,7 +230,7 @@ def merge_dev_metrics(metrics: Mapping[str, Metrics]) -> Metrics:
     return {**metrics[first], **more}
 
 
-def step_of(run: engine.Run[FinetuneSettings], step: int | None, is_best: bool) -> int | None:
+def step_of(run: Run, step: int | None, is_best: bool) -> int | None:
     """Return the training step whose weights the model of a run has. step: at which it was
     exported. is_best: whether that was the best checkpoint.
     """
@@ -241,7 +243,7 @@ def open_results(
     workers: Workers | Alone,
     console: Console,
     clock: Callable[[], float],
-) -> Iterator[engine.Run[FinetuneSettings]]:
+) -> Iterator[Run]:
     """Yield the run of an evaluation without a training; arguments as for the engine's
     `open_run`.
     """

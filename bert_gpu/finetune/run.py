@@ -10,11 +10,12 @@ from bert_gpu.base.console import Console
 from bert_gpu.devices.devices import Devices
 from bert_gpu.finetune import results
 from bert_gpu.finetune.config import DEFAULT_START, FinetuneSettings, resolve_phases
-from bert_gpu.finetune.describe import describe, warn_of_data, warn_of_fresh, warn_of_labels
+from bert_gpu.finetune.describe import describe, warn_of_data, warn_of_fresh
 from bert_gpu.finetune.evaluate import (
     RUN_FIELDS,
     Metrics,
-    configure,
+    Run,
+    encode,
     evaluate,
     evaluate_only,
     evaluations,
@@ -23,16 +24,15 @@ from bert_gpu.finetune.evaluate import (
     merge_dev_metrics,
     read_files,
     result_key,
-    row_format,
     step_of,
 )
 from bert_gpu.finetune.files.encoded import LENGTH_AXES, training_batches
 from bert_gpu.finetune.files.examples import Loaded
-from bert_gpu.finetune.files.splits import Data, encode_files, standard_input_spooled
+from bert_gpu.finetune.files.splits import Data, standard_input_spooled
 from bert_gpu.finetune.notes import write_notes
 from bert_gpu.finetune.objective import task_objective
 from bert_gpu.finetune.prediction import Predictor, Stop
-from bert_gpu.finetune.start import DROPOUT, Start, check_fits, start_training
+from bert_gpu.finetune.start import DROPOUT, Start, start_training
 from bert_gpu.finetune.tasks.interface import TaskType
 from bert_gpu.finetune.tasks.opening import open_task
 from bert_gpu.interop import models
@@ -47,8 +47,6 @@ from bert_gpu.train.memory import training_encoder
 from bert_gpu.train.memory_check import check_size
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.step import TrainStep
-
-Run = engine.Run[FinetuneSettings]
 
 
 class Result(typing.NamedTuple):
@@ -98,16 +96,12 @@ def finetune(
         with opening as run:
             devices = engine.open_devices(run)
             start = open_start(run, task, files["train"][0], devices)
-            task = configure(task, settings, files, start)
-            form = row_format(task, run, start)
-            check_fits(start, files, form.max_seq_length, devices.precision)
-            data = encode_files(task, files, form)
+            task, data = encode(run, task, files, start, devices, None)
             run.settings = with_best_metric(run.settings, task, files.get("eval", ()))
             fixed = fixed_settings(run.settings, task, devices, start, data)
             workers.check_alike(fixed)
             run.check_resumable(fixed)
-            warn_of_data(data, console)
-            warn_of_labels(task, start.path, data, config, console)
+            warn_of_data(task, start.path, data, config, console)
             warn_of_fresh(start, settings.memory.freeze, console)
             frozen = frozen_names(start.weights, settings.memory.freeze)
             blocks = column_blocks(start.encoder.weights())

@@ -18,7 +18,7 @@ from bert_gpu.finetune.config import FILES, FinetuneConfig
 from bert_gpu.finetune.files.encoded import EncodedExamples
 from bert_gpu.finetune.files.examples import Loaded, Source, check_alike
 from bert_gpu.finetune.files.tables import Part
-from bert_gpu.finetune.tasks.interface import RowFormat, TaskType
+from bert_gpu.finetune.tasks.interface import TaskType
 from bert_gpu.finetune.tasks.table import TaskSpec, find_folder, find_tables
 
 tf = LazyModule("tensorflow")
@@ -104,14 +104,6 @@ def read_splits(
             task = dataclasses.replace(task, labels=task.find_labels(first))
     check_alike(task.spec, [part for parts in files.values() for part in parts])
     return task, files
-
-
-def encode_files(task: TaskType, files: dict[str, list[Loaded]], form: RowFormat) -> Data:
-    """Return the files of a task as encoded rows."""
-    return {
-        phase: [EncodedFile(part, task.encode(part, form)) for part in parts]
-        for phase, parts in files.items()
-    }
 
 
 def find_sources(task: TaskSpec, config: FinetuneConfig, split: str) -> list[Source]:
