@@ -16,13 +16,12 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from multiprocessing.sharedctypes import SynchronizedArray
 from typing import Any
 
 import tensorflow as tf
 
-from bert_gpu.base.console import Console
 from bert_gpu.base.environment import start_prepared
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.malloc import map_large_blocks
@@ -89,21 +88,6 @@ class Workers:
 
 
 LOCAL = Workers()
-
-
-@contextlib.contextmanager
-def open_workers(config: Any, console: Console) -> Iterator[Workers]:
-    """Yield the Workers that settings ask for and print a summary of the cluster, if there is one.
-    config: has num_workers and ray_address. Raises UserError when the cluster cannot be reached.
-    """
-    if config.ray_address is None:
-        yield Workers(config.num_workers)
-        return
-    from bert_gpu.text import ray_cluster
-
-    with ray_cluster.connect(config.ray_address, config.num_workers) as cluster:
-        console.say(cluster.summary)
-        yield Workers(config.num_workers, cluster)
 
 
 @dataclasses.dataclass

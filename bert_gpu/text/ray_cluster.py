@@ -21,7 +21,7 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import bert_gpu
-from bert_gpu.base import console
+from bert_gpu.base.console import Console, warn
 from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import handled_signals
@@ -35,6 +35,21 @@ WAIT_SECONDS = LOOK_SECONDS = 1.0  # longest wait for a task; time between count
 CANCEL_SECONDS = 30.0
 CONNECT_SECONDS = 10.0
 CLIENT_PORT = 10001  # default port of ray://HOST
+
+
+@contextlib.contextmanager
+def open_workers(
+    num_workers: int | None, ray_address: str | None, console: Console
+) -> Iterator[parallel.Workers]:
+    """Yield the Workers that settings ask for: on a Ray cluster, of which a summary is printed, if
+    its address is given, else on this machine. Raises UserError when the cluster cannot be reached.
+    """
+    if ray_address is None:
+        yield parallel.Workers(num_workers)
+        return
+    with connect(ray_address, num_workers) as cluster:
+        console.say(cluster.summary)
+        yield parallel.Workers(num_workers, cluster)
 
 
 @contextlib.contextmanager
@@ -179,7 +194,7 @@ class RayPool(parallel.Pool):
         self.num_nodes = len(alive)
         num_cores = int(sum(node["Resources"].get("CPU", 0) for node in alive))
         if not num_cores and not self.has_waited:
-            console.warn("the Ray cluster has no node with cores; waiting for one")
+            warn("the Ray cluster has no node with cores; waiting for one")
         self.has_waited = not num_cores
         self.num_cores = max(1, num_cores)
         self.num_workers = self.max_tasks or self.num_cores
@@ -198,7 +213,7 @@ class RayPool(parallel.Pool):
             ) from error
         self.num_losses += 1
         if time.monotonic() - self.last_warning >= LOOK_SECONDS:
-            console.warn(
+            warn(
                 f"a worker of the Ray cluster was lost ({type(error).__name__}), and its "
                 f"unfinished tasks are repeated; tasks lost so far: {self.num_losses}"
             )
