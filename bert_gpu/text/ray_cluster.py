@@ -26,6 +26,7 @@ from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import handled_signals
 from bert_gpu.text import parallel
+from bert_gpu.text.parallel import Report, Result, Task
 
 MAX_LOSSES = 8  # a task that loses more workers than this ends the job
 # Tasks that Ray holds for each core. With more than one, nodes never wait for this process and a
@@ -146,16 +147,16 @@ class RayPool(parallel.Pool):
 
     def run(
         self,
-        function: Callable[[Any, parallel.Report], Any],
-        tasks: Sequence[Any],
-        report: parallel.Report,
-    ) -> Generator[Any, None, None]:
+        function: Callable[[Task, Report], Result],
+        tasks: Sequence[Task],
+        report: Report,
+    ) -> Generator[Result, None, None]:
         ray = self.ray
         call = remote_call(ray)
         # Ray does not open a reference in a list: run_task does, when this package is imported.
         shared = [ray.put(function)]
         waiting = ((pickle.dumps(task), 0) for task in tasks)
-        running: dict[Any, tuple[bytes, int]] = {}  # {reference: (task, workers it lost)}
+        running: dict[object, tuple[bytes, int]] = {}  # {reference: (task, workers it lost)}
 
         def start(task: bytes, num_losses: int) -> None:
             running[call.remote(self.place, shared, task)] = task, num_losses
@@ -219,7 +220,7 @@ class RayPool(parallel.Pool):
             )
             self.last_warning = time.monotonic()
 
-    def _cancel(self, running: list[Any]) -> None:
+    def _cancel(self, running: list[object]) -> None:
         """Cancel tasks and wait until they have ended, so that none of them writes to the job's
         folder after its lock is released. running: Ray's references to the tasks.
         """
@@ -264,12 +265,12 @@ def remote_call(ray: ModuleType) -> Any:
 
 
 # {Ray's reference: function}: the one function that this worker process has fetched
-functions: dict[Any, Callable[[Any, parallel.Report], Any]] = {}
+functions: dict[object, Callable[[Any, Report], object]] = {}
 
 
 def run_task(
     place: dict[str, str], function: list[Any], task: bytes
-) -> tuple[None, Any, tuple[int, ...]]:
+) -> tuple[None, object, tuple[int, ...]]:
     """Run a task on this node. Return (None for no problem, result, (bytes of text, tokens)).
 
     Args:
