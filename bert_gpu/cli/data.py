@@ -17,13 +17,15 @@ from bert_gpu.data.config import DataConfig
 from bert_gpu.interop.sources import (
     NONE,
     OWN_WORDS,
-    find_casing,
     find_model,
-    find_vocabulary,
     library_casing,
     read_config,
 )
-from bert_gpu.interop.tokenizer_rules import folder_strips_accents
+from bert_gpu.interop.tokenizer_rules import (
+    find_casing,
+    find_vocabulary,
+    folder_strips_accents,
+)
 from bert_gpu.recipes.rules import RecipeConfig
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.tokenizers.rules import flat, letters_of, needs_library

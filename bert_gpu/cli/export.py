@@ -18,4 +18,4 @@ def main(argv: list[str], in_program: bool = False) -> str:
     """
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, in_program=in_program)
     config = parsed.make(ExportConfig)
-    return transfer(parsed, config, config.format)
+    return transfer(parsed, config, config.format, precision=config.precision)

@@ -1,11 +1,11 @@
 """python -m bert_gpu import: writes a model of another project as a model folder of ours."""
 
 from collections.abc import Callable
-from typing import Any
 
 from bert_gpu.base import console
 from bert_gpu.cli import flags
 from bert_gpu.interop.config import ImportConfig, TransferConfig
+from bert_gpu.interop.formats import Model
 
 SUMMARY = (
     "Reads a model of another project, checks all of it, and writes it as a model folder of "
@@ -30,13 +30,14 @@ def transfer(
     parsed: flags.Parsed,
     config: TransferConfig,
     format_name: str | None = None,
-    change: Callable[[Any], Any] = lambda model: model,
+    change: Callable[[Model], Model] = lambda model: model,
+    precision: str = "float32",
 ) -> str:
     """Read a model and write it in the format `format_name`, None = bert-gpu's own; return a line
-    that names the new folder and what opens it. change: as for `models.transfer`.
+    that names the new folder and what opens it. change, precision: as for `models.transfer`.
     """
     config.check_paths()
     with parsed.imports():
         from bert_gpu.interop import models
         from bert_gpu.runs.card_facts import facts_beside
-    return models.transfer(config, console.warn, format_name, facts_beside, change)
+    return models.transfer(config, console.warn, format_name, facts_beside, change, precision)

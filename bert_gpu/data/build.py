@@ -62,6 +62,7 @@ from bert_gpu.text.config import AUTO, FILE_NAMES, TextFormat
 from bert_gpu.text.formats import inputs
 from bert_gpu.text.near_duplicates import disk_bytes, find_near_duplicates
 from bert_gpu.text.progress import ByteProgress, format_bytes
+from bert_gpu.text.ray_cluster import open_workers
 from bert_gpu.text.tokenizers.hugging_face import SEPARATORS
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
@@ -111,7 +112,7 @@ def build(
     overwrite: whether to replace an earlier data set. console: prints messages and progress; by
     default they go to Python's logger "bert_gpu".
     """
-    with parallel.open_workers(config, console) as workers:
+    with open_workers(config.num_workers, config.ray_address, console) as workers:
         job = open_job(config, overwrite, text_format, workers, console)
         if job.status == "finished":
             remove_leftovers(job)
@@ -137,7 +138,7 @@ def dry_run(config: DataConfig, text_format: TextFormat = AUTO, console: Console
     parent = existing_parent(config.folder)
     with (
         tempfile.TemporaryDirectory(prefix=".dry-run-", dir=parent) as folder,
-        parallel.open_workers(config, console) as workers,
+        open_workers(config.num_workers, config.ray_address, console) as workers,
     ):
         config = dataclasses.replace(config, output_file=f"{folder}/{config.name}.tfrecord")
         job = open_job(config, False, text_format, workers, console)

@@ -16,7 +16,6 @@ from bert_gpu.model.config import ModelConfig
 if typing.TYPE_CHECKING:
     import numpy as np
 
-    from bert_gpu.interop.config import ExportConfig
     from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 
@@ -134,10 +133,10 @@ class FormatModule(typing.Protocol):
         or contradict each other.
         """
 
-    def write(self, model: Model, folder: str, options: "ExportConfig") -> str:
+    def write(self, model: Model, folder: str, precision: str = "float32") -> str:
         """Write a model's folder, as a whole or not at all, and return the line that the command
         prints last. Raise UserError, before anything is written, when the format cannot hold the
-        model.
+        model. precision: number format of matrices and products in a SavedModel.
         """
 
 

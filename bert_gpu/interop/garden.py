@@ -16,7 +16,6 @@ import numpy as np
 
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError
-from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.google import GOOGLE, specs_of
 from bert_gpu.interop.heads import guess_architecture
@@ -247,7 +246,7 @@ def saved_objects(
     return items(pretrainer), {MASKED_LM, NEXT_SENTENCE}
 
 
-def write(model: Model, folder: str, options: ExportConfig) -> str:
+def write(model: Model, folder: str, precision: str = "float32") -> str:
     """Write a model as a checkpoint of Model Garden; see formats.FormatModule."""
     check_classic(model.config, "garden")
     pretrainer, classifiers, variables = build(

@@ -15,7 +15,6 @@ import numpy as np
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop import heads, tf_checkpoints
-from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.families import BERT_PARTS, Family
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.tf_checkpoints import (
@@ -121,7 +120,7 @@ def read(path: str) -> Model:
     return Model(config, weights, Notes(missing, unused, architecture, **read_scores(path)))
 
 
-def write(model: Model, folder: str, options: ExportConfig) -> str:
+def write(model: Model, folder: str, precision: str = "float32") -> str:
     """Write a model as the files of Google's BERT; see formats.FormatModule."""
     check_classic(model.config, "google")
     tensors: dict[str, np.ndarray] = {}

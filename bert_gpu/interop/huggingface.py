@@ -18,7 +18,6 @@ import numpy as np
 from bert_gpu.base import tensor_files
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop import card, hf_tensors
-from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.families import OWN, Family, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.formats import Model, Notes, formats_holding
@@ -133,7 +132,7 @@ def read(path: str) -> Model:
     return Model(*read_model(path))
 
 
-def write(model: Model, folder: str, options: ExportConfig) -> str:
+def write(model: Model, folder: str, precision: str = "float32") -> str:
     """Write a model's folder for transformers: as a BERT, as a relative that computes the same, or
     with bert-gpu's code. Return the line for the log, which names the class.
     """

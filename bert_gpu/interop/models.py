@@ -20,13 +20,8 @@ from bert_gpu.interop.formats import (  # noqa: F401
     recognise,
 )
 from bert_gpu.interop.huggingface import write_model, write_own  # noqa: F401
-from bert_gpu.interop.sources import (  # noqa: F401
-    SEEN,
-    find_casing,
-    find_model,
-    find_vocabulary,
-    is_run,
-)
+from bert_gpu.interop.sources import SEEN, find_model, is_run  # noqa: F401
+from bert_gpu.interop.tokenizer_rules import find_casing, find_vocabulary  # noqa: F401
 from bert_gpu.interop.tokenizers import (  # noqa: F401
     check_vocabulary,
     describe_tokenizer,
@@ -94,15 +89,17 @@ def transfer(
     format_name: str | None = None,
     describe: Callable[[str], Mapping[str, Mapping[str, str]] | None] | None = None,
     change: Callable[[Model], Model] = lambda model: model,
+    precision: str = "float32",
 ) -> str:
     """Read a model in any format and write it in another.
 
     Args:
-      config: settings whose check_paths has passed; an ExportConfig where format_name is given.
+      config: settings whose check_paths has passed.
       warn: called with a text on each loss, such as missing or unused weights.
       format_name: a key of formats.FORMATS; None = bert-gpu's own format.
       describe: function of the path of a model that returns its Model.card.
       change: function of the model that was read that returns the model to write.
+      precision: number format of matrices and products in a SavedModel.
 
     Returns:
       The last line for the log.
@@ -132,4 +129,4 @@ def transfer(
         warn(f"{path}: its sentence vectors need {lacking}, which bert-gpu does not have")
     if format_name is None:
         return write_own(model, config.to, is_whole_model=True)
-    return open_format(format_name).write(model, config.to, config)  # type: ignore[arg-type]
+    return open_format(format_name).write(model, config.to, precision)

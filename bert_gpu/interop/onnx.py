@@ -22,7 +22,6 @@ from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.fused import inlined, stderr_discarded
 from bert_gpu.interop import card
-from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.folders import replace_folder
 from bert_gpu.interop.formats import Model
 from bert_gpu.interop.heads import ARCHITECTURES, HEADS
@@ -79,7 +78,7 @@ def outputs(
     return tensors
 
 
-def write(model: Model, folder: str, options: ExportConfig) -> str:
+def write(model: Model, folder: str, precision: str = "float32") -> str:
     """Write a model as ONNX; see formats.FormatModule."""
     tf2onnx = import_tf2onnx()
     config = model.config

@@ -20,7 +20,6 @@ import tensorflow as tf
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.fused import inlined
 from bert_gpu.interop import card
-from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.folders import replace_folder, saved_files
 from bert_gpu.interop.formats import Model
 from bert_gpu.interop.usage import check_scores, class_names, written_usage
@@ -268,10 +267,8 @@ def first_ids(ids: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
     return tf.RaggedTensor.from_row_lengths(tf.boolean_mask(ids.values, is_first), lengths)
 
 
-def write(model: Model, folder: str, options: ExportConfig) -> str:
-    """Write a model as a SavedModel; see formats.FormatModule. options.precision: number format of
-    matrices and products.
-    """
+def write(model: Model, folder: str, precision: str = "float32") -> str:
+    """Write a model as a SavedModel; see formats.FormatModule."""
     if model.tokenizer is None:
         raise UserError(
             "the tokenizer is part of it, and the model has no vocabulary",
@@ -289,8 +286,8 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
     if "classifier/bias" in model.weights:
         check_scores("--format=savedmodel: the model", model)
     encoder = open_encoder(model.config)
-    encoder.check(encoder.fixed_length, options.precision)
-    served = Served(model, tf.as_dtype(options.precision))
+    encoder.check(encoder.fixed_length, precision)
+    served = Served(model, tf.as_dtype(precision))
     signatures = served.signatures()
     contents = saved_files(lambda temporary: tf.saved_model.save(served, temporary, signatures))
     inputs = [spec.name for spec in served.rows] if served.takes_ids else []
@@ -304,7 +301,7 @@ def write(model: Model, folder: str, options: ExportConfig) -> str:
     return (
         f"{folder}: a SavedModel of {takes}, "
         f"{'because its tokenizer.json cannot be ops of TensorFlow, ' if inputs else ''}"
-        f"{options.precision}, with {names}; "
+        f"{precision}, with {names}; "
         f"load it with tensorflow{'' if inputs else ' and tensorflow_text'}"
     )
 

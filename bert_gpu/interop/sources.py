@@ -1,4 +1,4 @@
-"""Finds a model, and reads its ModelConfig, its vocabulary and its casing from its folder.
+"""Finds a model, and reads its ModelConfig and the files of its tokenizer from its folder.
 
 Reads no weights and imports no TensorFlow, so that flags are checked against a model at once. A
 model is a folder or, in formats without folders, the prefix of its files; the folder of a run
@@ -143,33 +143,12 @@ def folder_of(path: str) -> str:
     return path if os.path.isdir(path) else os.path.dirname(path) or os.curdir
 
 
-def find_vocabulary(path: str, do_lower_case: bool | None = None) -> str | None:
-    """Return the path of the vocabulary in the folder of a model, or None. It is tokenizer.json
-    where only Hugging Face's `tokenizers` gives the model's ids. do_lower_case: as for
-    `load_tokenizer`.
-    """
-    paths = vocabularies(path)
-    return paths[-1] if is_librarys(path, do_lower_case) else next(iter(paths), None)
-
-
 def vocabularies(path: str) -> list[str]:
     """Return the paths of all vocabularies in the folder of a model, in the order of
     VOCABULARIES.
     """
     paths = [os.path.join(folder_of(path), name) for name in VOCABULARIES]
     return [path for path in paths if os.path.exists(path)]
-
-
-def is_librarys(path: str, do_lower_case: bool | None = None) -> bool:
-    """Return whether the tokenizer in the folder of a model must be run by Hugging Face's
-    `tokenizers`, because bert-gpu's tokenizers would give other ids.
-    """
-    from bert_gpu.interop.tokenizer_rules import check_tokenizer
-
-    try:
-        return check_tokenizer(path, do_lower_case)
-    except UserError:  # load_tokenizer raises this error again
-        return False
 
 
 def library_casing(file: str) -> dict[str, bool]:
@@ -223,14 +202,6 @@ def letter_rules(path: str) -> dict[str, dict[str, bool]]:
         file: {field: rules[field] for field in LETTERS if isinstance(rules.get(field), bool)}
         for file, rules in stated.items()
     }
-
-
-def find_casing(path: str) -> Casing:
-    """Return the Casing of a model: as its tokenizer.json has it where Hugging Face's `tokenizers`
-    must run that, else as `own_casing` finds it.
-    """
-    casing = library_casing(vocabularies(path)[-1]) if is_librarys(path) else {}
-    return Casing(casing["do_lower_case"]) if casing else own_casing(path)
 
 
 def own_casing(path: str) -> Casing:

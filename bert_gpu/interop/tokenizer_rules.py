@@ -1,5 +1,6 @@
 """Decides which code runs the tokenizer in a model's folder: a tokenizer of bert-gpu, where all
-files state BERT's rules; else Hugging Face's `tokenizers`, where there is a tokenizer.json.
+files state BERT's rules; else Hugging Face's `tokenizers`, where there is a tokenizer.json. The
+model's vocabulary and casing follow from that.
 
 The files of the tokenizer are those of transformers. Each key that changes how text is cut is
 listed here with the values that mean BERT's rules. Where neither can run a tokenizer, the error
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop.sources import (
+    Casing,
     folder_of,
     letter_rules,
     library_casing,
@@ -166,3 +168,30 @@ def folder_strips_accents(path: str) -> bool:
     """
     stated = [letters.get("strip_accents") for letters in letter_rules(path).values()]
     return next((value for value in stated if value is not None), True)
+
+
+def is_librarys(path: str, do_lower_case: bool | None = None) -> bool:
+    """Return whether the tokenizer in the folder of a model must be run by Hugging Face's
+    `tokenizers`, because bert-gpu's tokenizers would give other ids.
+    """
+    try:
+        return check_tokenizer(path, do_lower_case)
+    except UserError:  # load_tokenizer raises this error again
+        return False
+
+
+def find_vocabulary(path: str, do_lower_case: bool | None = None) -> str | None:
+    """Return the path of the vocabulary in the folder of a model, or None. It is tokenizer.json
+    where only Hugging Face's `tokenizers` gives the model's ids. do_lower_case: as for
+    `load_tokenizer`.
+    """
+    paths = vocabularies(path)
+    return paths[-1] if is_librarys(path, do_lower_case) else next(iter(paths), None)
+
+
+def find_casing(path: str) -> Casing:
+    """Return the Casing of a model: as its tokenizer.json has it where Hugging Face's `tokenizers`
+    must run that, else as `own_casing` finds it.
+    """
+    casing = library_casing(vocabularies(path)[-1]) if is_librarys(path) else {}
+    return Casing(casing["do_lower_case"]) if casing else own_casing(path)

@@ -13,13 +13,16 @@ from bert_gpu.base.files import CHECKSUM, json_checksum
 from bert_gpu.interop.sources import (
     NOT_COPIED,
     OWN_WORDS,
-    find_casing,
-    find_vocabulary,
     read_beside,
     tokenizer_notes,
 )
 from bert_gpu.interop.tokenizer_json import special_tokens, tokenizer_json
-from bert_gpu.interop.tokenizer_rules import check_tokenizer, folder_strips_accents
+from bert_gpu.interop.tokenizer_rules import (
+    check_tokenizer,
+    find_casing,
+    find_vocabulary,
+    folder_strips_accents,
+)
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.text.tokenizers.open import open_tokenizer, read_stored
 from bert_gpu.text.tokenizers.rules import OTHER_NAMES, flat, letters_of, needs_library

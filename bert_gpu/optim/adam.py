@@ -9,21 +9,18 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from bert_gpu.base import settings
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.settings import setting
-from bert_gpu.optim.interface import Slot, Traits
+from bert_gpu.optim.interface import CommonSettings, Slot, Traits
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-    from bert_gpu.optim.config import OptimizerConfig
 else:
     tf = LazyModule("tensorflow")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Settings(settings.Settings):
+class Settings(CommonSettings):
     """Adam's constants."""
 
     adam_beta1: float = setting(
@@ -38,7 +35,7 @@ class Settings(settings.Settings):
     )
 
 
-def slots(traits: Traits, shape: tuple[int, ...], config: "OptimizerConfig") -> dict[str, Slot]:
+def slots(traits: Traits, shape: tuple[int, ...], config: Settings) -> dict[str, Slot]:
     """Return {slot: Slot} of one weight: its first moment ("mean") and its second moment
     ("square").
     """
@@ -46,7 +43,7 @@ def slots(traits: Traits, shape: tuple[int, ...], config: "OptimizerConfig") -> 
 
 
 def corrections(
-    num_updates: "tf.Tensor", config: "OptimizerConfig"
+    num_updates: "tf.Tensor", config: Settings
 ) -> "tuple[tf.Tensor | float, tf.Tensor | float]":
     """Return the two divisors that correct the bias of the first and the second moment: float32
     scalars, or 1.0 without --adam_bias_correction.
@@ -63,7 +60,7 @@ def moments(
     first_moment: "tf.Tensor",
     second_moment: "tf.Tensor",
     gradient: "tf.Tensor",
-    config: "OptimizerConfig",
+    config: Settings,
 ) -> "tuple[tf.Tensor, tf.Tensor]":
     """Return the first and the second moment, updated by a gradient; all tensors have the shape of
     the weight.
@@ -80,7 +77,7 @@ def direction(
     first_moment: "tf.Tensor",
     second_moment: "tf.Tensor",
     corrections: "Sequence[tf.Tensor | float]",
-    config: "OptimizerConfig",
+    config: Settings,
 ) -> "tf.Tensor":
     """Return the tensor that Adam, with weight decay, subtracts from the weight at a learning rate
     of 1.

@@ -16,7 +16,6 @@ from bert_gpu.optim.interface import Traits, is_decayed
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from bert_gpu.optim.config import OptimizerConfig
 
 SUMMARY = "Adam with decoupled weight decay (Loshchilov & Hutter 2019)"
 Settings = adam.Settings
@@ -24,7 +23,7 @@ slots = adam.slots
 corrections = adam.corrections
 
 
-def traits(name: str, shape: tuple[int, ...], config: OptimizerConfig) -> Traits:
+def traits(name: str, shape: tuple[int, ...], config: Settings) -> Traits:
     """Return the traits of the weight `name`."""
     return Traits(is_decayed(name, config))
 
@@ -36,7 +35,7 @@ def step(
     state: Mapping[str, tf.Tensor],
     learning_rate: tf.Tensor,
     corrections: Sequence[tf.Tensor | float],
-    config: OptimizerConfig,
+    config: Settings,
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """Return (weight, state) after one update of a weight by AdamW; arguments as for `step` in
     interface.py.

@@ -27,8 +27,6 @@ from bert_gpu.optim.interface import Slot, is_decayed
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-    from bert_gpu.optim.config import OptimizerConfig
 else:
     tf = LazyModule("tensorflow")
 
@@ -56,7 +54,7 @@ class Traits(interface.Traits):
     is_quantized: bool
 
 
-def traits(name: str, shape: tuple[int, ...], config: OptimizerConfig) -> Traits:
+def traits(name: str, shape: tuple[int, ...], config: Settings) -> Traits:
     """Return the traits of the weight `name`: large enough matrices other than embeddings are
     quantised.
     """
@@ -145,7 +143,7 @@ def from_blocks(blocks: tf.Tensor, shape: tuple[int, ...]) -> tf.Tensor:
     return tf.reshape(flat if flat.shape[0] == size else flat[:size], shape)
 
 
-def slots(traits: Traits, shape: tuple[int, ...], config: OptimizerConfig) -> dict[str, Slot]:
+def slots(traits: Traits, shape: tuple[int, ...], config: Settings) -> dict[str, Slot]:
     """Return {slot: Slot} of one weight: for each moment, codes in the weight's shape and the
     largest magnitude of each block; for a weight that is not quantised, AdamW's slots.
     """
@@ -167,7 +165,7 @@ def step(
     state: Mapping[str, tf.Tensor],
     learning_rate: tf.Tensor,
     corrections: Sequence[tf.Tensor | float],
-    config: OptimizerConfig,
+    config: Settings,
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """Return (weight, state) after one update of a weight by AdamW with 8-bit moments; arguments as
     for `step` in interface.py.

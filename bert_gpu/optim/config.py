@@ -1,14 +1,14 @@
 """Settings of the learning rate's schedule and of the optimizer, and the table of optimizers."""
 
 import dataclasses
-import re
 import types
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.settings import Settings, setting
+from bert_gpu.base.settings import Settings, fields_of, setting
 from bert_gpu.optim import adamw, adamw8bit, lamb, muon
+from bert_gpu.optim.interface import CommonSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,118 +115,70 @@ class ScheduleConfig(Settings):
         return super().without_effect(name)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CommonSettings(Settings):
-    """Settings that every optimizer reads."""
-
-    optimizer: str = setting("adamw", "")  # `make_config` adds help and choices from the table
-    learning_rate: float = setting(
-        1e-4,
-        "Peak learning rate for a batch of --lr_reference_batch_size sequences.",
-        above=0.0,
-        high=1e32,
-    )
-    weight_decay_rate: float = setting(0.01, "Decoupled weight decay.", low=0.0)
-    weight_decay_exclude: str = setting(
-        "bias|norm",
-        "Weights without decay: a regular expression searched "
-        "in their names; empty = none. Default: biases and normalisation.",
-        words=("",),
-    )
-    layer_lr_decay: float = setting(
-        1.0,
-        "Learning rate of a layer as a share of that of the layer above it: the heads have the "
-        "whole rate, the top layer this share, the embeddings the lowest. 1 = all alike.",
-        above=0.0,
-        high=1.0,
-    )
-    clip_norm: float = setting(
-        1.0, "Clip gradients to this global norm after the all-reduce; 0 = never.", low=0.0
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        try:
-            re.compile(self.weight_decay_exclude)
-        except re.error as error:
-            raise UserError(
-                f"not a regular expression: {error}",
-                setting="weight_decay_exclude",
-                value=self.weight_decay_exclude[:150],
-            ) from error
-
-    def keeping_rows(self, num_unused: int) -> Any:
-        """Return a copy that leaves the first `num_unused` rows of the table of positions, which no
-        token uses, as they are: with any such rows, the table is not decayed.
-        """
-        names = "|".join(filter(None, (self.weight_decay_exclude, "embeddings/position")))
-        return dataclasses.replace(self, weight_decay_exclude=names) if num_unused else self
+SettingsType = TypeVar("SettingsType", bound=CommonSettings)
 
 
-def make_config(optimizers: Mapping[str, types.ModuleType]) -> Any:
-    """Return the settings class for a table of optimizers: the common settings, then those of each
-    optimizer, which have an effect only with the optimizers whose `Settings` have them.
+def with_rules(
+    optimizers: Mapping[str, types.ModuleType],
+) -> Callable[[type[SettingsType]], type[SettingsType]]:
+    """Return a decorator of a settings class that adds what follows from a table of optimizers: the
+    help and choices of --optimizer, and that a setting has an effect only with the optimizers whose
+    `Settings` have it.
 
     Args:
-      optimizers: {name: module as in interface.py}.
-
-    Returns: a subclass of CommonSettings and of every module's Settings; its objects have the
-    attribute `module`, the module of the selected optimizer.
+      optimizers: {name: module as in interface.py}. The class inherits every module's Settings.
     """
-    fields: dict[str, dataclasses.Field] = {}
-    readers: dict[str, list[str]] = {}
-    for name, module in optimizers.items():
-        for field in dataclasses.fields(module.Settings):
-            assert fields.setdefault(field.name, field) is field, (
-                f"two settings are named {field.name}"
-            )
-            readers.setdefault(field.name, []).append(name)
-    common = {field.name: field for field in dataclasses.fields(CommonSettings)}
-    assert not fields.keys() & common.keys(), f"common settings are {', '.join(common)}"
 
-    summaries = "; ".join(f"{name}: {module.SUMMARY}" for name, module in optimizers.items())
-    rules: dict[str, dict[str, Any]] = {
-        "optimizer": dict(help=f"{summaries}.", choices=tuple(optimizers))
-    }
-    rules |= {
-        name: dict(needs=field.metadata["needs"] or ("optimizer", tuple(readers[name])))
-        for name, field in fields.items()
-    }
-    kinds = sorted(
-        {module.Settings: None for module in optimizers.values()},
-        key=lambda kind: -len(kind.__mro__),
-    )
-    return dataclasses.make_dataclass(
-        "OptimizerConfig",
-        [
-            (
-                name,
-                field.type,
-                dataclasses.field(
-                    default=field.default, metadata={**field.metadata, **rules[name]}
-                ),
-            )
-            for name, field in (common | fields).items()
-            if name in rules
-        ],
-        bases=(*kinds, CommonSettings),  # a class must come before its own bases
-        namespace=dict(
-            __doc__="The optimizer and its constants.",
-            __module__=__name__,
-            module=property(lambda config: optimizers[config.optimizer]),
-        ),
-        frozen=True,
-        kw_only=True,
-    )
+    def decorate(kind: type[SettingsType]) -> type[SettingsType]:
+        common = fields_of(CommonSettings)
+        fields = dict(common)
+        readers: dict[str, list[str]] = {}
+        for name, module in optimizers.items():
+            assert issubclass(kind, module.Settings), f"inherit the settings of {name}"
+            for field in dataclasses.fields(module.Settings):
+                assert fields.setdefault(field.name, field) is field, (
+                    f"two settings are named {field.name}"
+                )
+                readers.setdefault(field.name, []).append(name)
+        summaries = "; ".join(f"{name}: {module.SUMMARY}" for name, module in optimizers.items())
+        rules: dict[str, dict[str, object]] = {
+            "optimizer": dict(help=f"{summaries}.", choices=tuple(optimizers))
+        }
+        rules |= {
+            name: dict(needs=fields[name].metadata["needs"] or ("optimizer", tuple(names)))
+            for name, names in readers.items()
+            if name not in common
+        }
+        return dataclasses.make_dataclass(
+            kind.__name__,
+            [
+                (
+                    name,
+                    fields[name].type,
+                    dataclasses.field(
+                        default=fields[name].default, metadata={**fields[name].metadata, **rule}
+                    ),
+                )
+                for name, rule in rules.items()
+            ],
+            bases=(kind,),
+            namespace=dict(__doc__=kind.__doc__, __module__=kind.__module__),
+            frozen=True,
+            kw_only=True,
+        )
+
+    return decorate
 
 
 OPTIMIZERS = {"adamw": adamw, "lamb": lamb, "adamw8bit": adamw8bit, "muon": muon}
 
-if TYPE_CHECKING:
 
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class OptimizerConfig(muon.Settings, CommonSettings):  # Muon's Settings include the others'
-        @property
-        def module(self) -> types.ModuleType: ...
-else:
-    OptimizerConfig = make_config(OPTIMIZERS)
+@with_rules(OPTIMIZERS)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig(muon.Settings):  # Muon's Settings include those of the others
+    """The optimizer and its constants."""
+
+    @property
+    def module(self) -> types.ModuleType:
+        """The module of the optimizer."""
+        return OPTIMIZERS[self.optimizer]

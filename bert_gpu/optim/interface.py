@@ -1,10 +1,10 @@
 """The interface of optimizers: each is one module, registered by one row of the table in config.py.
 
-The module of an optimizer has these names, for weights of any shape; config is an OptimizerConfig:
+The module of an optimizer has these names, for weights of any shape; config has its Settings:
 
   SUMMARY: a description for the help of --optimizer.
-  Settings: a subclass of settings.Settings with the settings that it reads beside the common ones
-    of config.py. Optimizers share settings by inheritance; no two settings may have the same name.
+  Settings: a subclass of CommonSettings with the further settings that it reads. Optimizers share
+    settings by inheritance; no two settings may have the same name.
   traits(name, shape, config) -> Traits, or a frozen dataclass that extends them, with all that a
     weight's name decides about its update. Weights of equal traits and shape share one compiled
     step.
@@ -38,12 +38,62 @@ not tuples, because tuples of different classes can be equal.
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import Settings, setting
+
+CommonSettingsType = TypeVar("CommonSettingsType", bound="CommonSettings")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommonSettings(Settings):
+    """Settings that every optimizer reads."""
+
+    optimizer: str = setting("adamw", "")  # config.py adds help and choices from its table
+    learning_rate: float = setting(
+        1e-4,
+        "Peak learning rate for a batch of --lr_reference_batch_size sequences.",
+        above=0.0,
+        high=1e32,
+    )
+    weight_decay_rate: float = setting(0.01, "Decoupled weight decay.", low=0.0)
+    weight_decay_exclude: str = setting(
+        "bias|norm",
+        "Weights without decay: a regular expression searched "
+        "in their names; empty = none. Default: biases and normalisation.",
+        words=("",),
+    )
+    layer_lr_decay: float = setting(
+        1.0,
+        "Learning rate of a layer as a share of that of the layer above it: the heads have the "
+        "whole rate, the top layer this share, the embeddings the lowest. 1 = all alike.",
+        above=0.0,
+        high=1.0,
+    )
+    clip_norm: float = setting(
+        1.0, "Clip gradients to this global norm after the all-reduce; 0 = never.", low=0.0
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            re.compile(self.weight_decay_exclude)
+        except re.error as error:
+            raise UserError(
+                f"not a regular expression: {error}",
+                setting="weight_decay_exclude",
+                value=self.weight_decay_exclude[:150],
+            ) from error
+
+    def keeping_rows(self: CommonSettingsType, num_unused: int) -> CommonSettingsType:
+        """Return a copy that leaves the first `num_unused` rows of the table of positions, which no
+        token uses, as they are: with any such rows, the table is not decayed.
+        """
+        names = "|".join(filter(None, (self.weight_decay_exclude, "embeddings/position")))
+        return dataclasses.replace(self, weight_decay_exclude=names) if num_unused else self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,6 +120,6 @@ def is_excluded(name: str, expression: str) -> bool:
     return bool(expression and re.search(expression, name))
 
 
-def is_decayed(name: str, config: "OptimizerConfig") -> bool:
+def is_decayed(name: str, config: CommonSettings) -> bool:
     """Return whether weight decay applies to the weight `name`."""
     return config.weight_decay_rate > 0.0 and not is_excluded(name, config.weight_decay_exclude)

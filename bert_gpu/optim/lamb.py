@@ -18,8 +18,6 @@ from bert_gpu.optim.interface import is_decayed, is_excluded
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-    from bert_gpu.optim.config import OptimizerConfig
 else:
     tf = LazyModule("tensorflow")
 
@@ -36,7 +34,7 @@ class Traits(interface.Traits):
     is_adapted: bool
 
 
-def traits(name: str, shape: tuple[int, ...], config: OptimizerConfig) -> Traits:
+def traits(name: str, shape: tuple[int, ...], config: Settings) -> Traits:
     """Return the traits of the weight `name`."""
     return Traits(is_decayed(name, config), not is_excluded(name, config.weight_decay_exclude))
 
@@ -59,7 +57,7 @@ def step(
     state: Mapping[str, tf.Tensor],
     learning_rate: tf.Tensor,
     corrections: Sequence[tf.Tensor | float],
-    config: OptimizerConfig,
+    config: Settings,
 ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
     """Return (weight, state) after one update of a weight by LAMB; arguments as for `step` in
     interface.py.

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
     from bert_gpu.base import fused
-    from bert_gpu.optim.config import OptimizerConfig
 else:
     tf = LazyModule("tensorflow")
     fused = LazyModule("bert_gpu.base.fused")
@@ -81,7 +80,7 @@ def is_inner_kernel(name: str) -> bool:
     return re.search(r"/.+/kernel$", name) is not None and "router/" not in name
 
 
-def traits(name: str, shape: tuple[int, ...], config: "OptimizerConfig") -> interface.Traits:
+def traits(name: str, shape: tuple[int, ...], config: Settings) -> interface.Traits:
     """Return the traits of the weight `name`: Muon's for the matrices of the layers and of a head's
     transform, AdamW's for the others.
     """
@@ -100,9 +99,7 @@ def is_matrix(traits: interface.Traits) -> TypeGuard[Traits]:
     return isinstance(traits, Traits)
 
 
-def slots(
-    traits: interface.Traits, shape: tuple[int, ...], config: "OptimizerConfig"
-) -> dict[str, Slot]:
+def slots(traits: interface.Traits, shape: tuple[int, ...], config: Settings) -> dict[str, Slot]:
     """Return {slot: Slot} of one weight: its momentum, 4 bytes for each element; AdamW's slots for
     a weight of AdamW.
     """
@@ -126,9 +123,7 @@ def joint_shape(
     return (num_blocks, *sorted(sides(traits, shape, num_blocks))) if is_matrix(traits) else None
 
 
-def next_momentum(
-    momentum: "tf.Tensor", gradient: "tf.Tensor", config: "OptimizerConfig"
-) -> "tf.Tensor":
+def next_momentum(momentum: "tf.Tensor", gradient: "tf.Tensor", config: Settings) -> "tf.Tensor":
     return MOMENTUM * momentum + (1.0 - MOMENTUM) * gradient
 
 
@@ -137,7 +132,7 @@ def joint_input(
     gradient: "tf.Tensor",
     state: "Mapping[str, tf.Tensor]",
     num_blocks: int,
-    config: "OptimizerConfig",
+    config: Settings,
     dtype: "tf.DType",
 ) -> "tf.Tensor":
     """Return the matrices to orthogonalise for one weight: Nesterov's momentum, with a Frobenius
@@ -225,7 +220,7 @@ def step(
     state: "Mapping[str, tf.Tensor]",
     learning_rate: "tf.Tensor",
     corrections: "Sequence[tf.Tensor | float]",
-    config: "OptimizerConfig",
+    config: Settings,
     orthogonal: "tf.Tensor" = None,
 ) -> "tuple[tf.Tensor, dict[str, tf.Tensor]]":
     """Return (weight, state) after one update of a weight by Muon, or by AdamW; arguments as for

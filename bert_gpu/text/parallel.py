@@ -16,13 +16,12 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from multiprocessing.sharedctypes import SynchronizedArray
-from typing import Any
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
-from bert_gpu.base.console import Console
 from bert_gpu.base.environment import start_prepared
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.malloc import map_large_blocks
@@ -36,6 +35,8 @@ IN_PROCESS_BYTES = 256 << 20
 GROUPS_PER_WORKER = 8
 GROUP_BYTES = 64 << 20  # about the most text in a group of blocks, so that its result stays small
 POLL_SECONDS = 0.2  # between two readings of the progress
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 # A Report is a function, called with the bytes of text and the tokens done since its last call.
 Report = Callable[[int, int], object]
 process_call: Callable[[Any], Any]  # runs a task; set when this worker process starts
@@ -49,8 +50,8 @@ class Pool(abc.ABC):
 
     @abc.abstractmethod
     def run(
-        self, function: Callable[[Any, Report], Any], tasks: Sequence[Any], report: Report
-    ) -> Generator[Any, None, None]:
+        self, function: Callable[[Task, Report], Result], tasks: Sequence[Task], report: Report
+    ) -> Generator[Result, None, None]:
         """Yield function(task, report) of each task, in any order.
 
         Args:
@@ -91,21 +92,6 @@ class Workers:
 LOCAL = Workers()
 
 
-@contextlib.contextmanager
-def open_workers(config: Any, console: Console) -> Iterator[Workers]:
-    """Yield the Workers that settings ask for and print a summary of the cluster, if there is one.
-    config: has num_workers and ray_address. Raises UserError when the cluster cannot be reached.
-    """
-    if config.ray_address is None:
-        yield Workers(config.num_workers)
-        return
-    from bert_gpu.text import ray_cluster
-
-    with ray_cluster.connect(config.ray_address, config.num_workers) as cluster:
-        console.say(cluster.summary)
-        yield Workers(config.num_workers, cluster)
-
-
 @dataclasses.dataclass
 class InThisProcess(Pool):
     """A Pool that runs one task after another in this process, whatever num_workers is."""
@@ -113,8 +99,8 @@ class InThisProcess(Pool):
     num_workers: int = 1
 
     def run(
-        self, function: Callable[[Any, Report], Any], tasks: Sequence[Any], report: Report
-    ) -> Generator[Any, None, None]:
+        self, function: Callable[[Task, Report], Result], tasks: Sequence[Task], report: Report
+    ) -> Generator[Result, None, None]:
         for task in tasks:
             yield function(task, report)
 
@@ -123,8 +109,8 @@ class Threads(Pool):
     """A Pool of threads, for functions that spend most of their time outside Python."""
 
     def run(
-        self, function: Callable[[Any, Report], Any], tasks: Sequence[Any], report: Report
-    ) -> Generator[Any, None, None]:
+        self, function: Callable[[Task, Report], Result], tasks: Sequence[Task], report: Report
+    ) -> Generator[Result, None, None]:
         done = [0, 0]
         lock = threading.Lock()
         call = functools.partial(call_counted, function, done, lock)
@@ -148,8 +134,8 @@ class Processes(Pool):
     """A Pool of processes, each with its own interpreter, which takes seconds to start."""
 
     def run(
-        self, function: Callable[[Any, Report], Any], tasks: Sequence[Any], report: Report
-    ) -> Generator[Any, None, None]:
+        self, function: Callable[[Task, Report], Result], tasks: Sequence[Task], report: Report
+    ) -> Generator[Result, None, None]:
         context = multiprocessing.get_context("spawn")
         done = context.Array("q", 2)
         others = set(multiprocessing.active_children())
@@ -188,23 +174,23 @@ class ProgressDelta:
     """
 
     report: Report
-    before: tuple[int, ...] = (0, 0)
+    before: tuple[int, int] = (0, 0)
 
-    def update(self, done: Any) -> None:
+    def update(self, done: "list[int] | SynchronizedArray[int]") -> None:
         """Report the difference between `done` and the last total. done: list or shared array
         [bytes, tokens], the total now.
         """
-        now = tuple(done)
+        now = done[0], done[1]
         self.report(now[0] - self.before[0], now[1] - self.before[1])
         self.before = now
 
 
 def map_blocks(
-    function: Callable[[list[Block]], Any],
+    function: Callable[[list[Block]], Result],
     blocks: Sequence[Block],
     workers: Workers,
     report: Report | None = None,
-) -> Generator[Any, None, None]:
+) -> Generator[Result, None, None]:
     """Divide blocks into groups and return a generator of function(group), in any order.
 
     Args:
@@ -224,19 +210,19 @@ def map_blocks(
 
 
 def call_on_group(
-    function: Callable[[list[Block]], Any], blocks: list[Block], report: Report
-) -> Any:
+    function: Callable[[list[Block]], Result], blocks: list[Block], report: Report
+) -> Result:
     result = function(blocks)
     report(sum(block.num_bytes for block in blocks), 0)
     return result
 
 
 def call_counted(
-    function: Callable[[Any, Report], Any],
-    done: "list[int] | SynchronizedArray[Any]",
+    function: Callable[[Task, Report], Result],
+    done: "list[int] | SynchronizedArray[int]",
     lock: contextlib.AbstractContextManager,
-    task: Any,
-) -> Any:
+    task: Task,
+) -> Result:
     """Return function(task, report), with a report that adds the progress to the total `done` =
     [bytes of text, tokens].
     """
@@ -250,7 +236,7 @@ def call_counted(
 
 
 def start_worker(
-    function: Callable[[Any, Report], Any], done: "SynchronizedArray[Any]", parent: int
+    function: Callable[[Task, Report], object], done: "SynchronizedArray[int]", parent: int
 ) -> None:
     """Prepare this new worker process to run a function, and to end when its parent ends. done:
     shared total [bytes of text, tokens]. parent: process id.

@@ -21,11 +21,12 @@ from types import FrameType, ModuleType
 from typing import Any
 
 import bert_gpu
-from bert_gpu.base import console
+from bert_gpu.base.console import Console, warn
 from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import handled_signals
 from bert_gpu.text import parallel
+from bert_gpu.text.parallel import Report, Result, Task
 
 MAX_LOSSES = 8  # a task that loses more workers than this ends the job
 # Tasks that Ray holds for each core. With more than one, nodes never wait for this process and a
@@ -35,6 +36,21 @@ WAIT_SECONDS = LOOK_SECONDS = 1.0  # longest wait for a task; time between count
 CANCEL_SECONDS = 30.0
 CONNECT_SECONDS = 10.0
 CLIENT_PORT = 10001  # default port of ray://HOST
+
+
+@contextlib.contextmanager
+def open_workers(
+    num_workers: int | None, ray_address: str | None, console: Console
+) -> Iterator[parallel.Workers]:
+    """Yield the Workers that settings ask for: on a Ray cluster, of which a summary is printed, if
+    its address is given, else on this machine. Raises UserError when the cluster cannot be reached.
+    """
+    if ray_address is None:
+        yield parallel.Workers(num_workers)
+        return
+    with connect(ray_address, num_workers) as cluster:
+        console.say(cluster.summary)
+        yield parallel.Workers(num_workers, cluster)
 
 
 @contextlib.contextmanager
@@ -131,16 +147,16 @@ class RayPool(parallel.Pool):
 
     def run(
         self,
-        function: Callable[[Any, parallel.Report], Any],
-        tasks: Sequence[Any],
-        report: parallel.Report,
-    ) -> Generator[Any, None, None]:
+        function: Callable[[Task, Report], Result],
+        tasks: Sequence[Task],
+        report: Report,
+    ) -> Generator[Result, None, None]:
         ray = self.ray
         call = remote_call(ray)
         # Ray does not open a reference in a list: run_task does, when this package is imported.
         shared = [ray.put(function)]
         waiting = ((pickle.dumps(task), 0) for task in tasks)
-        running: dict[Any, tuple[bytes, int]] = {}  # {reference: (task, workers it lost)}
+        running: dict[object, tuple[bytes, int]] = {}  # {reference: (task, workers it lost)}
 
         def start(task: bytes, num_losses: int) -> None:
             running[call.remote(self.place, shared, task)] = task, num_losses
@@ -179,7 +195,7 @@ class RayPool(parallel.Pool):
         self.num_nodes = len(alive)
         num_cores = int(sum(node["Resources"].get("CPU", 0) for node in alive))
         if not num_cores and not self.has_waited:
-            console.warn("the Ray cluster has no node with cores; waiting for one")
+            warn("the Ray cluster has no node with cores; waiting for one")
         self.has_waited = not num_cores
         self.num_cores = max(1, num_cores)
         self.num_workers = self.max_tasks or self.num_cores
@@ -198,13 +214,13 @@ class RayPool(parallel.Pool):
             ) from error
         self.num_losses += 1
         if time.monotonic() - self.last_warning >= LOOK_SECONDS:
-            console.warn(
+            warn(
                 f"a worker of the Ray cluster was lost ({type(error).__name__}), and its "
                 f"unfinished tasks are repeated; tasks lost so far: {self.num_losses}"
             )
             self.last_warning = time.monotonic()
 
-    def _cancel(self, running: list[Any]) -> None:
+    def _cancel(self, running: list[object]) -> None:
         """Cancel tasks and wait until they have ended, so that none of them writes to the job's
         folder after its lock is released. running: Ray's references to the tasks.
         """
@@ -249,12 +265,12 @@ def remote_call(ray: ModuleType) -> Any:
 
 
 # {Ray's reference: function}: the one function that this worker process has fetched
-functions: dict[Any, Callable[[Any, parallel.Report], Any]] = {}
+functions: dict[object, Callable[[Any, Report], object]] = {}
 
 
 def run_task(
     place: dict[str, str], function: list[Any], task: bytes
-) -> tuple[None, Any, tuple[int, ...]]:
+) -> tuple[None, object, tuple[int, ...]]:
     """Run a task on this node. Return (None for no problem, result, (bytes of text, tokens)).
 
     Args:

@@ -1,26 +1,20 @@
 """Detects divergence (steps that are not finite, or whose loss jumps) and validation losses that
 are still too high after --early_stop_time.
 
-`DivergenceMonitor` receives the metrics of steps and validations and raises DivergenceFound.
-`roll_back` then stops the run or returns to an earlier checkpoint, as --on_divergence says.
+`DivergenceMonitor` receives the metrics of steps and validations and raises DivergenceFound. The
+loop then stops the run or returns to an earlier checkpoint, as --on_divergence says.
 """
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from bert_gpu.base.errors import TrainingStopped, UserError
-from bert_gpu.monitor.metrics_log import Log
+from bert_gpu.base.errors import TrainingStopped
 from bert_gpu.runs.progress import HealthState
 from bert_gpu.train.config import EndingConfig
-from bert_gpu.train.state import TrainState
 
-if TYPE_CHECKING:
-    from bert_gpu.train.run import Run
-
-MAX_ROLLBACKS = 3  # after these, a further divergence stops the run
 HORIZON = 100  # steps that the running mean of the loss covers
 MAX_LOSS_JUMP = 3.0  # nats above the running mean of the loss
 
@@ -120,46 +114,3 @@ class DivergenceMonitor:
             f"early stop at step {step}: the validation loss is "
             f"{loss:.3f} after {minutes:g} minutes, above {limit:g}"
         )
-
-
-def roll_back(
-    problem: DivergenceFound, run: "Run", state: TrainState, log: Log, seconds: float
-) -> None:
-    """Restore the last checkpoint before the bad steps. The position in the data is not set back:
-    training continues with later records.
-
-    Args:
-      run: its checkpoints are all written; its progress is set back. state: receives the values of
-        the checkpoint. log: loses its lines after the checkpoint. seconds: training time so far.
-
-    Raises Diverged when the settings or a missing checkpoint allow no rollback.
-    """
-    folder = run.folder
-    progress = run.progress
-    if run.settings.ending.on_divergence == "stop":
-        raise Diverged(
-            f"diverged: {problem}; lower --learning_rate, or use --on_divergence=rollback"
-        )
-    good = [step for step in folder.steps() if step <= problem.good_until]
-    if not good or progress.num_rollbacks >= MAX_ROLLBACKS:
-        limit = (
-            "there is no checkpoint before that"
-            if not good
-            else f"it has been rolled back {MAX_ROLLBACKS} times already"
-        )
-        raise Diverged(f"diverged: {problem}; {limit}; lower --learning_rate")
-    try:
-        restored, values = folder.newest_whole(run.console.warn, good[-1])
-    except UserError as error:
-        raise Diverged(f"diverged: {problem}; {error}") from error
-    state.assign(values)
-    folder.remove_after(restored.step)
-    log.cut(restored.step)
-    for name in ("step", "best_step", "best_metric", "best_by", "num_worse"):
-        setattr(progress, name, getattr(restored, name))
-    progress.seconds = seconds
-    progress.num_rollbacks += 1
-    progress.health = None
-    # written at once, so that a run that is killed now does not resume with the records of the bad
-    # steps
-    folder.write_progress(progress)

@@ -26,12 +26,13 @@ from bert_gpu.runs.pace import Pace
 from bert_gpu.runs.shared_folder import open_writer
 from bert_gpu.train.batching import BatchPlan, TrainingData, take_batches
 from bert_gpu.train.cadence import Cadence, default_steps_per_loop
-from bert_gpu.train.divergence import DivergenceFound, DivergenceMonitor, roll_back
+from bert_gpu.train.divergence import Diverged, DivergenceFound, DivergenceMonitor
 from bert_gpu.train.run import Run
 from bert_gpu.train.start_block import peak_memory
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import DeviceBatches, TrainStep
 
+MAX_ROLLBACKS = 3  # after these, a further divergence stops the run
 # The prepared input of a call that runs K steps: K batches on the host, the same batches on the
 # devices, and the share of the schedule that is done at each step, None where it is computed only
 # when the call begins.
@@ -497,7 +498,7 @@ class Loop:
         if self.ending.on_divergence == "rollback":
             self.writer.wait()
         with self.watch.paused("saving"):
-            roll_back(problem, self.training_run, self.step.state, self.log, self.now.seconds)
+            self._restore_before(problem)
         self.console.warn(
             f"diverged: {problem}; back to step {progress.step}, "
             f"continuing with record {progress.records:,}"
@@ -511,3 +512,37 @@ class Loop:
         self.save_is_late = False
         self.interval.clear()
         self.pace.begin()
+
+    def _restore_before(self, problem: DivergenceFound) -> None:
+        """Restore the last checkpoint before the bad steps, to the weights, the progress and the
+        log. The position in the data is not set back: training continues with later records. Raises
+        Diverged when the settings or a missing checkpoint allow no rollback.
+        """
+        progress = self.progress
+        if self.ending.on_divergence == "stop":
+            raise Diverged(
+                f"diverged: {problem}; lower --learning_rate, or use --on_divergence=rollback"
+            )
+        good = [step for step in self.folder.steps() if step <= problem.good_until]
+        if not good or progress.num_rollbacks >= MAX_ROLLBACKS:
+            limit = (
+                "there is no checkpoint before that"
+                if not good
+                else f"it has been rolled back {MAX_ROLLBACKS} times already"
+            )
+            raise Diverged(f"diverged: {problem}; {limit}; lower --learning_rate")
+        try:
+            restored, values = self.folder.newest_whole(self.console.warn, good[-1])
+        except UserError as error:
+            raise Diverged(f"diverged: {problem}; {error}") from error
+        self.step.state.assign(values)
+        self.folder.remove_after(restored.step)
+        self.log.cut(restored.step)
+        for name in ("step", "best_step", "best_metric", "best_by", "num_worse"):
+            setattr(progress, name, getattr(restored, name))
+        progress.seconds = self.now.seconds
+        progress.num_rollbacks += 1
+        progress.health = None
+        # written at once, so that a run that is killed now does not resume with the records of the
+        # bad steps
+        self.folder.write_progress(progress)

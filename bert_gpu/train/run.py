@@ -20,7 +20,7 @@ from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.base.files import is_inside
 from bert_gpu.base.signals import watch_signals
 from bert_gpu.devices.devices import Devices, join_workers, set_up
-from bert_gpu.devices.workers import Alone, Workers
+from bert_gpu.devices.workers import Alone, LocalClock, SharedClock, Workers
 from bert_gpu.model.flops import Flops
 from bert_gpu.monitor import metrics_log
 from bert_gpu.optim.config import OptimizerConfig
@@ -44,9 +44,6 @@ from bert_gpu.train.divergence import Diverged, Lost
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 
-if typing.TYPE_CHECKING:
-    from bert_gpu.train.loop import Loop
-
 NO_GPU_BATCH = 32  # the largest micro-batch that --train_batch_size=auto takes on the CPU
 
 S = typing.TypeVar("S", bound=RunSettings)  # PretrainSettings or FinetuneSettings
@@ -68,6 +65,15 @@ class TrainingResult(typing.NamedTuple):
         if progress.best_metric is not None:  # stored negated unless it is a loss
             best = f", best {progress.best_by or 'loss'} {abs(progress.best_metric):.4g}"
         return f"TrainingResult({self.folder.path!r}: {progress.step} steps{best})"
+
+
+class TrainedLoop(typing.Protocol):
+    """The attributes of train/loop.py's Loop that `Run.finish` reads."""
+
+    step: TrainStep
+    now: LocalClock | SharedClock
+
+    def is_complete(self) -> bool: ...
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -232,7 +238,7 @@ class Run(typing.Generic[S]):
         )
         return self.workers.on_chief(open_log) or metrics_log.no_log(self.console.warn)
 
-    def finish(self, loop: "Loop", export: Callable[[str, TrainState, int], None]) -> None:
+    def finish(self, loop: TrainedLoop, export: Callable[[str, TrainState, int], None]) -> None:
         """Write model/ unless a signal has stopped the loop before the end of the run. export:
         function of (folder, TrainState, step) that writes the model.
         """
@@ -457,7 +463,10 @@ def print_summary(
         return
     devices = step.devices
     console = run.console
-    console.block(start_block.rows(run, data, plan, devices, summary_rows, min_device_bytes))
+    pace = start_block.last_pace(run.folder, run.run_json)
+    console.block(
+        start_block.rows(run.settings, data, plan, devices, summary_rows, min_device_bytes, pace)
+    )
     if problem := start_block.length_problem(plan, data, run.settings):
         console.warn(problem)
     shared_update.announce(devices, step.state.joint_parts, step.is_shared, console)

@@ -7,7 +7,6 @@ and otherwise with the first log line.
 import math
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
@@ -22,9 +21,6 @@ from bert_gpu.train.batching import BatchPlan, TrainingData
 from bert_gpu.train.config import RunSettings
 from bert_gpu.train.memory_check import format_size
 
-if TYPE_CHECKING:
-    from bert_gpu.train.run import Run
-
 # passes over the text; even pretrainings on little text make fewer (40 by default)
 MANY_PASSES = 1000
 FEW_STEPS = 100  # a run with fewer, when a recipe sets its length, brings a warning
@@ -32,19 +28,20 @@ LENGTHS = ("num_train_steps", "num_train_epochs")
 
 
 def rows(
-    run: "Run",
+    settings: RunSettings,
     data: TrainingData,
     plan: BatchPlan,
     devices: Devices,
     summary_rows: Iterable[tuple[str, str]],
     min_device_bytes: int | None,
+    pace: tuple[int, float] | None,
 ) -> list[tuple[str, str]]:
     """Return the rows (label, text) that describe a run, without the rows whose text is empty.
 
     summary_rows: further rows, on the model and the data. min_device_bytes: the least memory that
-    the run needs on a device, None = not known.
+    the run needs on a device, None = not known. pace: (step, steps per second) of an earlier
+    session, None = not known.
     """
-    settings = run.settings
     tokens = plan.global_batch_size * data.rows_per_example * data.max_seq_length
     at_most = "up to " if plan.is_ramped or data.length_axes else ""
     candidates = [
@@ -54,7 +51,7 @@ def rows(
         ("tokens", f"{at_most}{tokens:,} a step, padding included"),
         ("learning rate", describe_rate(settings, plan)),
         ("length", describe_length(plan, data)),
-        ("time", describe_time(plan, run.folder, run.run_json)),
+        ("time", describe_time(plan, pace)),
         ("memory", describe_memory(min_device_bytes, devices)),
         ("first step", describe_first_step(devices)),
     ]
@@ -132,10 +129,10 @@ def length_problem(plan: BatchPlan, data: TrainingData, settings: RunSettings) -
     return None
 
 
-def describe_time(
-    plan: BatchPlan, folder: RunFolder | SharedFolder, run_json: Mapping[str, Any] | None
-) -> str:
-    """Return the time limit of a run, and the time left at the pace of an earlier session."""
+def describe_time(plan: BatchPlan, pace: tuple[int, float] | None) -> str:
+    """Return the time limit of a run, and the time left at the pace (step, steps per second) of an
+    earlier session.
+    """
     hours = plan.schedule.total_training_time
     limit = ""
     if hours is not None:
@@ -143,8 +140,7 @@ def describe_time(
         limit += " (--total_training_time)"
     if plan.num_steps is None:
         return limit
-    pace = run_json and last_pace(folder)
-    if not pace:
+    if pace is None:
         known = "measured from the first step on; see the log lines"
     else:
         step, steps_per_second = pace
@@ -153,10 +149,14 @@ def describe_time(
     return f"{limit}; {known}" if limit else known
 
 
-def last_pace(folder: RunFolder | SharedFolder) -> tuple[int, float] | None:
-    """Return (step, steps per second) from the last line of metrics.jsonl that has a speed, or
-    None.
+def last_pace(
+    folder: RunFolder | SharedFolder, run_json: Mapping[str, object] | None
+) -> tuple[int, float] | None:
+    """Return (step, steps per second) from the last line of metrics.jsonl that has a speed; None
+    where there is none, or no run to resume: run_json is its run.json.
     """
+    if not run_json:
+        return None
     try:
         lines = metrics.read_lines(folder.metrics)
     except UserError:  # `run.resume` reports the damaged file

@@ -16,7 +16,6 @@ from bert_gpu.__main__ import main as command
 from bert_gpu.inference.config import FillMaskConfig
 from bert_gpu.inference.masked_words import MaskFiller
 from bert_gpu.interop import models, onnx, savedmodel
-from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
@@ -280,7 +279,7 @@ def test_a_family_gives_the_same_as_a_savedmodel(world, tmp_path, name):
     """Vectors, and words for a mask, of strings; with our tokenizers."""
     folder = world / name
     model = models.open_model(str(folder), "model")[1]
-    savedmodel.write(model, str(tmp_path), ExportConfig(format="savedmodel"))
+    savedmodel.write(model, str(tmp_path))
     signatures = tf.saved_model.load(str(tmp_path)).signatures
     strings = tf.constant(TEXTS)
     found = signatures["embed"](text=strings)["cls"]
@@ -298,7 +297,7 @@ def test_a_family_gives_the_same_as_onnx(world, tmp_path, capsys, name):
     onnxruntime = pytest.importorskip("onnxruntime")
     folder = world / name
     model = models.open_model(str(folder), "model")[1]
-    line = onnx.write(model, str(tmp_path / "there"), ExportConfig(format="onnx"))
+    line = onnx.write(model, str(tmp_path / "there"))
     segments = ", token_type_ids" * (FAMILIES[name].type_vocab_size > 1)
     assert f"input_ids, attention_mask{segments} (int64)" in line
     assert config_of(tmp_path / "there")["model_type"] == name
@@ -342,6 +341,6 @@ def test_a_model_that_keeps_accents_keeps_them_in_every_use(tmp_path):
     texts = ["Été", "ETE", "the été"]
     vectors = Embedder(EmbedConfig(model=path, max_seq_length=16))(texts)
     assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
-    savedmodel.write(tuned, str(tmp_path / "saved"), ExportConfig(format="savedmodel"))
+    savedmodel.write(tuned, str(tmp_path / "saved"))
     served = tf.saved_model.load(str(tmp_path / "saved")).signatures["embed"]
     np.testing.assert_allclose(served(text=tf.constant(texts))["cls"], vectors, atol=1e-5)

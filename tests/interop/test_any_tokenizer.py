@@ -19,7 +19,7 @@ from bert_gpu.finetune.tasks.offsets import locate_pieces
 from bert_gpu.finetune.tasks.question_answering import cut_rows
 from bert_gpu.finetune.tasks.token_classification import word_pieces
 from bert_gpu.inference.masked_words import frame_masked
-from bert_gpu.interop.sources import find_casing
+from bert_gpu.interop.tokenizer_rules import find_casing
 from bert_gpu.interop.tokenizers import load_tokenizer, tokenizer_files
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.text.framing import frame

@@ -16,7 +16,6 @@ import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop import formats, huggingface, models
-from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.heads import ARCHITECTURES, LABELLED, PREFIXES
 from bert_gpu.interop.relatives import RELATIVES, relative_of
 from bert_gpu.model import encoder, heads
@@ -98,7 +97,7 @@ def model_of(config, architecture, seed=5):
 
 
 def export(model, folder):
-    return huggingface.write(model, str(folder), ExportConfig())
+    return huggingface.write(model, str(folder))
 
 
 def kept(model, architecture):

@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.interop import huggingface, models, relatives, sources
-from bert_gpu.interop.config import ExportConfig
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
@@ -226,7 +225,7 @@ def test_a_family_leaves_as_it_came(oracle, name, tmp_path):
     """
     theirs = oracle[0] / name
     model = huggingface.read(str(theirs))
-    line = huggingface.write(model, str(tmp_path / "there"), ExportConfig())
+    line = huggingface.write(model, str(tmp_path / "there"))
     assert name.partition("-")[0] in line and "AutoModelForMaskedLM" in line
     models.write_own(model, str(tmp_path / "own"))
     there, own, before = (

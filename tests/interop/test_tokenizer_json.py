@@ -14,9 +14,8 @@ import sentencepiece
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop import huggingface
-from bert_gpu.interop.config import ExportConfig
-from bert_gpu.interop.sources import find_casing
 from bert_gpu.interop.tokenizer_json import tokenizer_json
+from bert_gpu.interop.tokenizer_rules import find_casing
 from bert_gpu.interop.tokenizers import load_tokenizer, tokenizer_files
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.text.tokenizers.open import open_tokenizer
@@ -205,7 +204,7 @@ def test_a_tokenizer_that_has_no_equal_there_is_not_written(options, reason, tmp
     config = dataclasses.replace(OF_OURS["quick"], vocab_size=tokenizer.vocab_size)
     model = model_of(config, "BertForMaskedLM")._replace(tokenizer=tokenizer)
     with pytest.raises(UserError, match=reason) as caught:
-        huggingface.write(model, str(tmp_path / "there"), ExportConfig())
+        huggingface.write(model, str(tmp_path / "there"))
     assert len(str(caught.value)) <= 300 and not (tmp_path / "there").exists()
     huggingface.write_own(model, str(tmp_path / "here"))
     assert not (tmp_path / "here" / "tokenizer.json").exists()

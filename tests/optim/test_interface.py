@@ -14,9 +14,9 @@ import bert_gpu.optim
 from bert_gpu.base import settings
 from bert_gpu.base.settings import setting
 from bert_gpu.cli import flags
-from bert_gpu.optim import adam, adamw, adamw8bit, optimizers
-from bert_gpu.optim.config import OPTIMIZERS, CommonSettings, OptimizerConfig, make_config
-from bert_gpu.optim.interface import Slot, is_decayed
+from bert_gpu.optim import adam, adamw, adamw8bit, muon, optimizers
+from bert_gpu.optim.config import OPTIMIZERS, OptimizerConfig, with_rules
+from bert_gpu.optim.interface import CommonSettings, Slot, is_decayed
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress
 from tests.train import tiny
@@ -75,7 +75,15 @@ SGDM = types.SimpleNamespace(
     corrections=adam.corrections,
     step=step,
 )
-SgdmConfig = make_config(OPTIMIZERS | {"sgdm": SGDM})
+TABLE = OPTIMIZERS | {"sgdm": SGDM}
+
+
+@with_rules(TABLE)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SgdmConfig(Settings, muon.Settings):
+    @property
+    def module(self):
+        return TABLE[self.optimizer]
 
 
 def arrays(shapes, seed):
@@ -118,11 +126,17 @@ def test_a_setting_has_an_effect_where_the_optimizer_has_it(kind):
 
 def test_settings_of_one_name_are_refused():
     @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Other(settings.Settings):
+    class Other(CommonSettings):
         adam_beta1: float = setting(0.5, "Not Adam's.")
 
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Config(Other, muon.Settings): ...
+
+    table = OPTIMIZERS | {"other": types.SimpleNamespace(SUMMARY="other", Settings=Other)}
     with pytest.raises(AssertionError, match="adam_beta1"):
-        make_config(OPTIMIZERS | {"other": types.SimpleNamespace(SUMMARY="other", Settings=Other)})
+        with_rules(table)(Config)
+    with pytest.raises(AssertionError, match="inherit the settings of sgdm"):
+        with_rules(TABLE)(muon.Settings)
 
 
 def test_weights_left_to_another_optimizer_get_its_bits():

@@ -8,6 +8,7 @@ import pytest
 
 import bert_gpu
 from bert_gpu.__main__ import main as command
+from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.text import parallel, ray_cluster
 
@@ -40,9 +41,8 @@ def test_an_address_where_nothing_listens_is_told_at_once(address, monkeypatch):
 
 
 def test_a_job_without_the_flag_imports_no_ray():
-    config = types.SimpleNamespace(num_workers=3, ray_address=None)
     before = sys.modules.get("ray")
-    with parallel.open_workers(config, console=None) as workers:
+    with ray_cluster.open_workers(3, None, Console()) as workers:
         assert workers == parallel.Workers(3)
     assert sys.modules.get("ray") is before
 

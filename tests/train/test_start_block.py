@@ -47,8 +47,8 @@ def rows(
     )
     plan = plan_batch(settings.batch, settings.optimizer.learning_rate, replicas)
     plan = dataclasses.replace(plan, num_steps=num_steps, schedule=settings.schedule)
-    run = types.SimpleNamespace(settings=settings, folder=RunFolder(str(folder)), run_json=run_json)
-    return dict(start_block.rows(run, data, plan, devices, SUMMARY, least))
+    pace = start_block.last_pace(RunFolder(str(folder)), run_json)
+    return dict(start_block.rows(settings, data, plan, devices, SUMMARY, least, pace))
 
 
 def test_a_run_on_four_gpus(tmp_path, monkeypatch):

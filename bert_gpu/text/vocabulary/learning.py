@@ -19,6 +19,7 @@ from bert_gpu.text import corpus, parallel, quality
 from bert_gpu.text.config import TextFormat, VocabConfig
 from bert_gpu.text.formats.inputs import Inputs, find_inputs, read_standard_input, unpack
 from bert_gpu.text.progress import ByteProgress, format_bytes
+from bert_gpu.text.ray_cluster import open_workers
 from bert_gpu.text.tokenizers import hugging_face, sentence_piece
 from bert_gpu.text.vocabulary import counting, letters, wordpiece_learner
 
@@ -112,7 +113,7 @@ def open_text(
     inputs: Inputs | None = None
     standard_input: str | None = None
     try:
-        with parallel.open_workers(config, console) as workers:
+        with open_workers(config.num_workers, config.ray_address, console) as workers:
             standard_input, _ = read_standard_input(config.input_file, spool)
             inputs = find_inputs(config.input_file, text_format, standard_input, is_own)
             for line in inputs.lines:
