@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
+from bert_gpu.finetune.tasks.heads import class_logits
 
 import bert_gpu
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.files import encoded
-from bert_gpu.finetune.tasks.heads import class_logits
 from bert_gpu.inference import masked_words
 from bert_gpu.interop import models, onnx, savedmodel
 from bert_gpu.interop.formats import Model, Notes

@@ -9,13 +9,13 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
+from bert_gpu.finetune.tasks.heads import CLASSIFIER, class_logits
 from hypothesis import given, settings
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig
 from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.start import read_notes, read_trained, with_rows_of, write_notes
-from bert_gpu.finetune.tasks.heads import CLASSIFIER, class_logits
 from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.inference.config import EmbedConfig
 from bert_gpu.inference.embeddings import Embedder
