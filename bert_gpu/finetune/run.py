@@ -133,7 +133,6 @@ def finetune(
         settings = dataclasses.replace(settings, run=run)
         phases = resolve_phases(run)
     task = resolve_task(settings.run, notes)
-    task_type = open_task_type(task)
     check_settings(settings, task)
     if trained is not None and notes is not None:
         check_use(trained, notes, task, console)
@@ -144,7 +143,7 @@ def finetune(
         examples = read_splits(task, run, phases, trained and trained.labels)
         task = examples[phases[-1]][0].task  # reading the files sets task.separator and metrics
         workers.check_alike(data_facts(examples))
-        results.check_predictions_file(run, examples.get("predict", ()), task_type.PREDICTED)
+        results.check_predictions_file(run, examples.get("predict", ()))
         open_run: Callable[..., contextlib.AbstractContextManager[engine.Run]] = (
             engine.open_run if trains else open_results
         )

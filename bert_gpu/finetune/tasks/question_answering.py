@@ -307,5 +307,5 @@ def write(output_dir: str, evaluated: Evaluated) -> str:
     if predicted.null_odds is not None:
         contents[output_dir, results.with_suffix(results.NULL_ODDS, suffix)] = predicted.null_odds
     for path, content in contents.items():
-        results.write(*path, [json.dumps(content, indent=4), "\n"])
+        results.write(*path, [json.dumps(content, indent=4), "\n"], output_dir)
     return os.path.join(where, name)

@@ -121,7 +121,8 @@ def after_evaluation(output_dir: str, evaluated: Evaluated) -> None:
     task = evaluated.examples.task
     outputs, targets = labelled(evaluated)
     if evaluated.settings.run.pictures and np.isfinite(outputs).all():
-        pictures.draw(output_dir, evaluated.stem, task, evaluated.labels, outputs, targets)
+        content = (evaluated.labels, outputs, targets)
+        pictures.draw(output_dir, evaluated.stem, task, *content, results.new_file)
 
 
 def write(output_dir: str, evaluated: Evaluated) -> str:

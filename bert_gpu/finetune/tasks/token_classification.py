@@ -327,7 +327,7 @@ def write(output_dir: str, evaluated: Evaluated) -> str:
     results.write_table(output_dir, results.PROBABILITIES, titles, cells())
     named = evaluated.settings.run.predictions_file
     where, name = results.predictions_path(output_dir, "", named, PREDICTED)
-    results.write(where, name, lines())
+    results.write(where, name, lines(), output_dir)
     return os.path.join(where, name)
 
 
