@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bert_gpu.finetune.tasks import table
-from bert_gpu.runs.trials import Row, markdown, write_scores
+from bert_gpu.runs.trials import Row, markdown
 
 
 def score(task: str, metrics: Mapping[str, Mapping[str, float | None]]) -> float | None:
@@ -64,15 +64,12 @@ def best_cells(rows: Sequence[Row]) -> dict[tuple[str, float | None], tuple[str,
     """Return {(task, mark): (cell, its `summary`)} of the cell with the highest median score of
     each task and mark; of equal cells the first.
     """
-    best: dict[tuple[str, float | None], tuple[str, dict[str, Any]]] = {}
+    cells: dict[tuple[str, float | None], list[tuple[str, dict[str, Any]]]] = {}
     for (task, mark, cell), trials in cells_of(rows).items():
         values = summary(trials)
-        before = best.get((task, mark))
-        if values["median"] is not None and (
-            before is None or values["median"] > before[1]["median"]
-        ):
-            best[task, mark] = cell, values
-    return best
+        if values["median"] is not None:
+            cells.setdefault((task, mark), []).append((cell, values))
+    return {key: max(ones, key=lambda one: one[1]["median"]) for key, ones in cells.items()}
 
 
 def content(rows: Sequence[Row]) -> dict[str, Any]:
@@ -101,11 +98,6 @@ def glue_row(rows: Sequence[Row]) -> dict[str, float]:
         if mark is None and (folder := table.find_task(task).folder)
     }
     return medians | (dict(mean=statistics.fmean(medians.values())) if medians else {})
-
-
-def write(output_dir: str, rows: Sequence[Row]) -> str:
-    """Write scores.json and scores.md; return the path of scores.json."""
-    return write_scores(output_dir, content(rows), describe(rows))
 
 
 def describe(rows: Sequence[Row]) -> str:

@@ -9,9 +9,7 @@ the same as tables; a sweep that evaluates nothing leaves both files unchanged.
 import dataclasses
 import itertools
 import os
-import typing
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from bert_gpu.base.console import Console, LogConsole
 from bert_gpu.base.errors import UserError
@@ -30,24 +28,7 @@ from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.tasks import table
 from bert_gpu.runs import trials
 from bert_gpu.runs.marks import find_marks, hours_at
-from bert_gpu.runs.trials import Row, SweepResult
-
-
-class Trial(typing.NamedTuple):
-    """One fine-tuning of a sweep: its place in the sweep, and its settings.
-
-    task: name of the task. cell: settings that the grid gives the trial, such as
-    "learning_rate=2e-05", "" without a grid. mark: share of the pretraining at which the initial
-    model was exported, None without marks. number: from 1, of the trials with the same settings but
-    for the seed.
-    """
-
-    task: str
-    cell: str
-    mark: float | None
-    number: int
-    folder: str
-    settings: FinetuneSettings
+from bert_gpu.runs.trials import Row, SweepResult, Trial
 
 
 def is_sweep(settings: FinetuneSettings, sweep: SweepConfig) -> bool:
@@ -60,8 +41,14 @@ def is_sweep(settings: FinetuneSettings, sweep: SweepConfig) -> bool:
     )
 
 
-def plan_trials(variants: Mapping[str, FinetuneSettings], sweep: SweepConfig) -> list[Trial]:
-    """Return the trials of a sweep, in the order in which they run.
+def plan_trials(
+    variants: Mapping[str, FinetuneSettings], sweep: SweepConfig
+) -> dict[str, Trial[FinetuneSettings]]:
+    """Return {folder relative to OUTPUT_DIR: trial} of a sweep, in the order in which they run.
+
+    A trial's row has its task; the settings that the grid gives it, "" without a grid; its number,
+    from 1, among the trials with the same settings but for the seed; and, with marks, the share of
+    the pretraining at which its initial model was exported, and the hours until then.
 
     Args:
       variants: {settings that the grid gives, such as "learning_rate=2e-05", "" without a grid: all
@@ -73,26 +60,30 @@ def plan_trials(variants: Mapping[str, FinetuneSettings], sweep: SweepConfig) ->
     settings = next(iter(variants.values()))
     for one in variants.values():
         check_own_files(one.run)
-    names: list[str | None] = (
-        [*find_tasks(settings.run)] if settings.run.task_name == table.ALL else [None]
-    )
-    models: Mapping[Any, str | None] = find_marks(settings.start.init_checkpoint) or {None: None}
-    trials = []
+    has_all = settings.run.task_name == table.ALL
+    names: Sequence[str | None] = find_tasks(settings.run) if has_all else [None]
+    checkpoint = settings.start.init_checkpoint
+    models: Sequence[tuple[float | None, str | None]] = [*find_marks(checkpoint).items()]
+    hours = hours_at(checkpoint)
+    trials = {}
     for name, (mark, model), (cell, variant), number in itertools.product(
-        names, models.items(), variants.items(), range(sweep.num_trials)
+        names, models or [(None, None)], variants.items(), range(1, sweep.num_trials + 1)
     ):
         task = name or variant.run.task_name or DEFAULT_TASK
-        parts = [f"mark-{mark:g}" if model else "", folder_name(cell), f"trial-{number + 1}"]
-        inner = os.path.join(*filter(None, parts))
-        folder = os.path.join(settings.run.output_dir, task if name else "", inner)
+        parts = (name, model and f"mark-{mark:g}", folder_name(cell), f"trial-{number}")
+        folder = os.path.join(*filter(None, parts))
         run = dataclasses.replace(
-            variant.run, task_name=task, output_dir=folder, seed=variant.run.seed + number
+            variant.run,
+            task_name=task,
+            output_dir=os.path.join(settings.run.output_dir, folder),
+            seed=variant.run.seed + number - 1,
         )
         start = dataclasses.replace(
             variant.start, init_checkpoint=model or variant.start.init_checkpoint
         )
-        trial = dataclasses.replace(variant, run=run, start=start)
-        trials.append(Trial(task, cell, mark, number + 1, folder, trial))
+        row: Row = dict(task=task, cell=cell, trial=number, seed=run.seed)
+        row |= {} if mark is None else dict(mark=mark, hours=hours.get(mark))
+        trials[folder] = Trial(dataclasses.replace(variant, run=run, start=start), row)
     return trials
 
 
@@ -157,53 +148,21 @@ def run_sweep(
     settings = next(iter(variants.values()))
     workers = join_workers(settings.devices)
     console = workers.console(console or LogConsole())
-    output_dir = settings.run.output_dir
     plan = plan_trials(variants, sweep)
-    hours = hours_at(settings.start.init_checkpoint)
-    has_scores = any("eval" in resolve_phases(trial.settings.run) for trial in plan)
 
-    def run(trial: Trial, rows: Sequence[Row]) -> tuple[Row | None, int | None]:
+    def run(trial: Trial[FinetuneSettings]) -> tuple[Row | None, int | None]:
         tuned = finetune(trial.settings, console, reuses_results=True)
-        row = None if tuned.signal else row_of(trial, hours, metrics=tuned.metrics)
-        return row, tuned.outcome and (tuned.outcome.signal or tuned.outcome.late_signal)
+        caught = tuned.outcome and (tuned.outcome.signal or tuned.outcome.late_signal)
+        score = scores.score(trial.row["task"], tuned.metrics)
+        return None if tuned.signal else dict(metrics=tuned.metrics, score=score), caught
 
-    result = trials.run_trials(
-        output_dir,
-        {os.path.relpath(trial.folder, output_dir): trial for trial in plan},
+    return trials.run_trials(
+        settings.run.output_dir,
+        plan,
         workers,
         console,
         run,
-        lambda trial, error: row_of(trial, hours, error=str(error)),
-        lambda rows: write_scores(output_dir, rows, has_scores),
+        scores.content,
+        scores.describe,
+        has_scores=any("eval" in resolve_phases(trial.settings.run) for trial in plan.values()),
     )
-    if has_scores:
-        console.say(scores.describe(result.rows))
-        console.say(f"scores: {result.path}")
-    return result
-
-
-def write_scores(output_dir: str, rows: Sequence[Row], has_scores: bool) -> str:
-    """Write scores.json and scores.md; return the path of scores.json. Without has_scores, that is
-    when no trial was evaluated, existing files stay as they are.
-    """
-    path = os.path.join(output_dir, trials.JSON)
-    return path if not has_scores and os.path.exists(path) else scores.write(output_dir, rows)
-
-
-def row_of(
-    trial: Trial,
-    hours: Mapping[float, float],
-    metrics: Mapping[str, Mapping[str, float | None]] | None = None,
-    error: str | None = None,
-) -> Row:
-    """Return a finished trial as an entry of scores.json, with its metrics and score, or with the
-    error that ended it.
-    """
-    row: Row = dict(
-        task=trial.task, cell=trial.cell, trial=trial.number, seed=trial.settings.run.seed
-    )
-    if trial.mark is not None:
-        row |= dict(mark=trial.mark, hours=hours.get(trial.mark))
-    if error is not None:
-        return row | dict(error=error)
-    return row | dict(metrics=metrics, score=scores.score(trial.task, metrics or {}))
