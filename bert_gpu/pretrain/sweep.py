@@ -19,10 +19,9 @@ from bert_gpu.devices.devices import join_workers
 from bert_gpu.monitor.sinks.tensorboard import EVAL
 from bert_gpu.pretrain.config import PretrainSettings
 from bert_gpu.pretrain.run import pretrain
-from bert_gpu.runs import trials
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.metrics import read_lines
-from bert_gpu.runs.trials import Row, SweepResult, Trial
+from bert_gpu.runs.trials import Row, SweepResult, Trial, markdown, run_trials
 from bert_gpu.train.divergence import Lost
 
 PICTURE = "scores.png"
@@ -75,7 +74,7 @@ def run_sweep(
             folder = RunFolder(os.path.join(output_dir, folder_name(loser["cell"])))
             folder.drop(loser.get("error"))
 
-    result = trials.run_trials(
+    result = run_trials(
         output_dir,
         plan,
         workers,
@@ -132,7 +131,7 @@ def describe(rows: Sequence[Row]) -> str:
         note = "best" if row is best else shortened(row.get("error", ""))
         settings = ", ".join(row["cell"].split())
         lines.append([settings, str(row["step"]), f"{row['seconds'] / 60:.1f}", score, note])
-    return trials.markdown(lines)
+    return markdown(lines)
 
 
 def values_of(row: Row) -> dict[str, str]:

@@ -10,7 +10,7 @@ import pytest
 
 from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.cli import classify, flags
-from bert_gpu.finetune import scores, sweep
+from bert_gpu.finetune import sweep
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig, SweepConfig
 from bert_gpu.finetune.run import Result
 from bert_gpu.runs import marks
@@ -35,7 +35,7 @@ ROWS = [
 
 def test_scores_are_what_glue_counts():
     def score(task, **dev):
-        return scores.score(task, dict(dev=dev, test=dict(accuracy=0.0)))
+        return sweep.score(task, dict(dev=dev, test=dict(accuracy=0.0)))
 
     assert score("mrpc", f1=0.8, accuracy=0.6, loss=3.0) == pytest.approx(0.7)
     assert score("cola", matthews=0.2, accuracy=0.9) == 0.2
@@ -44,11 +44,11 @@ def test_scores_are_what_glue_counts():
     assert score("sts-b", pearson=None, spearman=None) is None
     assert score("pairs", pearson=0.4, loss=2.0) == 0.4  # of another kind: its first metric
     two = dict(dev_matched=dict(accuracy=0.8), dev_mismatched=dict(accuracy=0.6))
-    assert scores.score("mnli", two) == pytest.approx(0.7)
+    assert sweep.score("mnli", two) == pytest.approx(0.7)
 
 
 def test_cells_and_the_best_of_each_task():
-    found = scores.content(ROWS)
+    found = sweep.content(ROWS)
     first, second, *_ = found["cells"]
     assert first["median"] == 0.7 and first["mean"] == pytest.approx(0.7)
     assert first["deviation"] == pytest.approx(0.2) and (first["lowest"], first["highest"]) == (
@@ -59,7 +59,7 @@ def test_cells_and_the_best_of_each_task():
     best = {one["task"]: (one["cell"], one["median"]) for one in found["best"]}
     assert best == dict(rte=("a=1", 0.7), cola=("a=2", 0.4))
     assert found["glue"] == dict(RTE=0.7, CoLA=0.4, mean=pytest.approx(0.55))
-    text = scores.describe(ROWS)
+    text = sweep.describe(ROWS)
     assert "| rte  | a=2      | 3      | 70.00  | 70.00 | 14.14     | 80.00 60.00 -     |" in text
     assert "mean of 2 of 9 tasks" in text and "55.00" in text
 
@@ -69,7 +69,7 @@ def test_a_curve_over_marks():
         row("pairs", value, mark=mark, hours=hours)
         for mark, hours, value in ((0.1, 0.5, 0.6), (0.5, None, 0.7))
     ]
-    lines = scores.describe(rows).splitlines()
+    lines = sweep.describe(rows).splitlines()
     assert [line.split() for line in lines[-2:]] == [
         ["|", "0.1", "|", "0.5", "|", "60.00", "|"],
         ["|", "0.5", "|", "-", "|", "70.00", "|"],
