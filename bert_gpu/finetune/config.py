@@ -76,8 +76,8 @@ class FinetuneConfig(Settings):
     predictions_file: str | None = setting(
         None,
         "File for the predicted rows, with the predicted label: with commas where its "
-        "name ends in .csv, else with tabs; - is standard output. An existing one must hold "
-        "earlier predictions. "
+        "name ends in .csv, else with tabs; - is standard output. An existing one is replaced "
+        "only if it was written with the same --output_dir. "
         "Default: predictions.tsv in --output_dir.",
         path="one",
     )

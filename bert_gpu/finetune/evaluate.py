@@ -106,7 +106,7 @@ def read_files(
             for phase in FILES
         }
     )
-    results.check_predictions_file(config, files.get("predict", ()), task.predicted)
+    results.check_predictions_file(config, files.get("predict", ()))
     return task, files
 
 

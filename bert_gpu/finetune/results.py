@@ -3,8 +3,14 @@ server, and checks that the folder may receive them.
 
 A training owns its folder. Without training, results may be written to the folder of a finished run
 or a folder of their own, but must never overwrite foreign files of the same names.
+
+eval_results.json lists the result files, and the list decides which files are results. A file is
+listed before it is written (`new_file`), first of all in a new folder, and eval_results.json itself
+is replaced as a whole. So a process that is killed leaves no file that is not listed. --overwrite
+removes the listed files first, then eval_results.json, then run.json (RunFolder.clear).
 """
 
+import contextlib
 import csv
 import io
 import itertools
@@ -12,19 +18,18 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.files import atomic_file, check_writable
+from bert_gpu.base.files import atomic_file, check_writable, is_inside, write_text
 from bert_gpu.base.run_names import EVAL_RESULTS, LOCK, RUN
 from bert_gpu.finetune.config import STANDARD_OUTPUT, FinetuneConfig
-from bert_gpu.finetune.files.conll import DOCUMENT, cells_of
 from bert_gpu.finetune.files.examples import Examples, Loaded, Source
 from bert_gpu.finetune.tasks import pictures
-from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
+from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.runs.folder import RunFolder
 
 RESULTS_TEXT = "eval_results.txt"
@@ -35,47 +40,120 @@ TAGGED = "predictions.conll"
 ANSWERS = "predictions.json"
 N_BEST = "nbest_predictions.json"
 NULL_ODDS = "null_odds.json"
-PARTIAL = re.compile(r"\.(.+)\.\d+\.partial")  # name of files.atomic_file's unfinished file
-SUBMITTED = sorted({name for task in TASKS.values() for name in task.submission.values()})
+FILES = "files"  # key of the list in eval_results.json
+ORIGIN = ("checkpoint", "step", "data", "positive_label")  # keys that say what was evaluated
+NO_METRICS = {"num_examples", FILES, *ORIGIN}
+# name of files.atomic_file's unfinished file
+PARTIAL = re.compile(r"(?:^|(?<=/))\.([^/]+)\.\d+\.partial$")
 BREAKS = re.compile(r"[\t\r\n]+")  # separators of the cells and lines of a table
-FOLDERS = (SUBMISSION, pictures.FOLDER)
-# regular expressions for the beginning of a table whose last column is the prediction, and of a
-# JSON file of answers
-PREDICTED = rb"([^\n]*[\t,])?prediction_*\n"
-ANSWERED = rb'\{\s*("(\\.|[^"\\])*":\s*"|\}\s*$)'
-# {regular expression for the name of a result file: one for the beginning of its content};
-# `is_tagged` recognises the content of predictions.conll
-BEGINNINGS = {
-    r"eval_results\.json": rb'(?s)\{(?=.*"num_examples":).*"checkpoint":',
-    r"eval_results\.txt": rb"[^\n]* = ",
-    r"test_results(_\w+)?\.tsv": rb"id\tprediction\t",
-    r"predictions(_\w+)?\.tsv": PREDICTED,
-    r"predictions\.conll": rb"",
-    r"(predictions|nbest_predictions|null_odds)(_dev)?\.json": rb"\{",
-    rf"{SUBMISSION}/({'|'.join(map(re.escape, SUBMITTED))})": rb"index\tprediction\n",
-    # a picture is empty if its process was killed before drawing it
-    rf"{pictures.FOLDER}/{pictures.NAME}": rb"(?s)$|\x89PNG.{1,200}Software\0Matplotlib",
-}
-BEGINNING_BYTES = 1 << 20
+# Names of results. Only where an eval_results.json was written without a list do they count.
+NAMES = re.compile(
+    r"eval_results\.(json|txt)|(test_results|predictions)(_[^/]+)?\.tsv|predictions\.conll|"
+    r"(predictions|nbest_predictions|null_odds)(_[^/]+)?\.json|"
+    rf"{SUBMISSION}/[^/]+\.tsv|{pictures.FOLDER}/{pictures.NAME}"
+)
+
+
+def files_in(folder: str, inner: str = "") -> Iterator[str]:
+    """Yield the names of the files in a folder and its subfolders, relative to the folder, in the
+    order of the names. A link to a folder counts as a file. inner: the subfolder that is read.
+    """
+    with contextlib.suppress(OSError):  # there is no such folder, or it cannot be read
+        for name in sorted(os.listdir(os.path.join(folder, inner))):
+            path = os.path.join(folder, inner, name)
+            is_folder = os.path.isdir(path) and not os.path.islink(path)
+            part = os.path.join(inner, name)
+            yield from files_in(folder, part) if is_folder else [part]
+
+
+def finished(name: str) -> str:
+    """Return the name that an unfinished file will have, such as predictions.tsv for
+    .predictions.tsv.17.partial; other names unchanged.
+    """
+    return PARTIAL.sub(r"\1", name)
+
+
+def read_content(folder: str) -> dict[str, Any]:
+    """Return the content of eval_results.json; {} when there is none or it is no JSON object."""
+    try:
+        with open(os.path.join(folder, EVAL_RESULTS), encoding="utf-8") as file:
+            content = json.load(file)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def read_files(folder: str) -> set[str]:
+    """Return the names of the results that a folder has or will have, eval_results.json included:
+    relative to the folder, or absolute for a file outside of it. The names are those in the list in
+    eval_results.json; set() when that file is no fine-tuning's.
+    """
+    content = read_content(folder)
+    files = content.get(FILES)
+    if isinstance(files, list) and all(isinstance(name, str) for name in files):
+        return {EVAL_RESULTS, *files}
+    if content.keys() >= {"num_examples", "checkpoint"}:  # written without a list
+        return {*filter(NAMES.fullmatch, map(finished, files_in(folder)))}
+    return set() if os.path.lexists(os.path.join(folder, EVAL_RESULTS)) else {EVAL_RESULTS}
+
+
+def name_in(output_dir: str, path: str) -> str:
+    """Return the name by which the list in eval_results.json has a file: relative to output_dir, or
+    absolute for a file outside of it.
+    """
+    folder, name = os.path.split(path)
+    whole = os.path.join(os.path.realpath(folder), name)
+    inside = is_inside(folder, output_dir)
+    return os.path.relpath(whole, os.path.realpath(output_dir)) if inside else whole
+
+
+def write_list(folder: str, content: Mapping[str, Any], files: Iterable[str]) -> None:
+    """Write eval_results.json with a content and a list of files. OSError: it cannot be written."""
+    text = json.dumps({**content, FILES: sorted({*files} - {EVAL_RESULTS})}, indent=1)
+    write_text(os.path.join(folder, EVAL_RESULTS), text + "\n")
+
+
+@contextlib.contextmanager
+def new_file(output_dir: str, path: str) -> Iterator[IO[bytes]]:
+    """Yield a new result file, which exists as a whole or not at all, open for writing. Before,
+    eval_results.json in output_dir lists it. Raise UserError when it cannot be written.
+    """
+    try:
+        os.makedirs(output_dir, exist_ok=True)
+        files = read_files(output_dir)
+        if (name := name_in(output_dir, path)) not in files:
+            listing = os.path.join(output_dir, EVAL_RESULTS)
+            before = os.stat(listing) if os.path.exists(listing) else None
+            write_list(output_dir, read_content(output_dir), {*files, name})
+            if before is not None:  # the time of the evaluation, for runs/card_facts.py
+                os.utime(listing, ns=(before.st_atime_ns, before.st_mtime_ns))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with atomic_file(path, "wb") as file:
+            yield file
+    except OSError as error:
+        raise UserError(
+            f"cannot be written ({error.strerror})", "name another folder", where=path
+        ) from None
 
 
 def find_results(folder: str) -> list[str]:
-    """Return the paths of the result files in a run's folder that fine-tunings of any task have
-    written, then the paths of the subfolders that hold result files.
+    """Return the paths of the result files in a run's folder that --overwrite removes, then those
+    of their subfolders, then that of eval_results.json.
 
-    predictions.conll comes before test_results.tsv, by which `is_result` recognises it.
+    Files outside of the folder stay. Where the list has one, eval_results.json stays too, without
+    the metrics: --predictions_file may still replace that file.
     """
-    paths, folders = [], []
-    for name in sorted(os.listdir(folder)):
-        path = os.path.join(folder, name)
-        if name in FOLDERS and os.path.isdir(path):
-            parts = [f"{name}/{part}" for part in sorted(os.listdir(path))]
-            paths += [os.path.join(folder, part) for part in parts if is_result(folder, part)]
-            folders.append(path)
-        elif name == EVAL_RESULTS or is_result(folder, name):
-            # an EVAL_RESULTS in a run's folder is always the run's own
-            paths.append(path)
-    return paths + folders
+    files = read_files(folder)
+    kept = {EVAL_RESULTS, RUN, LOCK}
+    names = [name for name in files_in(folder) if finished(name) in files and name not in kept]
+    for path, _, _ in os.walk(folder, topdown=False):
+        inner = os.path.relpath(path, folder)
+        names += [inner] * any(name.startswith(f"{inner}/") for name in files)
+    if any(os.path.isabs(name) and os.path.isfile(name) for name in files):
+        write_list(folder, {}, files)
+    else:
+        names.append(EVAL_RESULTS)  # in a run's folder it is always the run's own
+    return [os.path.join(folder, name) for name in names]
 
 
 def open_results(folder: RunFolder, fields: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -100,62 +178,16 @@ def open_results(folder: RunFolder, fields: Mapping[str, Any]) -> dict[str, Any]
                 value=folder.path,
             )
         return run
-    present = set(os.listdir(folder.path)) - {LOCK} if os.path.isdir(folder.path) else ()
-    others = [name for name in sorted(present) if not is_result(folder.path, name)]
-    if others:
+    files = read_files(folder.path)
+    others = (name for name in files_in(folder.path) if finished(name) not in {LOCK, *files})
+    if other := next(others, None):
         raise UserError(
-            f"holds no run, but {others[0][:60]}",
+            f"holds no run, but {other.split('/')[0][:60]}",
             "results go into a run or a folder of their own, so name another",
             setting="output_dir",
             value=folder.path,
         )
     return None
-
-
-def is_result(folder: str, name: str) -> bool:
-    """Return whether the file `name` in a folder, such as submission/RTE.tsv, is a result of a
-    fine-tuning, judged by its name and beginning, or an unfinished one that a killed process left;
-    for a subfolder, whether all files in it are results.
-    """
-    path = os.path.join(folder, name)
-    if name in FOLDERS and os.path.isdir(path):
-        return all(is_result(folder, f"{name}/{part}") for part in os.listdir(path))
-    partial = PARTIAL.fullmatch(os.path.basename(name))
-    whole = os.path.join(os.path.dirname(name), partial[1]) if partial else name
-    form = next((form for like, form in BEGINNINGS.items() if re.fullmatch(like, whole)), None)
-    if form is None or partial:
-        return form is not None
-    if name == TAGGED:
-        return is_tagged(path, os.path.join(folder, PROBABILITIES))
-    return begins_as(path, form)
-
-
-def begins_as(path: str, form: bytes) -> bool:
-    """Return whether the beginning of a file matches a regular expression."""
-    try:
-        with open(path, "rb") as file:
-            return re.match(form, file.read(BEGINNING_BYTES)) is not None
-    except OSError:
-        return False
-
-
-def is_tagged(path: str, table: str) -> bool:
-    """Return whether the predictions.conll at `path` was written together with the test_results.tsv
-    at `table`: both begin with the same word, and predictions.conll gives it one of the table's
-    tags.
-    """
-    try:
-        with open(table, encoding="utf-8") as file:
-            titles, first = (file.readline().rstrip("\n").split("\t") for _ in range(2))
-        with open(path, encoding="utf-8") as file:
-            lines = (cells for cells in map(cells_of, file) if cells and cells[0] != DOCUMENT)
-            cells = next(lines, [""])
-    except (OSError, ValueError):
-        return False
-    if titles[:3] != ["id", "prediction", "word"] or len(first) != len(titles):
-        return False
-    tags = {title.removeprefix("probability_").strip(" ") for title in titles[3:]}
-    return first[2].strip(" ") in cells[:-1] and cells[-1] in tags
 
 
 def write_results(
@@ -182,13 +214,9 @@ def write_results(
     values: dict[str, Any] = dict(parts[dev[0]])
     if len(parts) > 1:
         values |= {stem: {**part, "num_examples": sizes[stem]} for stem, part in parts.items()}
-    values |= dict(
-        num_examples=sum(sizes[stem] for stem in dev),
-        checkpoint=checkpoint,
-        step=step,
-        data=describe_data(examples),
-        **(dict(positive_label=positive_label) if positive_label else {}),
-    )
+    values |= dict(num_examples=sum(sizes[stem] for stem in dev))
+    values |= origin_of(examples, checkpoint, step, positive_label)
+    values[FILES] = sorted(read_files(output_dir) - {EVAL_RESULTS} | {RESULTS_TEXT})
     write(output_dir, EVAL_RESULTS, [json.dumps(values, indent=1), "\n"])
     lines = [
         f"{name if len(dev) == 1 else f'{stem}_{name}'} = {parts[stem][name]}\n"
@@ -199,15 +227,20 @@ def write_results(
     write(output_dir, RESULTS_TEXT, sorted(lines))
 
 
-def describe_data(examples: Mapping[str, Sequence[Loaded]]) -> dict[str, str]:
-    """Return {stem: description} of the files that are evaluated or predicted; the description has
-    the file's name, its digest and the range of rows that are read.
+def origin_of(
+    examples: Mapping[str, Sequence[Loaded]],
+    checkpoint: str,
+    step: int | None,
+    positive_label: str | None,
+) -> dict[str, Any]:
+    """Return the entries of eval_results.json that say what was evaluated; arguments as for
+    `write_results`. "data" is {stem: description} of the files that are evaluated or predicted; the
+    description has the file's name, its digest and the range of rows that are read.
     """
-    return {
-        part.source.stem: part.describe()
-        for phase in ("eval", "predict")
-        for part in examples.get(phase, ())
-    }
+    parts = [part for phase in ("eval", "predict") for part in examples.get(phase, ())]
+    data = {part.source.stem: part.describe() for part in parts}
+    more = dict(positive_label=positive_label) if positive_label else {}
+    return dict(checkpoint=checkpoint, step=step, data=data, **more)
 
 
 def read_results(
@@ -220,23 +253,14 @@ def read_results(
     """Return the metrics in eval_results.json, in the form that `write_results` takes, if they are
     of the same model, step, files and positive_label as the arguments; else None.
     """
-    try:
-        with open(os.path.join(output_dir, EVAL_RESULTS), encoding="utf-8") as file:
-            values = json.load(file)
-        origin = [
-            values["checkpoint"],
-            values["step"],
-            values["data"],
-            values.get("positive_label"),
-        ]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    content = read_content(output_dir)
+    origin = origin_of(examples, checkpoint, step, positive_label)
+    stems = [*origin["data"]]
+    is_same = all(content.get(name) == origin.get(name) for name in ORIGIN)
+    if not stems or not is_same or not NO_METRICS.isdisjoint(stems):
         return None
-    stems = [part.source.stem for phase in ("eval", "predict") for part in examples.get(phase, ())]
-    if origin != [checkpoint, step, describe_data(examples), positive_label] or not stems:
-        return None
-    others = ("num_examples", "checkpoint", "step", "data", "positive_label", *stems)
-    first = {name: value for name, value in values.items() if name not in others}
-    metrics = {stem: values.get(stem, {}) for stem in stems} | {stems[0]: first}
+    first = {name: content[name] for name in content if name not in {*NO_METRICS, *stems}}
+    metrics = {stem: content.get(stem, {}) for stem in stems} | {stems[0]: first}
     return {
         stem: {name: value for name, value in part.items() if name != "num_examples"}
         for stem, part in metrics.items()
@@ -292,6 +316,7 @@ def write_predictions(
         name,
         [*([] if has_id else ["id"]), *examples.header, title],
         ([*([] if has_id else [name]), *cells, answers[index]] for index, name, cells in rows()),
+        output_dir,
     )
     return os.path.join(where, name)
 
@@ -320,12 +345,8 @@ def write_submission(
     task = examples.task
     submitted = submission_of(task, outputs, answers)
     ids = itertools.chain.from_iterable(chunk.ids for chunk in examples.chunks())
-    write_table(
-        os.path.join(output_dir, SUBMISSION),
-        task.submission[examples.source.stem],
-        ["index", "prediction"],
-        zip(ids, submitted, strict=True),
-    )
+    name = os.path.join(SUBMISSION, task.submission[examples.source.stem])
+    write_table(output_dir, name, ["index", "prediction"], zip(ids, submitted, strict=True))
 
 
 def predictions_path(
@@ -340,25 +361,21 @@ def predictions_path(
     return folder or ".", with_suffix(name, suffix)
 
 
-def check_predictions_file(run: FinetuneConfig, parts: Sequence[Loaded], own: str) -> None:
-    """Raise UserError where --predictions_file cannot be written, or would replace a file that
-    holds anything but earlier predictions.
-
-    Args:
-      parts: examples of each file to predict. own: name of the file that --predictions_file
-        replaces, such as predictions.tsv.
+def check_predictions_file(run: FinetuneConfig, parts: Sequence[Loaded]) -> None:
+    """Raise UserError where --predictions_file cannot be written, or would replace a file that is
+    not listed as a result. parts: examples of each file to predict.
     """
     named = run.predictions_file
     if named in (None, STANDARD_OUTPUT):
         return
     for part in parts:
-        suffix = suffix_of(part.source)
-        path = os.path.join(*predictions_path(run.output_dir, suffix, named))
+        path = os.path.join(*predictions_path(run.output_dir, suffix_of(part.source), named))
         if os.path.isdir(path):
             raise UserError("is a folder", "name a file", setting="predictions_file", value=named)
         check_writable(os.path.dirname(path), "predictions_file", named)
+        files = read_files(run.output_dir) - {EVAL_RESULTS}
         if os.path.exists(path) and (
-            os.path.samefile(path, part.path) or not is_earlier(path, own, run.output_dir)
+            os.path.samefile(path, part.path) or name_in(run.output_dir, path) not in files
         ):
             raise UserError(
                 "exists and is no file of earlier predictions",
@@ -366,15 +383,6 @@ def check_predictions_file(run: FinetuneConfig, parts: Sequence[Loaded], own: st
                 setting="predictions_file",
                 value=named,
             )
-
-
-def is_earlier(path: str, own: str, output_dir: str) -> bool:
-    """Return whether a file, whatever its name, looks like earlier predictions in the form of the
-    file `own`, such as predictions.tsv.
-    """
-    if own == TAGGED:
-        return is_tagged(path, os.path.join(output_dir, PROBABILITIES))
-    return begins_as(path, ANSWERED if own == ANSWERS else PREDICTED)
 
 
 def submission_of(task: TaskSpec, outputs: np.ndarray, answers: Sequence[str]) -> Sequence[str]:
@@ -402,13 +410,18 @@ def with_suffix(name: str, suffix: str) -> str:
 
 
 def write_table(
-    output_dir: str, name: str, heading: Sequence[str], rows: Iterable[Sequence[str]]
+    folder: str,
+    name: str,
+    heading: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    output_dir: str | None = None,
 ) -> None:
     """Write a heading and rows of cells to a file: as CSV where its name ends in .csv, else with
-    tabs between the cells, inside which a space replaces tabs and line breaks.
+    tabs between the cells, inside which a space replaces tabs and line breaks. Arguments as for
+    `write`.
     """
     line_of = comma_separated if name.lower().endswith(".csv") else tab_separated
-    write(output_dir, name, map(line_of, itertools.chain([heading], rows)))
+    write(folder, name, map(line_of, itertools.chain([heading], rows)), output_dir)
 
 
 def comma_separated(cells: Sequence[str]) -> str:
@@ -426,23 +439,16 @@ def one_line(cell: str) -> str:
     return BREAKS.sub(" ", cell)
 
 
-def write(output_dir: str, name: str, lines: Iterable[str]) -> None:
+def write(folder: str, name: str, lines: Iterable[str], output_dir: str | None = None) -> None:
     """Write lines of text to a file, which exists as a whole or not at all; "-" is standard
-    output.
+    output. output_dir: the folder of the results, for a file in another folder.
     """
     if name == STANDARD_OUTPUT:
         for line in lines:
             console.answer(line.removesuffix("\n"))
         return
-    path = os.path.join(output_dir, name)
-    try:
-        os.makedirs(output_dir, exist_ok=True)
-        with atomic_file(path, "wb") as file:
-            file.writelines(line.encode(errors="replace") for line in lines)
-    except OSError as error:
-        raise UserError(
-            f"cannot be written ({error.strerror})", "name another folder", where=path
-        ) from None
+    with new_file(output_dir or folder, os.path.join(folder, name)) as file:
+        file.writelines(line.encode(errors="replace") for line in lines)
 
 
 def table(lines: Sequence[Sequence[str | float | None]]) -> str:

@@ -2,14 +2,19 @@
 models exported during a pretraining (at marks), and seeds (trials).
 
 Each fine-tuning is a run of its own in a folder below OUTPUT_DIR, which resumes as any run does;
-finished runs are not run again. scores.json has every trial's metrics and their summary, scores.md
-the same as tables; a sweep that evaluates nothing leaves both files unchanged.
+finished runs are not run again. scores.json has every trial's metrics; the median, mean and spread
+of each cell; the best cell of each task by its dev file; GLUE's table with its mean; and the scores
+at marks of a pretraining. scores.md has the same as tables. A sweep that evaluates nothing leaves
+both files unchanged.
+
+The score of a trial is GLUE's: the mean of the metrics that GLUE reports for the task, for MNLI
+over both dev files. A GLUE mean over some of the tasks is marked with their number.
 """
 
 import dataclasses
 import itertools
 import os
-import typing
+import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +23,6 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.run_names import folder_name
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.devices import join_workers
-from bert_gpu.finetune import scores
 from bert_gpu.finetune.config import (
     DEFAULT_TASK,
     FinetuneConfig,
@@ -28,26 +32,8 @@ from bert_gpu.finetune.config import (
 )
 from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.tasks import table
-from bert_gpu.runs import trials
 from bert_gpu.runs.marks import find_marks, hours_at
-from bert_gpu.runs.trials import Row, SweepResult
-
-
-class Trial(typing.NamedTuple):
-    """One fine-tuning of a sweep: its place in the sweep, and its settings.
-
-    task: name of the task. cell: settings that the grid gives the trial, such as
-    "learning_rate=2e-05", "" without a grid. mark: share of the pretraining at which the initial
-    model was exported, None without marks. number: from 1, of the trials with the same settings but
-    for the seed.
-    """
-
-    task: str
-    cell: str
-    mark: float | None
-    number: int
-    folder: str
-    settings: FinetuneSettings
+from bert_gpu.runs.trials import Row, SweepResult, Trial, markdown, run_trials
 
 
 def is_sweep(settings: FinetuneSettings, sweep: SweepConfig) -> bool:
@@ -60,8 +46,14 @@ def is_sweep(settings: FinetuneSettings, sweep: SweepConfig) -> bool:
     )
 
 
-def plan_trials(variants: Mapping[str, FinetuneSettings], sweep: SweepConfig) -> list[Trial]:
-    """Return the trials of a sweep, in the order in which they run.
+def plan_trials(
+    variants: Mapping[str, FinetuneSettings], sweep: SweepConfig
+) -> dict[str, Trial[FinetuneSettings]]:
+    """Return {folder relative to OUTPUT_DIR: trial} of a sweep, in the order in which they run.
+
+    A trial's row has its task; the settings that the grid gives it, "" without a grid; its number,
+    from 1, among the trials with the same settings but for the seed; and, with marks, the share of
+    the pretraining at which its initial model was exported, and the hours until then.
 
     Args:
       variants: {settings that the grid gives, such as "learning_rate=2e-05", "" without a grid: all
@@ -73,26 +65,30 @@ def plan_trials(variants: Mapping[str, FinetuneSettings], sweep: SweepConfig) ->
     settings = next(iter(variants.values()))
     for one in variants.values():
         check_own_files(one.run)
-    names: list[str | None] = (
-        [*find_tasks(settings.run)] if settings.run.task_name == table.ALL else [None]
-    )
-    models: Mapping[Any, str | None] = find_marks(settings.start.init_checkpoint) or {None: None}
-    trials = []
+    has_all = settings.run.task_name == table.ALL
+    names: Sequence[str | None] = find_tasks(settings.run) if has_all else [None]
+    checkpoint = settings.start.init_checkpoint
+    models: Sequence[tuple[float | None, str | None]] = [*find_marks(checkpoint).items()]
+    hours = hours_at(checkpoint)
+    trials = {}
     for name, (mark, model), (cell, variant), number in itertools.product(
-        names, models.items(), variants.items(), range(sweep.num_trials)
+        names, models or [(None, None)], variants.items(), range(1, sweep.num_trials + 1)
     ):
         task = name or variant.run.task_name or DEFAULT_TASK
-        parts = [f"mark-{mark:g}" if model else "", folder_name(cell), f"trial-{number + 1}"]
-        inner = os.path.join(*filter(None, parts))
-        folder = os.path.join(settings.run.output_dir, task if name else "", inner)
+        parts = (name, model and f"mark-{mark:g}", folder_name(cell), f"trial-{number}")
+        folder = os.path.join(*filter(None, parts))
         run = dataclasses.replace(
-            variant.run, task_name=task, output_dir=folder, seed=variant.run.seed + number
+            variant.run,
+            task_name=task,
+            output_dir=os.path.join(settings.run.output_dir, folder),
+            seed=variant.run.seed + number - 1,
         )
         start = dataclasses.replace(
             variant.start, init_checkpoint=model or variant.start.init_checkpoint
         )
-        trial = dataclasses.replace(variant, run=run, start=start)
-        trials.append(Trial(task, cell, mark, number + 1, folder, trial))
+        row: Row = dict(task=task, cell=cell, trial=number, seed=run.seed)
+        row |= {} if mark is None else dict(mark=mark, hours=hours.get(mark))
+        trials[folder] = Trial(dataclasses.replace(variant, run=run, start=start), row)
     return trials
 
 
@@ -157,53 +153,165 @@ def run_sweep(
     settings = next(iter(variants.values()))
     workers = join_workers(settings.devices)
     console = workers.console(console or LogConsole())
-    output_dir = settings.run.output_dir
     plan = plan_trials(variants, sweep)
-    hours = hours_at(settings.start.init_checkpoint)
-    has_scores = any("eval" in resolve_phases(trial.settings.run) for trial in plan)
 
-    def run(trial: Trial, rows: Sequence[Row]) -> tuple[Row | None, int | None]:
+    def run(trial: Trial[FinetuneSettings]) -> tuple[Row | None, int | None]:
         tuned = finetune(trial.settings, console, reuses_results=True)
-        row = None if tuned.signal else row_of(trial, hours, metrics=tuned.metrics)
-        return row, tuned.outcome and (tuned.outcome.signal or tuned.outcome.late_signal)
+        caught = tuned.outcome and (tuned.outcome.signal or tuned.outcome.late_signal)
+        entries = dict(metrics=tuned.metrics, score=score(trial.row["task"], tuned.metrics))
+        return None if tuned.signal else entries, caught
 
-    result = trials.run_trials(
-        output_dir,
-        {os.path.relpath(trial.folder, output_dir): trial for trial in plan},
+    return run_trials(
+        settings.run.output_dir,
+        plan,
         workers,
         console,
         run,
-        lambda trial, error: row_of(trial, hours, error=str(error)),
-        lambda rows: write_scores(output_dir, rows, has_scores),
+        content,
+        describe,
+        has_scores=any("eval" in resolve_phases(trial.settings.run) for trial in plan.values()),
     )
-    if has_scores:
-        console.say(scores.describe(result.rows))
-        console.say(f"scores: {result.path}")
-    return result
 
 
-def write_scores(output_dir: str, rows: Sequence[Row], has_scores: bool) -> str:
-    """Write scores.json and scores.md; return the path of scores.json. Without has_scores, that is
-    when no trial was evaluated, existing files stay as they are.
+def score(task: str, metrics: Mapping[str, Mapping[str, float | None]]) -> float | None:
+    """Return the score of a trial, in [-1, 1]; None when a metric is not defined.
+
+    Args:
+      task: name of the task. metrics: {stem of a file: {name of a metric: value}}; only dev files
+        count.
     """
-    path = os.path.join(output_dir, trials.JSON)
-    return path if not has_scores and os.path.exists(path) else scores.write(output_dir, rows)
+    names = table.find_task(task).reported
+    dev = [values for stem, values in metrics.items() if stem.startswith("dev") and values]
+    parts = [
+        values[name]
+        for values in dev
+        for name in (names if set(names) <= set(values) else list(values)[:1])
+    ]
+    defined = [value for value in parts if value is not None]
+    return statistics.fmean(defined) if parts and len(defined) == len(parts) else None
 
 
-def row_of(
-    trial: Trial,
-    hours: Mapping[float, float],
-    metrics: Mapping[str, Mapping[str, float | None]] | None = None,
-    error: str | None = None,
-) -> Row:
-    """Return a finished trial as an entry of scores.json, with its metrics and score, or with the
-    error that ended it.
+def cells_of(rows: Sequence[Row]) -> dict[tuple[str, float | None, str], list[Row]]:
+    """Return {(task, mark, cell): rows of the cell's trials}, in the order of the rows; mark is
+    None for a trial without one.
     """
-    row: Row = dict(
-        task=trial.task, cell=trial.cell, trial=trial.number, seed=trial.settings.run.seed
+    cells: dict[tuple[str, float | None, str], list[Row]] = {}
+    for row in rows:
+        cells.setdefault((row["task"], row.get("mark"), row["cell"]), []).append(row)
+    return cells
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return {"trials": number of trials of a cell, "diverged": number that diverged, and "median",
+    "mean", "deviation", "lowest", "highest" of their scores}. All five are None where no trial has
+    a score; deviation, that of a sample, also for a single score.
+    """
+    values = [row["score"] for row in rows if row.get("score") is not None]
+    counts: dict[str, Any] = dict(trials=len(rows), diverged=sum("error" in row for row in rows))
+    if not values:
+        return counts | dict.fromkeys(("median", "mean", "deviation", "lowest", "highest"))
+    return counts | dict(
+        median=statistics.median(values),
+        mean=statistics.fmean(values),
+        deviation=statistics.stdev(values) if len(values) > 1 else None,
+        lowest=min(values),
+        highest=max(values),
     )
-    if trial.mark is not None:
-        row |= dict(mark=trial.mark, hours=hours.get(trial.mark))
-    if error is not None:
-        return row | dict(error=error)
-    return row | dict(metrics=metrics, score=scores.score(trial.task, metrics or {}))
+
+
+def best_cells(rows: Sequence[Row]) -> dict[tuple[str, float | None], tuple[str, dict[str, Any]]]:
+    """Return {(task, mark): (cell, its `summary`)} of the cell with the highest median score of
+    each task and mark; of equal cells the first.
+    """
+    cells: dict[tuple[str, float | None], list[tuple[str, dict[str, Any]]]] = {}
+    for (task, mark, cell), trials in cells_of(rows).items():
+        values = summary(trials)
+        if values["median"] is not None:
+            cells.setdefault((task, mark), []).append((cell, values))
+    return {key: max(ones, key=lambda one: one[1]["median"]) for key, ones in cells.items()}
+
+
+def content(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the content of scores.json."""
+    cells = [
+        dict(task=task, cell=cell) | ({} if mark is None else dict(mark=mark)) | summary(trials)
+        for (task, mark, cell), trials in cells_of(rows).items()
+    ]
+    best = [
+        dict(task=task, cell=cell, median=values["median"])
+        | ({} if mark is None else dict(mark=mark))
+        for (task, mark), (cell, values) in best_cells(rows).items()
+    ]
+    tables = dict(trials=rows, cells=cells, best=best)
+    glue = glue_row(rows)
+    return tables | (dict(glue=glue) if len(glue) > 2 else {})
+
+
+def glue_row(rows: Sequence[Row]) -> dict[str, float]:
+    """Return {name of a GLUE task's folder: median of its best cell, "mean": mean of these medians}
+    of the trials without marks; {} where there are none.
+    """
+    medians = {
+        folder: values["median"]
+        for (task, mark), (_, values) in best_cells(rows).items()
+        if mark is None and (folder := table.find_task(task).folder)
+    }
+    return medians | (dict(mean=statistics.fmean(medians.values())) if medians else {})
+
+
+def describe(rows: Sequence[Row]) -> str:
+    """Return the text of scores.md: its tables in Markdown, with aligned columns that a console
+    shows readably, too.
+    """
+    parts = [cells_table(rows)]
+    if any("mark" in row for row in rows):
+        parts.append(marks_table(rows))
+    glue = glue_row(rows)
+    if len(glue) > 2:
+        number = len(glue) - 1
+        note = "" if number == len(table.GLUE) else f" of {number} of {len(table.GLUE)} tasks"
+        heading = [f"mean{note}" if name == "mean" else name for name in glue]
+        parts.append(markdown([heading, [as_percent(value) for value in glue.values()]]))
+    return "\n\n".join(parts)
+
+
+def cells_table(rows: Sequence[Row]) -> str:
+    """Return a Markdown table with a line for each cell, in which the last column has every trial's
+    score; scores are in percent.
+    """
+    lines = [["task", "settings", "trials", "median", "mean", "deviation", "each"]]
+    for (task, mark, cell), trials in cells_of(rows).items():
+        values = summary(trials)
+        where = [] if mark is None else [f"mark {mark:g}"]
+        each = [as_percent(row.get("score")) for row in trials]
+        lines.append(
+            [
+                task,
+                ", ".join(where + cell.split()) or "-",
+                str(values["trials"]),
+                *(as_percent(values[name]) for name in ("median", "mean", "deviation")),
+                " ".join(each),
+            ]
+        )
+    return markdown(lines)
+
+
+def marks_table(rows: Sequence[Row]) -> str:
+    """Return a Markdown table of the best cells' medians, with a line for each mark of the
+    pretraining and a column for each task.
+    """
+    best = best_cells(rows)
+    names = list(dict.fromkeys(row["task"] for row in rows))
+    hours = {row["mark"]: row.get("hours") for row in rows}
+    lines = [["share of the pretraining", "hours", *names]]
+    for mark, spent in hours.items():
+        medians = [
+            best[task, mark][1]["median"] if (task, mark) in best else None for task in names
+        ]
+        time = "-" if spent is None else f"{spent:.3g}"
+        lines.append([f"{mark:g}", time, *map(as_percent, medians)])
+    return markdown(lines)
+
+
+def as_percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f}"

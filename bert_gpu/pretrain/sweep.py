@@ -8,7 +8,6 @@ scores.json and scores.md have every trial, and scores.png the losses by learnin
 
 import contextlib
 import os
-import typing
 from collections.abc import Callable, Mapping, Sequence
 
 from bert_gpu.base.console import Console, LogConsole, format_metric
@@ -20,22 +19,12 @@ from bert_gpu.devices.devices import join_workers
 from bert_gpu.monitor.sinks.tensorboard import EVAL
 from bert_gpu.pretrain.config import PretrainSettings
 from bert_gpu.pretrain.run import pretrain
-from bert_gpu.runs import trials
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.metrics import read_lines
-from bert_gpu.runs.trials import Row, SweepResult
+from bert_gpu.runs.trials import Row, SweepResult, Trial, markdown, run_trials
 from bert_gpu.train.divergence import Lost
 
 PICTURE = "scores.png"
-
-
-class Trial(typing.NamedTuple):
-    """One pretraining of a sweep. cell: the settings that the grid gives it, such as
-    "learning_rate=1e-3 optimizer=muon". settings: all of them, with a folder of its own.
-    """
-
-    cell: str
-    settings: PretrainSettings
 
 
 def run_sweep(
@@ -60,7 +49,10 @@ def run_sweep(
     output_dir = common.run.output_dir
     workers = join_workers(common.devices)
     console = workers.console(console or LogConsole())
-    plan = {folder_name(cell): Trial(cell, settings) for cell, settings in cells.items()}
+    plan = {
+        folder_name(cell): Trial(settings, dict(cell=cell, seed=settings.run.seed))
+        for cell, settings in cells.items()
+    }
     # a trial itself prints the warnings of its data
     data = [Dataset(inputs, lambda text: None) for inputs in {s.inputs: 0 for s in cells.values()}]
     if any(dataset.validation is None for dataset in data):
@@ -70,26 +62,30 @@ def run_sweep(
             setting="grid",
         )
 
-    def run(trial: Trial, rows: Sequence[Row]) -> tuple[Row | None, int | None]:
+    def run(trial: Trial[PretrainSettings]) -> tuple[Row | None, int | None]:
         result = pretrain(trial.settings, console)
-        if result.signal is not None:
-            return None, result.signal
-        row = workers.from_chief(row_of, trial)
-        workers.on_chief(lambda: drop_all_but_best(output_dir, [*rows, row]))
-        return row, result.late_signal
+        entries = workers.from_chief(score, trial) if result.signal is None else None
+        return entries, result.signal or result.late_signal
 
-    def lose(trial: Trial, error: TrainingStopped) -> Row:
-        if not isinstance(error, Lost):  # such as that of a full disk
-            raise error
-        workers.on_chief(lambda: RunFolder(trial.settings.run.output_dir).drop(str(error)))
-        return workers.from_chief(row_of, trial) | dict(score=None, error=str(error))
+    def drop_loser(rows: Sequence[Row]) -> None:
+        best = best_of(rows)
+        loser = best_of(rows[:-1]) if best is rows[-1] else rows[-1]
+        if loser is not None:
+            folder = RunFolder(os.path.join(output_dir, folder_name(loser["cell"])))
+            folder.drop(loser.get("error"))
 
-    def write(rows: Sequence[Row]) -> str:
-        content = dict(trials=rows, best=best_of(rows))
-        return trials.write_scores(output_dir, content, describe(rows))
-
-    result = trials.run_trials(output_dir, plan, workers, console, run, lose, write)
-    console.say(f"{describe(result.rows)}\nscores: {result.path}")
+    result = run_trials(
+        output_dir,
+        plan,
+        workers,
+        console,
+        run,
+        lambda rows: dict(trials=rows, best=best_of(rows)),
+        describe,
+        lost=Lost,  # another error, such as that of a full disk, ends the sweep
+        lose=lambda trial: workers.from_chief(score, trial) | dict(score=None),
+        ended=drop_loser,
+    )
     if result.signal is None:
         best = best_of(result.rows)
         if best is None:
@@ -101,17 +97,9 @@ def run_sweep(
     return result
 
 
-def drop_all_but_best(output_dir: str, rows: Sequence[Row]) -> None:
-    """Remove the checkpoints and the model of each trial but the best. rows: of ended trials."""
-    best = best_of(rows)
-    for row in rows:
-        if row is not best:
-            RunFolder(os.path.join(output_dir, folder_name(row["cell"]))).drop()
-
-
-def row_of(trial: Trial) -> Row:
-    """Return a trial that has ended as an entry of scores.json: step, seconds and metrics of its
-    last validation, and as score the MLM loss, or the value of --best_metric.
+def score(trial: Trial[PretrainSettings]) -> Row:
+    """Return the entries of a row that a trial's log has: step, seconds and metrics of its last
+    validation, and as score the MLM loss, or the value of --best_metric.
     """
     lines = read_lines(os.path.join(trial.settings.run.output_dir, METRICS))
     last: Row = next((line for line, _ in reversed(lines) if f"{EVAL}loss" in line), {})
@@ -119,15 +107,8 @@ def row_of(trial: Trial) -> Row:
     metric = trial.settings.ending.best_metric
     if metric == "loss" and "mlm_loss" in values:
         metric = "mlm_loss"  # comparable between trials with other objectives beside it
-    return dict(
-        cell=trial.cell,
-        seed=trial.settings.run.seed,
-        step=last.get("step", 0),
-        seconds=last.get("seconds", 0.0),
-        metrics=values,
-        metric=metric,
-        score=values.get(metric),
-    )
+    reached = dict(step=last.get("step", 0), seconds=last.get("seconds", 0.0))
+    return reached | dict(metrics=values, metric=metric, score=values.get(metric))
 
 
 def best_of(rows: Sequence[Row]) -> Row | None:
@@ -150,7 +131,7 @@ def describe(rows: Sequence[Row]) -> str:
         note = "best" if row is best else shortened(row.get("error", ""))
         settings = ", ".join(row["cell"].split())
         lines.append([settings, str(row["step"]), f"{row['seconds'] / 60:.1f}", score, note])
-    return trials.markdown(lines)
+    return markdown(lines)
 
 
 def values_of(row: Row) -> dict[str, str]:

@@ -212,4 +212,5 @@ def evaluation_facts(path: str, step: int | None, model_path: str | None) -> dic
         for name, value in values.items()
         if isinstance(value, int | float) or name == "positive_label"
     }
-    return {"evaluation": ", ".join(f"{name} {number(v)}" for name, v in values.items())}
+    text = ", ".join(f"{name} {number(v)}" for name, v in values.items())
+    return {"evaluation": text} if text else {}

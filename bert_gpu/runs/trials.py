@@ -1,8 +1,8 @@
 """Several runs as one job, a sweep: runs its trials one after the other, each in a folder of its
 own below OUTPUT_DIR, and writes their results, scores.json and scores.md.
 
-A trial is a run, which resumes as any run does; the caller says how it runs and what its row in
-scores.json holds.
+A trial is a run, which resumes as any run does. pretrain/sweep.py and finetune/sweep.py say what
+their trials are, how one runs, and what the rows and the tables of the scores hold.
 """
 
 import contextlib
@@ -20,6 +20,16 @@ from bert_gpu.devices.workers import Alone, WorkerLost, Workers
 JSON = "scores.json"
 MARKDOWN = "scores.md"
 Row = dict[str, Any]  # a trial, as an entry of scores.json
+S = typing.TypeVar("S")  # settings of a trial
+
+
+class Trial(typing.NamedTuple, typing.Generic[S]):
+    """One run of a sweep. settings: with a folder of its own. row: the entries of its row that are
+    known before it runs, such as its seed.
+    """
+
+    settings: S
+    row: Row
 
 
 class SweepResult(typing.NamedTuple):
@@ -34,50 +44,70 @@ class SweepResult(typing.NamedTuple):
 
 def run_trials(
     output_dir: str,
-    trials: Mapping[str, Any],
+    trials: Mapping[str, Trial[S]],
     workers: Workers | Alone,
     console: Console,
-    run: Callable[[Any, Sequence[Row]], tuple[Row | None, int | None]],
-    lose: Callable[[Any, TrainingStopped], Row],
-    write: Callable[[Sequence[Row]], str],
+    run: Callable[[Trial[S]], tuple[Row | None, int | None]],
+    content: Callable[[Sequence[Row]], Mapping[str, Any]],
+    describe: Callable[[Sequence[Row]], str],
+    lost: type[TrainingStopped] = TrainingStopped,
+    lose: Callable[[Trial[S]], Row] = lambda trial: {},
+    ended: Callable[[Sequence[Row]], None] = lambda rows: None,
+    has_scores: bool = True,
 ) -> SweepResult:
-    """Run the trials of a sweep in their order, and write their scores at the end.
+    """Run the trials of a sweep in their order, then write their scores and print them.
 
     Args:
-      trials: {name of the trial's folder, relative to output_dir: trial}; a trial has its settings.
-      run: function of a trial and the rows of those before it that runs it or finds it finished,
-        and returns its row, None when it was stopped, and the signal that came, or None.
-      lose: function of a trial and the error that ended it that returns its row. write: function of
-        the rows that writes the scores, and returns the path of scores.json.
+      trials: {name of the trial's folder, relative to output_dir: trial}.
+      run: function of a trial that runs it or finds it finished, and returns the further entries of
+        its row, None when it was stopped, and the signal that came, or None.
+      content, describe: functions of the rows that return the content of scores.json and the text
+        of scores.md.
+      lost: class of the errors that end a trial, but not the sweep. lose: function of such a trial
+        that returns entries of its row beside the error. ended: called on worker 0 with the rows
+        whenever a trial has ended.
+      has_scores: whether trials are evaluated; without, scores.json and scores.md are not replaced.
 
     Raises:
       UserError: as for a run, after the scores of the earlier trials are written; or output_dir
         holds files that are no sweep's.
     """
     workers.on_chief(lambda: check_folder(output_dir, trials))
+    path = os.path.join(output_dir, JSON)
     rows: list[Row] = []
     caught = None
+
+    def write(replaces: bool) -> None:
+        if replaces or not os.path.exists(path):
+            write_text(path, json.dumps(content(rows), indent=1) + "\n")
+            write_text(os.path.join(output_dir, MARKDOWN), describe(rows) + "\n")
+
     with contextlib.ExitStack() as locks, workers.watched():
         lock = only_writer(output_dir, "scores", "output_dir", output_dir)
         workers.on_chief(lambda: locks.enter_context(lock))
         for index, (name, trial) in enumerate(trials.items(), 1):
-            console.say(f"--- {index} of {len(trials)}: {name}, seed {trial.settings.run.seed}")
+            console.say(f"--- {index} of {len(trials)}: {name}, seed {trial.row['seed']}")
             try:
-                row, caught = run(trial, rows)
+                entries, caught = run(trial)
             except WorkerLost:
                 raise
             except UserError:  # such as a value of the grid that does not fit the data
-                if rows and not os.path.exists(os.path.join(output_dir, JSON)) and workers.is_chief:
-                    write(rows)
+                if rows and workers.is_chief:
+                    write(replaces=False)
                 raise
-            except TrainingStopped as error:
-                row = lose(trial, error)
+            except lost as error:
+                entries = lose(trial) | dict(error=str(error))
                 console.warn(f"{name}: {error}; the other trials continue")
-            if row is not None:
-                rows.append(row)
+            if entries is not None:
+                rows.append(trial.row | entries)
+                workers.on_chief(lambda: ended(rows))
             if caught is not None:
                 break
-        return SweepResult(workers.from_chief(write, rows), caught, rows)
+        workers.on_chief(lambda: write(has_scores))
+    if has_scores:
+        console.say(describe(rows))
+        console.say(f"scores: {path}")
+    return SweepResult(path, caught, rows)
 
 
 def check_folder(output_dir: str, names: Collection[str]) -> None:
@@ -110,13 +140,3 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
     ]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join([texts[0], rule, *texts[1:]])
-
-
-def write_scores(output_dir: str, content: Mapping[str, Any], text: str) -> str:
-    """Write scores.json and scores.md; return the path of scores.json. text: of scores.md, without
-    the last line break.
-    """
-    path = os.path.join(output_dir, JSON)
-    write_text(path, json.dumps(content, indent=1) + "\n")
-    write_text(os.path.join(output_dir, MARKDOWN), text + "\n")
-    return path

@@ -115,7 +115,9 @@ def test_questions_alone_need_nothing_but_the_model(folder, run, capsys, tmp_pat
     answers = read(tmp_path / "out" / "predictions.json")
     assert list(answers) == [f"new-{number}" for number in range(6)] and "" in answers.values()
     names = sorted(path.name for path in (tmp_path / "out").iterdir())
-    assert names == ["nbest_predictions.json", "null_odds.json", "predictions.json"]
+    written = ["nbest_predictions.json", "null_odds.json", "predictions.json"]
+    assert names == ["eval_results.json", *written]
+    assert read(tmp_path / "out" / "eval_results.json") == dict(files=written)
     code, out, err = call(capsys, *alone, "--predictions_file=-")  # again, into its own folder
     assert code == 0 and json.loads(out) == answers, err
     code, _, err = call(capsys, *alone, "--null_score_diff_threshold=1e6")

@@ -36,7 +36,13 @@ from tests.interop.test_huggingface import needs_oracle, oracle_python
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 ORACLE = pathlib.Path(__file__).parent.parent / "interop" / "classifier_oracle.py"
-ABOUT = ("num_examples", "checkpoint", "step", "data")  # what eval_results.json says of metrics
+ABOUT = (
+    "num_examples",
+    "checkpoint",
+    "step",
+    "data",
+    "files",
+)  # what eval_results.json says of metrics
 WORDS = "red green blue cat dog bird runs sits the a".split()
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 MODEL = ModelConfig(
@@ -172,6 +178,7 @@ def test_a_run_writes_its_files_and_learns(trained):
     assert results["positive_label"] == "yes"
     assert results["dev"]["num_examples"] == 30 and results["step"] == 48
     assert set(results["data"]) == {"dev", "test"}
+    assert results["files"] == ["eval_results.txt", "predictions.tsv", "test_results.tsv"]
     assert (
         results["num_examples"] == 30
         and results["accuracy"] > 0.95

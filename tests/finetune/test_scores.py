@@ -10,7 +10,7 @@ import pytest
 
 from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.cli import classify, flags
-from bert_gpu.finetune import scores, sweep
+from bert_gpu.finetune import sweep
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig, SweepConfig
 from bert_gpu.finetune.run import Result
 from bert_gpu.runs import marks
@@ -35,7 +35,7 @@ ROWS = [
 
 def test_scores_are_what_glue_counts():
     def score(task, **dev):
-        return scores.score(task, dict(dev=dev, test=dict(accuracy=0.0)))
+        return sweep.score(task, dict(dev=dev, test=dict(accuracy=0.0)))
 
     assert score("mrpc", f1=0.8, accuracy=0.6, loss=3.0) == pytest.approx(0.7)
     assert score("cola", matthews=0.2, accuracy=0.9) == 0.2
@@ -44,11 +44,11 @@ def test_scores_are_what_glue_counts():
     assert score("sts-b", pearson=None, spearman=None) is None
     assert score("pairs", pearson=0.4, loss=2.0) == 0.4  # of another kind: its first metric
     two = dict(dev_matched=dict(accuracy=0.8), dev_mismatched=dict(accuracy=0.6))
-    assert scores.score("mnli", two) == pytest.approx(0.7)
+    assert sweep.score("mnli", two) == pytest.approx(0.7)
 
 
 def test_cells_and_the_best_of_each_task():
-    found = scores.content(ROWS)
+    found = sweep.content(ROWS)
     first, second, *_ = found["cells"]
     assert first["median"] == 0.7 and first["mean"] == pytest.approx(0.7)
     assert first["deviation"] == pytest.approx(0.2) and (first["lowest"], first["highest"]) == (
@@ -59,7 +59,7 @@ def test_cells_and_the_best_of_each_task():
     best = {one["task"]: (one["cell"], one["median"]) for one in found["best"]}
     assert best == dict(rte=("a=1", 0.7), cola=("a=2", 0.4))
     assert found["glue"] == dict(RTE=0.7, CoLA=0.4, mean=pytest.approx(0.55))
-    text = scores.describe(ROWS)
+    text = sweep.describe(ROWS)
     assert "| rte  | a=2      | 3      | 70.00  | 70.00 | 14.14     | 80.00 60.00 -     |" in text
     assert "mean of 2 of 9 tasks" in text and "55.00" in text
 
@@ -69,7 +69,7 @@ def test_a_curve_over_marks():
         row("pairs", value, mark=mark, hours=hours)
         for mark, hours, value in ((0.1, 0.5, 0.6), (0.5, None, 0.7))
     ]
-    lines = scores.describe(rows).splitlines()
+    lines = sweep.describe(rows).splitlines()
     assert [line.split() for line in lines[-2:]] == [
         ["|", "0.1", "|", "0.5", "|", "60.00", "|"],
         ["|", "0.5", "|", "-", "|", "70.00", "|"],
@@ -94,7 +94,7 @@ def test_the_order_of_all_tasks(glue, tmp_path):
     settings = settings_for(tmp_path / "out", task_name="all", data_dir=str(glue), seed=7)
     variants = {"learning_rate=1": settings, "learning_rate=2 a=3": settings}
     trials = sweep.plan_trials(variants, SweepConfig(num_trials=2))
-    names = [os.path.relpath(trial.folder, tmp_path / "out") for trial in trials]
+    names = list(trials)
     assert names[:4] == [
         "cola/learning_rate=1/trial-1",
         "cola/learning_rate=1/trial-2",
@@ -102,9 +102,12 @@ def test_the_order_of_all_tasks(glue, tmp_path):
         "cola/learning_rate=2,a=3/trial-2",
     ]
     assert [name.split("/")[0] for name in names[4:]] == ["mnli"] * 4 + ["rte"] * 4
-    by_name = {name: trial.settings for name, trial in zip(names, trials, strict=True)}
-    rte = by_name["rte/learning_rate=2,a=3/trial-2"]
-    assert rte.run.seed == 8 and rte.run.task_name == "rte"
+    assert [trial.settings.run.output_dir for trial in trials.values()] == [
+        str(tmp_path / "out" / name) for name in names
+    ]
+    rte = trials["rte/learning_rate=2,a=3/trial-2"]
+    assert rte.settings.run.seed == 8 and rte.settings.run.task_name == "rte"
+    assert rte.row == dict(task="rte", cell="learning_rate=2 a=3", trial=2, seed=8)
 
 
 def test_each_cell_has_a_folder_that_report_finds(tmp_path):
@@ -112,8 +115,8 @@ def test_each_cell_has_a_folder_that_report_finds(tmp_path):
     cells = ["a=1", "vocab_file=/v/1", "vocab_file=/v-1", f"a=/{long}1", f"a=/{long}2", f"b={long}"]
     settings = settings_for(tmp_path / "out")
     trials = sweep.plan_trials(dict.fromkeys(cells, settings), SweepConfig())
-    folders = [trial.folder for trial in trials]
-    assert len(set(folders)) == len(cells) and [trial.cell for trial in trials] == cells
+    folders = [trial.settings.run.output_dir for trial in trials.values()]
+    assert [trial.row["cell"] for trial in trials.values()] == cells
     assert all(folder.count("/") == folders[0].count("/") for folder in folders)
     assert folders[0] == str(tmp_path / "out" / "a=1" / "trial-1")
     for folder in folders:
@@ -135,8 +138,14 @@ def test_marks_of_a_pretraining(tmp_path):
     start = StartConfig(init_checkpoint=path)
     trials = sweep.plan_trials({"": FinetuneSettings(start=start)}, SweepConfig())
     assert sweep.is_sweep(FinetuneSettings(start=start), SweepConfig())
-    assert [trial.mark for trial in trials] == [0.05, 0.1, 1.0]
-    assert trials[0].settings.start.init_checkpoint == os.path.join(path, "0.05")
+    assert list(trials) == ["mark-0.05/trial-1", "mark-0.1/trial-1", "mark-1/trial-1"]
+    assert [(trial.row["mark"], trial.row["hours"]) for trial in trials.values()] == [
+        (0.05, 0.05),
+        (0.1, 0.5),
+        (1.0, 1.0),
+    ]
+    first = trials["mark-0.05/trial-1"]
+    assert first.settings.start.init_checkpoint == os.path.join(path, "0.05")
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ class TaskType(abc.ABC, typing.Generic[E, R, O]):
       head: key of its head in interop.heads.HEADS, which lacks a head without weights.
       architecture: name of the class of Hugging Face's transformers that has the head.
       config_name: name of the type in Hugging Face's config.json, None where that has none.
-      predicted: name of the file of predictions. target: key of the targets in a batch.
+      target: key of the targets in a batch.
       has_classes: whether the labels name classes. takes_whole_texts: whether a text that is too
         long for a row is cut. stores_columns: whether task.json has the columns of the training
         file. reads: names of the settings of single types that this type reads.
@@ -86,7 +86,6 @@ class TaskType(abc.ABC, typing.Generic[E, R, O]):
     head: typing.ClassVar[str]
     architecture: typing.ClassVar[str]
     config_name: typing.ClassVar[str | None] = None
-    predicted: typing.ClassVar[str] = "predictions.tsv"
     target: typing.ClassVar[str] = "labels"
     has_classes: typing.ClassVar[bool] = True
     takes_whole_texts: typing.ClassVar[bool] = False

@@ -9,9 +9,10 @@ Legend: N examples, C classes.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
@@ -35,6 +36,7 @@ def draw(
     labels: Sequence[str],
     outputs: np.ndarray,
     targets: np.ndarray,
+    new_file: Callable[[str, str], contextlib.AbstractContextManager[IO[bytes]]],
 ) -> list[str]:
     """Write the pictures of one file's predictions; return their paths.
 
@@ -43,6 +45,7 @@ def draw(
         of the classes.
       outputs, targets: the problem type's outputs, float64 (N, C), and targets, (N,), or (N, C) for
         several labels. Examples whose class the model lacks are left out.
+      new_file: function of output_dir and a path that opens a new file there, as results.new_file.
     """
     folder = os.path.join(output_dir, FOLDER)
     if task.kind == "regression":
@@ -59,10 +62,10 @@ def draw(
             "reliability": reliability(outputs, targets),
         }
     paths = []
-    os.makedirs(folder, exist_ok=True)
     for name, figure in figures.items():
         paths.append(os.path.join(folder, f"{stem}-{name}{SUFFIX}"))
-        figure.savefig(paths[-1], dpi=120)
+        with new_file(output_dir, paths[-1]) as file:
+            figure.savefig(file, format="png", dpi=120)
     return paths
 
 

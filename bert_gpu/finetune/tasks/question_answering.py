@@ -66,7 +66,6 @@ class QuestionAnswering(TaskType[Questions, Best, Sequence[Best]]):
 
     head = "span"
     architecture = "BertForQuestionAnswering"
-    predicted = "predictions.json"
 
     doc_stride: int = 128
     max_query_length: int = 64
@@ -238,7 +237,7 @@ class QuestionAnswering(TaskType[Questions, Best, Sequence[Best]]):
         suffix, named = (
             ("", evaluated.config.predictions_file) if stem == "test" else (f"_{stem}", None)
         )
-        where, name = results.predictions_path(output_dir, suffix, named, self.predicted)
+        where, name = results.predictions_path(output_dir, suffix, named, results.ANSWERS)
         contents: dict[tuple[str, str], object] = {(where, name): predicted.answers}
         contents[output_dir, results.with_suffix(results.N_BEST, suffix)] = predicted.n_best
         if predicted.null_odds is not None:
@@ -246,7 +245,7 @@ class QuestionAnswering(TaskType[Questions, Best, Sequence[Best]]):
                 predicted.null_odds
             )
         for path, content in contents.items():
-            results.write(*path, [json.dumps(content, indent=4), "\n"])
+            results.write(*path, [json.dumps(content, indent=4), "\n"], output_dir)
         return os.path.join(where, name)
 
 

@@ -52,7 +52,6 @@ class TokenClassification(TaskType[TaggedExamples, np.ndarray, np.ndarray]):
 
     head = "token_classifier"
     architecture = "BertForTokenClassification"
-    predicted = "predictions.conll"
     target = "token_labels"
     stores_columns = True
 
@@ -241,8 +240,8 @@ class TokenClassification(TaskType[TaggedExamples, np.ndarray, np.ndarray]):
         titles = ("id", "prediction", "word", *(f"probability_{label}" for label in labels))
         results.write_table(output_dir, results.PROBABILITIES, titles, cells())
         named = evaluated.config.predictions_file
-        where, name = results.predictions_path(output_dir, "", named, self.predicted)
-        results.write(where, name, lines())
+        where, name = results.predictions_path(output_dir, "", named, results.TAGGED)
+        results.write(where, name, lines(), output_dir)
         return os.path.join(where, name)
 
 

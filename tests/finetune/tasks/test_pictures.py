@@ -5,6 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from bert_gpu.finetune import results
 from bert_gpu.finetune.tasks import pictures
 from bert_gpu.finetune.tasks.table import TaskSpec
 
@@ -44,8 +45,11 @@ def test_roc_has_the_classes_that_can_have_one():
     ],
 )
 def test_files(tmp_path, kind, outputs, targets, names):
-    paths = pictures.draw(
-        str(tmp_path), "dev", TaskSpec(name="x", kind=kind), "abc", outputs, targets
-    )
+    task = TaskSpec(name="x", kind=kind)
+    paths = pictures.draw(str(tmp_path), "dev", task, "abc", outputs, targets, results.new_file)
     assert paths == [str(tmp_path / "pictures" / f"dev-{name}.png") for name in names]
+    assert results.read_files(str(tmp_path)) == {
+        "eval_results.json",
+        *(f"pictures/dev-{name}.png" for name in names),
+    }
     assert all(pathlib.Path(path).read_bytes().startswith(b"\x89PNG") for path in paths)
