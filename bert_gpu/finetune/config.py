@@ -68,11 +68,6 @@ class FinetuneConfig(Settings):
         "predictions.tsv repeats; - reads it from standard input.",
         path="one",
     )
-    pictures: bool = setting(
-        False,
-        "Draw the confusion matrix, the ROC curve and the reliability of each file with labels, to "
-        "OUTPUT_DIR/pictures.",
-    )
     predictions_file: str | None = setting(
         None,
         "File for the predicted rows, with the predicted label: with commas where its "

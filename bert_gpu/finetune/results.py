@@ -28,7 +28,6 @@ from bert_gpu.base.files import atomic_file, check_writable, is_inside, write_te
 from bert_gpu.base.run_names import EVAL_RESULTS, LOCK, RUN
 from bert_gpu.finetune.config import STANDARD_OUTPUT, FinetuneConfig
 from bert_gpu.finetune.files.examples import Examples, Loaded, Source
-from bert_gpu.finetune.tasks import pictures
 from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.runs.folder import RunFolder
 
@@ -50,7 +49,7 @@ BREAKS = re.compile(r"[\t\r\n]+")  # separators of the cells and lines of a tabl
 NAMES = re.compile(
     r"eval_results\.(json|txt)|(test_results|predictions)(_[^/]+)?\.tsv|predictions\.conll|"
     r"(predictions|nbest_predictions|null_odds)(_[^/]+)?\.json|"
-    rf"{SUBMISSION}/[^/]+\.tsv|{pictures.FOLDER}/{pictures.NAME}"
+    rf"{SUBMISSION}/[^/]+\.tsv|pictures/[^/]+\.png"
 )
 
 

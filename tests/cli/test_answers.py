@@ -152,7 +152,6 @@ def test_questions_that_all_have_answers(folder, capsys):
     "arguments, parts",
     [
         (["--label_smoothing=0.1"], ["--label_smoothing=0.1", "answers"]),
-        (["--pictures"], ["--pictures", "squad"]),
         (["--pooler_size=8"], ["--pooler_size", "squad"]),
         (["--best_metric=accuracy"], ["--best_metric=accuracy", "f1, exact_match"]),
         (["--max_query_length=13"], ["--max_seq_length=16", "--max_query_length=13"]),

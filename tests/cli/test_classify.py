@@ -476,7 +476,6 @@ def test_a_model_without_notes_still_predicts(trained, workplace, capsys, tmp_pa
             ["red", "none"],
             {"accuracy", "f1", "auc", "loss", "positive_label"},
             [
-                "--pictures",
                 "--best_metric=f1",
                 "--export_best",
                 "--class_weights=balanced",
@@ -528,9 +527,6 @@ def test_kinds_of_tasks(workplace, capsys, tmp_path, kind, cells, metrics, flags
         answers = [cells[float(answer) < 0] for answer in answers]
     assert np.mean([cells[i % 2] == answer for i, answer in enumerate(answers)]) > 0.9
     if kind == "classification":  # a resumed run keeps its loss
-        names = ("confusion", "reliability", "roc")
-        drawn = [f"{stem}-{name}.png" for stem in ("dev", "test") for name in names]
-        assert sorted(os.listdir(tmp_path / "run" / "pictures")) == drawn
         code, _, err = call(capsys, *asked[:-1])
         assert code == 2 and "label_smoothing: 0.1 -> 0.0" in err
 

@@ -23,7 +23,7 @@ mlm_transform model muon_lr_ratio near_duplicates ngram_weights norm_first norm_
 null_score_diff_threshold num_attention_heads num_gpus num_hidden_groups num_hidden_layers
 num_shards num_tokens num_train_epochs num_train_steps num_trials num_warmup_steps num_workers
 objective on_divergence optimizer order output output_dir output_file overwrite pack_separator
-padding passage_prefix phase pictures polynomial_power pooler_size pooling position_embedding_type
+padding passage_prefix phase polynomial_power pooler_size pooling position_embedding_type
 positive_label precision predict_file predictions_file prompt query query_file query_prefix quiet
 random_seed ray_address recipe recompute recompute_every reinit_layers restarts rotary_base
 save_checkpoints_minutes save_checkpoints_steps save_config seed short_seq_prob show show_config

@@ -225,7 +225,6 @@ def test_validation_chooses_and_trials_are_counted_by_f1(data, capsys, tmp_path)
     [
         (["--label_smoothing=0.1"], ["--label_smoothing=0.1", "tagging"]),
         (["--class_weights=balanced"], ["--class_weights=balanced", "tagging"]),
-        (["--pictures"], ["--pictures", "ner"]),
         (["--pooling=mean"], ["--pooling", "ner"]),
         (["--task_kind=regression"], ["--task_kind=regression", "--task_name=ner", "tagging"]),
         (["--task_name=pairs", "--task_kind=tagging"], ["--task_kind=tagging", "classification"]),

@@ -205,7 +205,7 @@ class TaskType(abc.ABC, typing.Generic[E, R, O]):
         """Return the metrics of examples with labels by name; None where one is not defined."""
 
     def after_evaluation(self, output_dir: str, evaluated: Evaluated[E, O]) -> None:
-        """Write the files that an evaluation leaves beside its metrics, such as pictures."""
+        """Write the files that an evaluation leaves beside its metrics, such as predictions."""
 
     @abc.abstractmethod
     def write(self, output_dir: str, evaluated: Evaluated[E, O]) -> str:

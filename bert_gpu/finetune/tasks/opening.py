@@ -3,7 +3,6 @@
 import dataclasses
 import os
 
-from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import DEFAULT_TASK, FinetuneConfig, FinetuneSettings, first_set
 from bert_gpu.finetune.notes import TaskNotes
@@ -12,7 +11,7 @@ from bert_gpu.finetune.tasks.interface import TaskType, open_task_type
 
 # {setting of single types of task: what it applies to, in messages}
 OWNERS = dict(
-    **dict.fromkeys(("pictures", "pooler_size", "pooling"), "text classification"),
+    **dict.fromkeys(("pooler_size", "pooling"), "text classification"),
     **dict.fromkeys(("label_smoothing", "class_weights", "positive_label"), "classification"),
     **dict.fromkeys(("temperature", "query_prefix", "passage_prefix", "max_score"), "similarity"),
 )
@@ -75,7 +74,7 @@ def with_columns(spec: table.TaskSpec, *holders: object) -> table.TaskSpec:
 
 def check_settings(settings: FinetuneSettings, task: TaskType) -> None:
     """Raise UserError for a setting that does not apply to the task, unless a recipe has set it,
-    for two models as the start of the task similarity, and for --pictures without matplotlib.
+    and for two models as the start of the task similarity.
     """
     spec = task.spec
     for name, owner in OWNERS.items():
@@ -87,7 +86,7 @@ def check_settings(settings: FinetuneSettings, task: TaskType) -> None:
                 f"applies to {owner} only, not to {own}",
                 "drop it",
                 setting=name,
-                value=None if value is True else value,
+                value=value,
             )
     start = settings.start.init_checkpoint or ""
     if spec.makes_vectors and "," in start and not os.path.exists(start):
@@ -96,8 +95,4 @@ def check_settings(settings: FinetuneSettings, task: TaskType) -> None:
             "name one model; --query_prefix and --passage_prefix tell it the texts apart",
             setting="init_checkpoint",
             value=start[:80],
-        )
-    if settings.run.pictures:
-        import_extra(
-            "matplotlib", "--pictures", "pip install 'bert-gpu[report]', or leave the flag out"
         )

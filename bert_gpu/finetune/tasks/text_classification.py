@@ -18,7 +18,6 @@ from bert_gpu.finetune import results
 from bert_gpu.finetune.config import FinetuneSettings, first_set
 from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.files.examples import Examples, Source
-from bert_gpu.finetune.tasks import pictures
 from bert_gpu.finetune.tasks.interface import Evaluated, RowFormat, TaskType
 from bert_gpu.finetune.tasks.labels import SEPARATOR, choose_positive, find_classes, index_labels
 from bert_gpu.finetune.tasks.metrics import compute_metrics
@@ -40,7 +39,7 @@ class TextClassification(TaskType[Examples, np.ndarray, np.ndarray]):
     head = "classifier"
     architecture = "BertForSequenceClassification"
     takes_whole_texts = True
-    reads = frozenset(("pictures", "pooler_size", "pooling"))
+    reads = frozenset(("pooler_size", "pooling"))
 
     def read(self, source: Source, needs_label: bool) -> Examples:
         return Examples(self.spec, source, needs_label, self.labels or None)
@@ -107,11 +106,6 @@ class TextClassification(TaskType[Examples, np.ndarray, np.ndarray]):
     def judge(self, evaluated: Judged) -> dict[str, float | None]:
         positive = self.labels.index(self.positive_label) if self.positive_label else 1
         return compute_metrics(*labelled(evaluated), self.metric_names, positive)
-
-    def after_evaluation(self, output_dir: str, evaluated: Judged) -> None:
-        outputs, targets = labelled(evaluated)
-        if evaluated.config.pictures and np.isfinite(outputs).all():
-            pictures.draw(output_dir, evaluated.stem, self.spec, self.labels, outputs, targets)
 
     def write(self, output_dir: str, evaluated: Judged) -> str:
         config, examples, outputs = evaluated.config, evaluated.examples, evaluated.outputs
