@@ -157,7 +157,7 @@ def full():
         classifying("measured", "--task_name=similarity --data_dir=scored_pairs"),
         classifying(
             "sweep",
-            "--data_dir=pairs --grid=seed=1,2 --num_trials=2 --dev_share=.2 --pictures",
+            "--data_dir=pairs --grid=seed=1,2 --num_trials=2 --dev_share=.2",
         ),
     ]
     used = [
