@@ -24,7 +24,7 @@ class WeightsAndBiases(Sink):
     Args of the constructor: path: OUTPUT_DIR. settings: {setting: value}, shown with the run.
     """
 
-    def __init__(self, path: str, project: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: str, project: str, settings: Mapping[str, object]) -> None:
         wandb = check_wandb(project)
         folder = os.path.join(path, WANDB)
         os.makedirs(folder, exist_ok=True)
