@@ -500,7 +500,9 @@ def drop_repeats(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int, str | Non
     return plan, num_dropped, duplicates
 
 
-def search(job: Job, plan: CorpusPlan, what: str, find: Callable[..., Any], *values: Any) -> Any:
+def search(
+    job: Job, plan: CorpusPlan, what: str, find: Callable[..., parallel.Result], *values: object
+) -> parallel.Result:
     """Return the result of a search through all of the text, with a display of its progress. what:
     the things that find(blocks, folder, *values, ...) looks for.
     """
