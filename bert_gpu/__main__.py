@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         console.close_streams()
 
 
-def run(argv: list[str]) -> Any:
+def run(argv: list[str]) -> object:
     """Run the command that argv[1] names; return its result, from which flags.exit_code makes the
     exit code.
     """

@@ -75,7 +75,7 @@ def make_call(name: str, command: ModuleType) -> Callable:
     and its docstring are made from the command's flags.
     """
 
-    def call(*settings: Any, **arguments: Any) -> Any:
+    def call(*settings: object, **arguments: object) -> Any:
         return run(name, command, settings, arguments)
 
     defaults = getattr(command, "DEFAULTS", {})
@@ -111,8 +111,8 @@ def make_call(name: str, command: ModuleType) -> Callable:
 
 
 def run(
-    name: str, command: ModuleType, positionals: Sequence[Any], arguments: Mapping[str, Any]
-) -> Any:
+    name: str, command: ModuleType, positionals: Sequence[object], arguments: Mapping[str, object]
+) -> object:
     """Run a command with the arguments of a call; return its result.
 
     Args:
@@ -136,7 +136,7 @@ def run(
     return deliver_signal(result)
 
 
-def run_settings(name: str, settings: Sequence[Any], arguments: Mapping[str, Any]) -> Any:
+def run_settings(name: str, settings: Sequence[object], arguments: Mapping[str, object]) -> object:
     """Run the call `name` with settings objects instead of keyword arguments; return its result."""
     function, kinds = OF_SETTINGS.get(name, ("", ()))
     if arguments or tuple(map(type, settings)) not in (kinds[:1], kinds):
@@ -145,7 +145,7 @@ def run_settings(name: str, settings: Sequence[Any], arguments: Mapping[str, Any
     return pkgutil.resolve_name(function)(*settings)
 
 
-def deliver_signal(result: Any) -> Any:
+def deliver_signal(result: object) -> object:
     """Return the result of a call, after a signal that has arrived meanwhile has reached the
     program's own handler. A training that the signal has stopped raises an exception even if the
     handler raises none: KeyboardInterrupt for SIGINT, else TrainingStopped.

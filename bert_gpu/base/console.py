@@ -20,7 +20,7 @@ import textwrap
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from bert_gpu.base.errors import LINE_CHARACTERS, UserError, one_line, printable
 
@@ -192,7 +192,7 @@ class ShareBar:
             self.bar.close()
 
 
-def open_bar(**options: Any) -> tqdm.tqdm:
+def open_bar(**options: object) -> tqdm.tqdm:
     """Return a tqdm progress bar on standard error or, in a notebook, in the cell's output."""
     import tqdm  # imported here, because --help should not wait for it
 

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -218,7 +218,9 @@ def remember(stack: contextlib.ExitStack) -> None:
         *("KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "MLFLOW_ALLOW_FILE_STORE"),
         *("WANDB_ERROR_REPORTING", "TF_CPP_MIN_LOG_LEVEL"),
     ):
-        restore: Any = os.environ.__setitem__ if name in os.environ else os.environ.pop
+        restore: Callable[..., object] = (
+            os.environ.__setitem__ if name in os.environ else os.environ.pop
+        )
         stack.callback(restore, name, os.environ.get(name))
     for logger in map(logging.getLogger, (None, "absl", "tf2onnx")):
         stack.callback(logger.setLevel, logger.level)

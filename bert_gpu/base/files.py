@@ -192,13 +192,13 @@ def write_text(path: str, text: str) -> None:
         file.write(text)
 
 
-def write_json(path: str, content: Mapping[str, Any]) -> None:
+def write_json(path: str, content: Mapping[str, object]) -> None:
     """Write a JSON object, with a checksum that `read_json` verifies."""
     whole = {**content, CHECKSUM: json_checksum(content)}
     write_text(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")
 
 
-def json_checksum(content: Mapping[str, Any]) -> str:
+def json_checksum(content: Mapping[str, object]) -> str:
     """Return the CRC-32C of a JSON object, as 8 hexadecimal digits; the order of keys does not
     matter.
     """
@@ -249,7 +249,7 @@ def read_json(
     return content
 
 
-def check_values(path: str, content: Mapping[str, Any], fields: JsonFields) -> None:
+def check_values(path: str, content: Mapping[str, object], fields: JsonFields) -> None:
     """Raise UserError if a value in a file's JSON object breaks the rules of its settings field."""
     if error := stored_complaint(content, fields):
         raise error.within(path)
@@ -265,7 +265,7 @@ def parse_json(text: str) -> Any:
     def refuse_constant(name: str) -> None:
         raise ValueError(f"{name} is not a JSON number")
 
-    def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
         content = dict(pairs)
         if len(content) < len(pairs):
             twice = collections.Counter(key for key, _ in pairs).most_common(1)[0][0]

@@ -7,7 +7,6 @@ C library, map_large_blocks and trim_heap do nothing.
 
 import ctypes
 import functools
-from typing import Any
 
 M_MMAP_THRESHOLD = -3  # the constant's value in glibc's malloc.h
 # blocks of at least this size are mapped one by one and returned to the system when freed;
@@ -16,8 +15,8 @@ LARGE_BYTES = 4 << 20
 
 
 @functools.cache
-def glibc() -> Any:
-    """Return the C library, a ctypes.CDLL, if it is glibc; else None."""
+def glibc() -> ctypes.CDLL | None:
+    """Return the C library if it is glibc, else None."""
     try:
         library = ctypes.CDLL(None)
         return (
@@ -33,11 +32,11 @@ def map_large_blocks() -> None:
     """Make malloc allocate blocks of at least LARGE_BYTES outside the heap from now on. Setting the
     threshold also fixes it; otherwise glibc raises it whenever a mapped block is freed.
     """
-    if glibc() is not None:
-        glibc().mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
+    if (library := glibc()) is not None:
+        library.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
 
 
 def trim_heap() -> None:
     """Return free pages of the heap to the system, which takes milliseconds."""
-    if glibc() is not None:
-        glibc().malloc_trim(ctypes.c_size_t(0))
+    if (library := glibc()) is not None:
+        library.malloc_trim(ctypes.c_size_t(0))

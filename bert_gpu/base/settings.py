@@ -29,7 +29,7 @@ JsonFields = Mapping[str, "dataclasses.Field | JsonFields"]
 
 
 def setting(
-    default: Any,
+    default: object,
     help: str,
     *,
     low: float | None = None,
@@ -135,7 +135,7 @@ class Settings:
             "" if needs[1] is None else f"={' or '.join(map(str, needs[1]))}"
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         return dataclasses.asdict(self)
 
 
@@ -155,7 +155,7 @@ def like(kind: type[Settings], name: str) -> Any:
 
 
 def stored_complaint(
-    content: Mapping[str, Any], fields: JsonFields, prefix: str = ""
+    content: Mapping[str, object], fields: JsonFields, prefix: str = ""
 ) -> UserError | None:
     """Return a UserError about the first value in a JSON object that breaks its field's rules; None
     if all values are valid.
@@ -181,7 +181,7 @@ def stored_complaint(
     return None
 
 
-def as_tuple(field: dataclasses.Field, value: Any) -> Any:
+def as_tuple(field: dataclasses.Field, value: object) -> object:
     """Return a JSON value in the type of its settings field: a list as a tuple if the field is a
     tuple.
     """
@@ -231,7 +231,7 @@ def value_type(field: dataclasses.Field) -> tuple[Any, bool]:
     return typing.get_origin(field.type) or field.type, False
 
 
-def complaint(field: dataclasses.Field, value: Any, name: str | None = None) -> UserError | None:
+def complaint(field: dataclasses.Field, value: object, name: str | None = None) -> UserError | None:
     """Return a UserError if a value breaks the rules of a settings field, else None. name: the
     field's name in the message; None = field.name.
     """

@@ -13,11 +13,10 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FrameType
-from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 0.5  # seconds between a signal and its line, which a process that ends sooner skips
-Handler = Callable[[int, FrameType | None], Any]
+Handler = Callable[[int, FrameType | None], object]
 
 
 @contextlib.contextmanager

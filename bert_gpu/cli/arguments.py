@@ -10,7 +10,6 @@ import collections
 import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
@@ -112,7 +111,7 @@ class Reader:
         takes_positionals: bool,
         script: str,
         listing: str = "--helpfull",
-        defaults: Mapping[str, Any] | None = None,
+        defaults: Mapping[str, object] | None = None,
     ) -> None:
         self.defaults = defaults or {}
         self.switches = switches

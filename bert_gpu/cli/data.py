@@ -208,7 +208,7 @@ def own_defaults(parsed: flags.Parsed) -> dict[str, str]:
     return defaults
 
 
-def model_values(parsed: flags.Parsed, folder: str | None) -> dict[str, Any]:
+def model_values(parsed: flags.Parsed, folder: str | None) -> dict[str, object]:
     """Return {field of DataConfig: value} for the settings that a model's folder determines; {} if
     there is no model.
 
@@ -223,7 +223,7 @@ def model_values(parsed: flags.Parsed, folder: str | None) -> dict[str, Any]:
             "put the model's there, or give --vocab_file instead of --init_checkpoint",
             where=folder,
         )
-    values: dict[str, Any] = {"tokenization": kind_of(vocabulary)}
+    values: dict[str, object] = {"tokenization": kind_of(vocabulary)}
     casing = find_casing(folder)
     user_values = parsed.user_values(DataConfig)
     user_casing = user_values.get("do_lower_case", casing.is_lower)

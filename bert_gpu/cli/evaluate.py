@@ -21,7 +21,7 @@ EXAMPLE = (
 CLASSES = [EvaluateConfig]
 
 
-def main(argv: list[str], in_program: bool = False) -> list[dict[str, Any]]:
+def main(argv: list[str], in_program: bool = False) -> list[dict[str, object]]:
     """Run the command; return the scores of each model. in_program: as in flags.parse."""
     parsed = flags.parse(argv, SUMMARY, EXAMPLE, CLASSES, in_program=in_program)
     config = parsed.make(EvaluateConfig)

@@ -1,10 +1,9 @@
 """python -m bert_gpu extend: adds the user's own words to the vocabulary of a trained model."""
 
-from typing import Any
-
 from bert_gpu.cli import flags
 from bert_gpu.cli.import_ import transfer
 from bert_gpu.interop.config import ExtendConfig
+from bert_gpu.interop.formats import Model
 from bert_gpu.text.config import TextFormat
 
 SUMMARY = (
@@ -29,7 +28,7 @@ def main(argv: list[str], in_program: bool = False) -> str:
     config = parsed.make(ExtendConfig)
     text_format = parsed.make(TextFormat)
 
-    def extended(model: Any) -> Any:
+    def extended(model: Model) -> Model:
         from bert_gpu.data.own_files import is_own
         from bert_gpu.interop.extension import extend
 

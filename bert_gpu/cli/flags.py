@@ -96,7 +96,7 @@ class Parsed:
         self,
         values: absl_flags.FlagValues,
         classes: Sequence[type[Settings]],
-        defaults: Mapping[str, Any],
+        defaults: Mapping[str, object],
         positionals: list[str],
         script: str,
         user_flags: Iterable[arguments.UserFlag],
@@ -110,9 +110,9 @@ class Parsed:
         self.defaults = defaults
         self.positionals = positionals
         self.sources = {flag.name: flag for flag in user_flags}
-        self.file_values: dict[str, tuple[Any, str]] = {}
+        self.file_values: dict[str, tuple[object, str]] = {}
         self.script = script
-        self.recipe: dict[str, tuple[Any, str]] = {}
+        self.recipe: dict[str, tuple[object, str]] = {}
         self.phase: int | None = None
         self.warned: set[str] = set()
         config = self.make(rules.RecipeConfig) if script else rules.RecipeConfig()
@@ -140,7 +140,7 @@ class Parsed:
             if self.is_set(field.name)
         }
 
-    def overrides(self, kind: type[Settings]) -> dict[str, Any]:
+    def overrides(self, kind: type[Settings]) -> dict[str, object]:
         """Return {field: value} for the fields of a settings class that the user or the recipe
         sets.
         """
@@ -151,7 +151,7 @@ class Parsed:
         }
         return recipe_values | self.user_values(kind)
 
-    def make(self, kind: type[S], **defaults: Any) -> S:
+    def make(self, kind: type[S], **defaults: object) -> S:
         """Return settings of a class. Each value comes from the first of these that has it: the
         user, the recipe, `defaults`, the command's defaults, the class.
         """
@@ -234,7 +234,7 @@ class Parsed:
         ]
         flagfile.save(path, aliases.SCRIPTS[self.script], user_flags, recipe_lines(self) + others)
 
-    def _value(self, field: dataclasses.Field) -> Any:
+    def _value(self, field: dataclasses.Field) -> object:
         value = self.values[field.name].value
         if field.metadata["words"] and value not in field.metadata["words"]:
             try:
@@ -244,7 +244,7 @@ class Parsed:
         return tuple(value) if value_type(field)[0] is tuple else value
 
 
-def as_flag(name: str, value: Any) -> str:
+def as_flag(name: str, value: object) -> str:
     """Return a setting as an argument of a command line, such as "--seed=1"."""
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no{name}"
@@ -257,7 +257,7 @@ def parse(
     example: Iterable[str],
     classes: Sequence[type[Settings]],
     *,
-    defaults: Mapping[str, Any] | None = None,
+    defaults: Mapping[str, object] | None = None,
     positionals: str | None = None,
     script: str = "",
     main: Mapping[str, Sequence[str]] | None = None,
@@ -366,7 +366,7 @@ class TimeParser(absl_flags.ArgumentParser):
         return parse_time(argument, self.unit) if isinstance(argument, str) else argument
 
 
-def define(field: dataclasses.Field, values: absl_flags.FlagValues, default: Any) -> None:
+def define(field: dataclasses.Field, values: absl_flags.FlagValues, default: object) -> None:
     kind, _ = value_type(field)
     if field.metadata["unit"]:
         absl_flags.DEFINE(
@@ -410,7 +410,7 @@ def recipe_lines(parsed: Parsed) -> list[str]:
     ]
 
 
-def line_of(parsed: Parsed, field: dataclasses.Field, value: Any) -> str:
+def line_of(parsed: Parsed, field: dataclasses.Field, value: object) -> str:
     if field.name in parsed.file_values and field.name not in parsed.sources:
         value, source = parsed.file_values[field.name]
     else:
@@ -419,7 +419,7 @@ def line_of(parsed: Parsed, field: dataclasses.Field, value: Any) -> str:
     return f"--{field.name}={value}  # {source}"
 
 
-def source_of(parsed: Parsed, field: dataclasses.Field, value: Any) -> str:
+def source_of(parsed: Parsed, field: dataclasses.Field, value: object) -> str:
     """Return the source of a setting's value as text: the place of the user's flag, the recipe's
     source, "default" or "derived".
     """

@@ -34,7 +34,7 @@ def text(
     summary: str,
     example: Iterable[str],
     classes: Sequence[type[Settings]],
-    defaults: Mapping[str, Any],
+    defaults: Mapping[str, object],
     *,
     positionals: str | None,
     main: Mapping[str, Sequence[str]] | None,
@@ -96,7 +96,11 @@ def command_lines(command: str, width: int) -> list[str]:
 
 
 def describe(
-    field: Field, defaults: Mapping[str, Any], names: str, width: int, num_lines: int | None = None
+    field: Field,
+    defaults: Mapping[str, object],
+    names: str,
+    width: int,
+    num_lines: int | None = None,
 ) -> list[str]:
     """Return the help on a flag: its names with the default, and its help text, both wrapped at
     `width`.
@@ -127,7 +131,7 @@ def describe(
     ]
 
 
-def format_value(value: Any, unit: str | None) -> Any:
+def format_value(value: object, unit: str | None) -> object:
     if isinstance(value, bool):
         return str(value).lower()
     return value if unit is None else f"{value}{TIME_UNITS[unit]}"

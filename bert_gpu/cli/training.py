@@ -24,7 +24,7 @@ def classes_of(kind: type[RunSettings], *more: type[Settings]) -> list[type[Sett
     return [first, RecipeConfig, *others, *RunSettings.kinds().values(), *more, CommonConfig]
 
 
-def defaults_of(kind: type[RunSettings]) -> dict[str, Any]:
+def defaults_of(kind: type[RunSettings]) -> dict[str, object]:
     """Return {setting: default} for the defaults in which a training, kind(), differs from its
     settings classes.
     """

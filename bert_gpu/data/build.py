@@ -204,7 +204,7 @@ def open_job(
 
 def data_set_settings(
     config: DataConfig, text_format: TextFormat, text: inputs.Inputs
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return {name: value} of the settings that decide the content of the data set, for
     dataset.json.
     """
@@ -291,7 +291,7 @@ def check_space(
     remedies beside room and another disk.
     """
     parent = existing_parent(config.folder)
-    place: dict[str, Any] = dict(setting="output_file", value=config.output_file)
+    place = dict(setting="output_file", value=config.output_file)
     usage = shutil.disk_usage(parent)
     if not usage.total:  # a file system without storage, such as /proc
         raise UserError(f"files cannot be stored in {parent}", "choose another folder", **place)
@@ -500,7 +500,9 @@ def drop_repeats(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int, str | Non
     return plan, num_dropped, duplicates
 
 
-def search(job: Job, plan: CorpusPlan, what: str, find: Callable[..., Any], *values: Any) -> Any:
+def search(
+    job: Job, plan: CorpusPlan, what: str, find: Callable[..., parallel.Result], *values: object
+) -> parallel.Result:
     """Return the result of a search through all of the text, with a display of its progress. what:
     the things that find(blocks, folder, *values, ...) looks for.
     """

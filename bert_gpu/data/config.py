@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import os
-from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local
@@ -273,7 +272,7 @@ class DataConfig(Settings):
     def name(self) -> str:
         return os.path.basename(self.output_file).removesuffix(".tfrecord")
 
-    def fixed(self) -> dict[str, Any]:
+    def fixed(self) -> dict[str, object]:
         """Return {name: value} of the settings that decide the content of the data set. File paths
         are left out, because the contents of the files are compared instead.
         """

@@ -186,7 +186,7 @@ class Dataset:
             dupe_factor=info.settings["dupe_factor"], masking=info.settings["masking"]
         ).num_passes
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         """Return, for run.json, the dict of everything that decides the batches of a run: "files"
         (name, number of records and checksum of each), "made" (the settings in dataset.json, or
         None), "max_seq_length" and, with --input_weights, "sets" (entries of MixedSets).
@@ -203,7 +203,7 @@ class Dataset:
         a checksum of its files and settings}, so that workers can check that they read the same
         data.
         """
-        parts: dict[str, tuple[RecordSet, Any]] = {
+        parts: dict[str, tuple[RecordSet, object]] = {
             "the training data": (self.train, self.identity())
         }
         if self.validation is not None:
@@ -262,7 +262,7 @@ class Dataset:
         return order
 
 
-def files_identity(records: RecordSet) -> list[list[Any]]:
+def files_identity(records: RecordSet) -> list[list[object]]:
     """Return [file name, number of records, checksum of all its records] for each file."""
     return [
         [os.path.basename(file.path), len(file), f"{file.fingerprint():08x}"]

@@ -6,7 +6,6 @@ import fnmatch
 import glob
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local, check_regular, comma_hint
@@ -154,7 +153,7 @@ def check_pair(
             )
 
 
-def compared_values(info: Manifest) -> list[Any]:
+def compared_values(info: Manifest) -> list[object]:
     """Return the values in a Manifest of the entries and settings in COMPARED; None for each
     setting of masking if the rows are static, that is, masked already.
     """

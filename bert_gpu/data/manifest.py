@@ -82,7 +82,7 @@ class Manifest(Settings):
     settings: dict[str, Any] = setting(
         None, "Settings that the data set was made with.", inside=MADE_WITH
     )
-    inputs: list[list[Any]] = setting(None, "[name, bytes, checksum] of each file of text.")
+    inputs: list[list[object]] = setting(None, "[name, bytes, checksum] of each file of text.")
 
     def __repr__(self) -> str:
         return (

@@ -55,10 +55,13 @@ class OutputFolder:
     """
 
     def __init__(
-        self, config: DataConfig, settings: Mapping[str, Any], inputs: list[list[Any]] | None = None
+        self,
+        config: DataConfig,
+        settings: Mapping[str, object],
+        inputs: list[list[object]] | None = None,
     ) -> None:
         self.config = config
-        self.place: dict[str, Any] = dict(setting="output_file", value=config.output_file)
+        self.place = dict(setting="output_file", value=config.output_file)
         self.identity: dict[str, Any] = json.loads(
             json.dumps(dict(settings=settings, inputs=inputs))
         )

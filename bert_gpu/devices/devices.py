@@ -19,6 +19,7 @@ from bert_gpu.devices.config import DeviceConfig, choose_gpus
 from bert_gpu.devices.nvml import gpu_bytes, visible_gpus
 from bert_gpu.devices.workers import ALONE, Alone, Workers, current_workers, join
 
+Tensors = typing.TypeVar("Tensors")
 # {value of --all_reduce: TensorFlow's name of the implementation}; for other values TensorFlow
 # chooses.
 CODES = dict(nccl="NCCL", ring="RING")
@@ -327,7 +328,7 @@ def describe(
     return text if virtual_replicas == 1 else f"{virtual_replicas} virtual replicas on {text}"
 
 
-def narrowed(values: typing.Any) -> typing.Any:
+def narrowed(values: Tensors) -> Tensors:
     """Return a structure of tensors with those of int64 as int32. TensorFlow keeps int32 of a GPU
     in host memory, so integers travel to compiled programs as int64.
     """

@@ -3,7 +3,6 @@
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import psutil
 import pynvml
@@ -22,7 +21,7 @@ def session() -> Iterator[None]:
             pynvml.nvmlShutdown()
 
 
-def handle_of(gpu: int | str) -> Any:
+def handle_of(gpu: int | str) -> object:
     """Return NVML's handle of a GPU, an index or UUID from `visible_gpus`. Call it inside a
     `session`.
     """

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -45,6 +45,13 @@ class WorkerLost(TrainingStopped):
     ends_at_once = True
 
 
+class Watch(Protocol):
+    """A clock of a run, such as log_interval.Stopwatch. seconds: the time of the run until now."""
+
+    @property
+    def seconds(self) -> float: ...
+
+
 class Alone:
     """A process that trains without other workers, with the methods of Workers. The docstrings of
     these methods describe both classes.
@@ -54,7 +61,7 @@ class Alone:
     count = 1
     is_chief = True
 
-    def from_chief(self, act: Callable[..., T], *arguments: Any) -> T:
+    def from_chief(self, act: Callable[..., T], *arguments: object) -> T:
         """Call act(*arguments) on worker 0 only, and return its result on all workers. If it raises
         one of SHARED_ERRORS, all workers raise that error.
         """
@@ -72,7 +79,7 @@ class Alone:
         """Return the `value` that each worker has passed, in the order of the workers."""
         return [value]
 
-    def clock(self, watch: Any, caught: list[int]) -> "LocalClock":
+    def clock(self, watch: Watch, caught: list[int]) -> "LocalClock":
         return LocalClock(watch, caught)
 
     def console(self, console: Console) -> Console:
@@ -103,7 +110,7 @@ class LocalClock:
     each signal is added when it is caught.
     """
 
-    def __init__(self, watch: Any, caught: list[int]) -> None:
+    def __init__(self, watch: Watch, caught: list[int]) -> None:
         self.watch = watch
         self.caught = caught
 
@@ -120,7 +127,7 @@ class SharedClock:
     a signal caught by any worker counts on all. Both change only when all workers call `sync`.
     """
 
-    def __init__(self, workers: "Workers", watch: Any, caught: list[int]) -> None:
+    def __init__(self, workers: "Workers", watch: Watch, caught: list[int]) -> None:
         self.workers = workers
         self.watch = watch
         self.own_caught = caught
@@ -212,7 +219,7 @@ class Workers:
             return False
         return True
 
-    def from_chief(self, act: Callable[..., T], *arguments: Any) -> T:
+    def from_chief(self, act: Callable[..., T], *arguments: object) -> T:
         result_and_error: list[Any] = [None, None]
         if self.is_chief:
             try:
@@ -274,7 +281,7 @@ class Workers:
         self.from_chief(lambda: results.append(act()))
         return results[0] if results else None
 
-    def clock(self, watch: Any, caught: list[int]) -> SharedClock:
+    def clock(self, watch: Watch, caught: list[int]) -> SharedClock:
         return SharedClock(self, watch, caught)
 
     def console(self, console: Console) -> Console:
@@ -358,7 +365,7 @@ class Workers:
                 piece[:] = words.view(np.uint8)[: len(piece)]
         return result
 
-    def _collective(self, operation: Callable[..., tf.Tensor], **inputs: Any) -> tf.Tensor:
+    def _collective(self, operation: Callable[..., tf.Tensor], **inputs: object) -> tf.Tensor:
         self.next_key += 1
         with tf.device("/CPU:0"), self.waiting(), self.watched():
             return operation(

@@ -45,7 +45,7 @@ class Finding:
     state: str
     text: str
     remedy: str = ""
-    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+    details: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
 def examine(
@@ -95,7 +95,7 @@ def report(findings: Sequence[Finding], columns: int | None = None) -> list[str]
     return [printable(line) for line in aligned([*rows, ("verdict", verdict(findings))], columns)]
 
 
-def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
+def as_json(findings: Sequence[Finding]) -> dict[str, object]:
     return dict(
         works=works(findings),
         verdict=verdict(findings),

@@ -62,13 +62,13 @@ def disks() -> list[dict[str, Any]]:
     return results
 
 
-def gpus() -> dict[str, Any]:
+def gpus() -> dict[str, object]:
     """Return the report of the GPUs' driver: {"driver" (its version), "cuda" (the highest CUDA
     version), "gpus", "problem"}. gpus: for each GPU {"index", "name", "memory_bytes", "used_bytes",
     "capability", "celsius", "power_limit_watts"}. problem: why there is no report, or None. A value
     that NVML does not report is None.
     """
-    report: dict[str, Any] = dict(driver=None, cuda=None, gpus=[], problem=None)
+    report: dict[str, object] = dict(driver=None, cuda=None, gpus=[], problem=None)
     try:
         with session():
             report["driver"] = pynvml.nvmlSystemGetDriverVersion()
@@ -80,7 +80,7 @@ def gpus() -> dict[str, Any]:
     return report
 
 
-def gpu(index: int) -> dict[str, Any]:
+def gpu(index: int) -> dict[str, object]:
     handle = handle_of(index)
     memory = reading(pynvml.nvmlDeviceGetMemoryInfo, handle)
     capability = reading(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
@@ -107,8 +107,8 @@ def reading(query: Callable[..., Any], *arguments: Any) -> Any:
 def libraries(
     cuda_version: str | None,
     folders: Iterable[str] | None = None,
-    load: Callable[[str], Any] = ctypes.CDLL,
-) -> list[dict[str, Any]] | None:
+    load: Callable[[str], object] = ctypes.CDLL,
+) -> list[dict[str, object]] | None:
     """Return a list with a dict {"name", "path", "package"} for each library that a TensorFlow for
     this CUDA version opens, with the path None for a missing library; None for a version that is
     not in LIBRARIES.
@@ -127,7 +127,7 @@ def libraries(
 
 
 def find_library(
-    name: str, folders: Iterable[str], load: Callable[[str], Any] = ctypes.CDLL
+    name: str, folders: Iterable[str], load: Callable[[str], object] = ctypes.CDLL
 ) -> str | None:
     """Return the path of the library `name` in one of the folders, else the name if the system
     finds the library, else None. load: function that opens a library by its name, or raises

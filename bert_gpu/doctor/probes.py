@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bert_gpu.base import environment
 
@@ -23,7 +23,7 @@ tf = environment.LazyModule("tensorflow")
 OUTPUT = "trial: "  # prefix of the line with the JSON object
 
 
-def attempt(kind: str, device: str = "", seconds: float = 300.0) -> dict[str, Any]:
+def attempt(kind: str, device: str = "", seconds: float = 300.0) -> dict[str, object]:
     """Run a trial and return its result, or {"error": a line of text} when the trial fails, hangs
     or crashes.
 
@@ -73,7 +73,7 @@ def last_line(text: str) -> str:
     return f": {lines[-1].strip()[:200]}" if lines else ""
 
 
-def look(_: str) -> dict[str, Any]:
+def look(_: str) -> dict[str, object]:
     """Return TensorFlow's "version", its "cuda" and "cudnn" versions, and "gpus", the names of the
     GPUs that it finds. The argument is ignored.
     """
@@ -89,7 +89,7 @@ def look(_: str) -> dict[str, Any]:
     )
 
 
-def rate(device: str) -> dict[str, Any]:
+def rate(device: str) -> dict[str, object]:
     """Return {"flops": {dtype: FLOP/s of a matrix product}}, for float32 and, on a GPU, a type of
     16 bits as well.
     """
@@ -102,7 +102,7 @@ def rate(device: str) -> dict[str, Any]:
     return dict(flops=rates)
 
 
-def step(device: str) -> dict[str, Any]:
+def step(device: str) -> dict[str, object]:
     """Run one step of a tiny BERT on a random batch, and return its loss, its seconds (compiling
     included) and its devices' settings. Each of several GPUs, or of the two devices of "CPU x 2",
     has a replica.

@@ -16,7 +16,6 @@ import json
 import os
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -46,7 +45,6 @@ PAIR = '{"sentence_good": "...", "sentence_bad": "..."}'
 # Sentences whose pseudo-log-likelihoods, in nats, differ by less are equal: other batches may
 # change them by as much.
 LEAST_DIFFERENCE = 1e-4
-Scores = dict[str, Any]  # of a model, as an entry of --output
 
 
 class Scorer:
@@ -149,9 +147,9 @@ class Scorer:
         return cross_entropy_and_correct(logits, labels)
 
 
-def evaluate(config: EvaluateConfig, console: Console = LOG) -> list[Scores]:
-    """Return the Scores of each model, and write them to --output. Raises UserError for a wrong
-    setting or a wrong file; then no file is left.
+def evaluate(config: EvaluateConfig, console: Console = LOG) -> list[dict[str, object]]:
+    """Return the scores of each model, as entries of --output, and write them to it. Raises
+    UserError for a wrong setting or a wrong file; then no file is left.
     """
     path = config.input
     if path is None or path == STANDARD_INPUT:
@@ -159,9 +157,9 @@ def evaluate(config: EvaluateConfig, console: Console = LOG) -> list[Scores]:
     if config.output is not None:
         check_output(config.output, config.overwrite)
     files = find_pairs(path)
-    rows = list(find_models(config.model))
-    for row in rows:  # a wrong name is found before the models ahead of it are scored
-        find_model(row["model"], "model")
+    models = list(find_models(config.model))
+    for model, _ in models:  # a wrong name is found before the models ahead of it are scored
+        find_model(model, "model")
     score = (
         functools.partial(score_pairs, paths=files)
         if files
@@ -170,23 +168,23 @@ def evaluate(config: EvaluateConfig, console: Console = LOG) -> list[Scores]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_unwinds())
         file = stack.enter_context(PartialFile(config.output)) if config.output else None
-        result = [row | score(Scorer(config, row["model"]), console=console) for row in rows]
+        result = [place | score(Scorer(config, model), console=console) for model, place in models]
         if file is not None:
             content = dict(input=path, seed=config.seed, models=result)
             file.append(json.dumps(content, indent=1, ensure_ascii=False).encode() + b"\n")
     return result
 
 
-def find_models(names: str) -> Iterator[Scores]:
-    """Yield {"model": path} of each model that --model names; for those of a folder marks/ also
-    "mark", the share of the run, and "hours" of training until then, None = not known.
+def find_models(names: str) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield (path, {"model": path}) of each model that --model names; for those of a folder marks/
+    also "mark", the share of the run, and "hours" of training until then, None = not known.
     """
     for name in map(str.strip, names.split(",")):
         hours = hours_at(name)
         marks = find_marks(name).items()
-        yield from [dict(model=path, mark=mark, hours=hours.get(mark)) for mark, path in marks] or [
-            dict(model=name)
-        ]
+        yield from [
+            (path, dict(model=path, mark=mark, hours=hours.get(mark))) for mark, path in marks
+        ] or [(name, dict(model=name))]
 
 
 def find_pairs(path: str) -> list[str]:
@@ -201,8 +199,8 @@ def find_pairs(path: str) -> list[str]:
     return [os.path.join(path, name) for name in names]
 
 
-def score_texts(scorer: Scorer, path: str, console: Console) -> Scores:
-    """Return the Scores of a model on the lines of a text file. A text that was cut to the model's
+def score_texts(scorer: Scorer, path: str, console: Console) -> dict[str, object]:
+    """Return the scores of a model on the lines of a text file. A text that was cut to the model's
     positions counts per token, but not per character.
     """
     totals = np.zeros(11)
@@ -234,8 +232,8 @@ def score_texts(scorer: Scorer, path: str, console: Console) -> Scores:
     )
 
 
-def score_pairs(scorer: Scorer, paths: Sequence[str], console: Console) -> Scores:
-    """Return the Scores of a model on minimal pairs: the share of the pairs of each phenomenon in
+def score_pairs(scorer: Scorer, paths: Sequence[str], console: Console) -> dict[str, object]:
+    """Return the scores of a model on minimal pairs: the share of the pairs of each phenomenon in
     which the good sentence has the higher pseudo-log-likelihood, and the mean over the phenomena. A
     tie counts one half.
     """

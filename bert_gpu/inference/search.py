@@ -138,7 +138,7 @@ def checksums(path: str, num_bytes: int) -> list[str]:
     return []
 
 
-def origin_of(embedder: Embedder) -> dict[str, Any]:
+def origin_of(embedder: Embedder) -> dict[str, object]:
     """Return {key of index.json: value} of all but the text on which vectors depend. "model" is a
     hash of the model's shape, weights, tokenizer and rules.
     """

@@ -187,7 +187,7 @@ def restore(path: str, prefix: str, pretrainer: Any, classifiers: Mapping[str, A
     encoder = pretrainer.encoder_network
     masked_lm = pretrainer.masked_lm
     both = tf.train.Checkpoint(encoder_network=encoder, masked_lm=masked_lm)
-    attempts: tuple[tuple[dict[str, Any], set[str]], ...] = (
+    attempts: tuple[tuple[dict[str, object], set[str]], ...] = (
         (items(pretrainer), {MASKED_LM, NEXT_SENTENCE}),
         (dict(model=pretrainer), {MASKED_LM, NEXT_SENTENCE}),
         *((dict(model=model), {head}) for head, model in classifiers.items()),
@@ -231,7 +231,7 @@ def flat(config: ModelConfig, name: str, array: np.ndarray) -> np.ndarray:
 
 def saved_objects(
     weights: Mapping[str, np.ndarray], pretrainer: Any, classifiers: Mapping[str, Any]
-) -> tuple[dict[str, Any], set[str]]:
+) -> tuple[dict[str, object], set[str]]:
     """Return ({name: object to save}, set of the names of their heads) for weights, {bert-gpu's
     name: array}. A Model Garden classifier is saved without the pretraining heads.
     """

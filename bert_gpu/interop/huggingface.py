@@ -11,7 +11,6 @@ classes.
 import os
 import pathlib
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -255,7 +254,7 @@ def _write_folder(
     replace_folder(str(folder).rstrip("/"), contents, is_whole_model)
 
 
-def _code_for(config: ModelConfig) -> tuple[dict[str, bytes], dict[str, Any]]:
+def _code_for(config: ModelConfig) -> tuple[dict[str, bytes], dict[str, object]]:
     """Return ({name: bytes} of the code that computes a model in transformers, entries of
     config.json that name the code). Both are empty where transformers has a class for the model,
     and for an encoder of Model Garden, which the code does not compute.

@@ -49,13 +49,13 @@ class Relative(typing.NamedTuple):
     """
 
     family: Family
-    switches: dict[str, Any]
+    switches: dict[str, object]
     activations: dict[str, str]
-    constants: dict[str, Any]
+    constants: dict[str, object]
     free: tuple[str, ...] = ()
     is_supported: Callable[[ModelConfig], bool] = lambda config: True
     names: Mapping[str, str] = {}
-    to_theirs: Callable[[dict[str, Any]], dict[str, Any]] = lambda values: values
+    to_theirs: Callable[[dict[str, object]], dict[str, object]] = lambda values: values
     to_ours: Callable[[str, dict[str, Any]], dict[str, Any]] = lambda path, values: values
     has_token_ids: bool = False
 
@@ -400,7 +400,7 @@ def _to_modern(values: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-def _from_modern(path: str, values: dict[str, Any]) -> dict[str, Any]:
+def _from_modern(path: str, values: dict[str, object]) -> dict[str, object]:
     """Return the entries of a ModernBERT's config.json with those of bert-gpu's fields in place of
     layer_types and rope_parameters, or of the keys of older files. Raise UserError where no fields
     stand for them.

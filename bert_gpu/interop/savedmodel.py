@@ -74,7 +74,7 @@ class Served(tf.Module):
     def weights(self) -> dict[str, tf.Tensor]:
         return dict(zip(self.names, map(tf.convert_to_tensor, self.variables_), strict=True))
 
-    def signatures(self) -> dict[str, Any]:
+    def signatures(self) -> dict[str, object]:
         """Return {name: concrete function}; "serving_default" is the function for the model's main
         purpose.
         """

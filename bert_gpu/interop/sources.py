@@ -183,7 +183,7 @@ def read_beside(path: str, name: str, fields: Mapping[str, Any] | None = None) -
 
 
 @functools.lru_cache(2)
-def read_large(file: str, version: tuple[int, ...]) -> dict[str, Any]:
+def read_large(file: str, version: tuple[int, ...]) -> dict[str, object]:
     """Return the content of a tokenizer.json, from a cache, because reading takes long and is
     needed several times. version: values that change when the file does, so that it is read again.
     """

@@ -77,7 +77,7 @@ def read_scores(path: str) -> dict[str, Any]:
     )
 
 
-def read_file(path: str) -> tuple[str, dict[str, Any]]:
+def read_file(path: str) -> tuple[str, dict[str, object]]:
     """Return (path, content) of the bert_config.json of the checkpoint at a path."""
     file = os.path.join(os.path.dirname(find_checkpoint(path) or path), CONFIG)
     if not os.path.exists(file):
@@ -135,7 +135,7 @@ def config_bytes(model: Model) -> bytes:
     Google's code keeps the entries for a classifier's scores, and does not use them.
     """
     config, _, notes, *_ = model
-    values: dict[str, Any] = {
+    values: dict[str, object] = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)
         if field.metadata["role"] == "bert" and field.name != "layer_norm_eps"

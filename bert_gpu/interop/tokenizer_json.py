@@ -74,17 +74,17 @@ def tokenizer_json(tokenizer: Tokenizer, num_segments: int) -> bytes:
 
 def template(
     specials: Mapping[str, tuple[str, int]], second: int, separators: int = 1
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the post_processor of a tokenizer.json, which makes rows [CLS] A [SEP] and [CLS] A
     [SEP] B [SEP]. second: segment of B. separators: number of [SEP] before B.
     """
     first, first_id = specials["[CLS]"]
     last, last_id = specials["[SEP]"]
 
-    def piece(name: str, segment: int) -> dict[str, Any]:
+    def piece(name: str, segment: int) -> dict[str, object]:
         return dict(SpecialToken=dict(id=name, type_id=segment))
 
-    def text(name: str, segment: int) -> dict[str, Any]:
+    def text(name: str, segment: int) -> dict[str, object]:
         return dict(Sequence=dict(id=name, type_id=segment))
 
     single = [piece(first, 0), text("A", 0), piece(last, 0)]
@@ -102,7 +102,7 @@ def template(
     )
 
 
-def word_piece_parts(tokenizer: Tokenizer) -> dict[str, Any]:
+def word_piece_parts(tokenizer: Tokenizer) -> dict[str, object]:
     """Return the normalizer, pre_tokenizer, decoder and model of a tokenizer.json for WordPiece
     with BERT's own rules.
     """
@@ -128,7 +128,7 @@ def word_piece_parts(tokenizer: Tokenizer) -> dict[str, Any]:
     )
 
 
-def sentence_piece_parts(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
+def sentence_piece_parts(tokenizer: SentencePieceTokenizer) -> dict[str, object]:
     """Return the normalizer, pre_tokenizer, decoder and model of a tokenizer.json for a
     SentencePiece unigram model. They apply the model's own table of characters, merge repeated
     spaces, remove spaces at both ends and put one before the text.

@@ -5,7 +5,6 @@ model's folder.
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
@@ -81,7 +80,7 @@ def load_tokenizer(
     return tokenizer
 
 
-def for_training(tokenizer: Tokenizer, notes: Mapping[str, Any]) -> Tokenizer:
+def for_training(tokenizer: Tokenizer, notes: Mapping[str, object]) -> Tokenizer:
     """Return the tokenizer of a training that starts from a model whose tokenizer_config.json has
     the entries `notes`: it keeps those that a copy keeps, except for the length and the side at
     which texts are cut, which the training changes.
@@ -135,7 +134,7 @@ def tokenizer_files(
     """
     if tokenizer is None:
         return {}
-    own: dict[str, Any] = dict(do_lower_case=tokenizer.do_lower_case)
+    own: dict[str, object] = dict(do_lower_case=tokenizer.do_lower_case)
     own |= {} if tokenizer.strip_accents else dict(strip_accents=False)
     own["vocabulary"] = tokenizer.identity
     if config is None:
@@ -186,11 +185,11 @@ def tokenizer_files(
     )
 
 
-def with_checksum(content: dict[str, Any]) -> bytes:
+def with_checksum(content: dict[str, object]) -> bytes:
     return as_json(content | {CHECKSUM: json_checksum(content)})
 
 
-def as_json(content: dict[str, Any]) -> bytes:
+def as_json(content: Mapping[str, object]) -> bytes:
     return (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode()
 
 

@@ -434,7 +434,7 @@ NOT_IN_WEIGHTS = (
 
 # The sizes of BERT that Google published (Turc et al. 2019, "Well-Read Students Learn Better";
 # Devlin et al. 2018), then the models of two published training recipes.
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: Mapping[str, Mapping[str, object]] = {
     name: dict(
         num_hidden_layers=layers,
         hidden_size=hidden,
@@ -495,7 +495,7 @@ def preset(name: str, **overrides: Any) -> ModelConfig:
 # training, tokenizing or generating, not the weights.
 A_CONFIG = "a model's shape, like Google's bert_config.json"
 OWN_TYPE = "bert_gpu"  # model_type of models that `transformers` has no class for
-CHECKED_KEYS: dict[str, tuple[Any, str]] = {
+CHECKED_KEYS: dict[str, tuple[object, str]] = {
     "is_decoder": (False, "a token of a decoder sees only those before it"),
     "is_encoder_decoder": (False, "the model is an encoder alone"),
     "add_cross_attention": (False, "an encoder reads one sequence"),
@@ -613,9 +613,9 @@ def naming(path: str) -> Iterator[None]:
 
 def check_keys(
     path: str,
-    values: Mapping[str, Any],
+    values: Mapping[str, object],
     known: Collection[str],
-    own: Mapping[str, tuple[Any, str]] | None = None,
+    own: Mapping[str, tuple[object, str]] | None = None,
 ) -> None:
     """Raise UserError for the first value in a config.json that our encoder does not implement;
     warn, once, of keys that are neither in `known` nor in the lists of this module.
@@ -673,7 +673,7 @@ def config_bytes(
     config: ModelConfig,
     architecture: str,
     labels: Sequence[str] = (),
-    more: Mapping[str, Any] | None = None,
+    more: Mapping[str, object] | None = None,
 ) -> bytes:
     """Return the content of a config.json from which `read_config` reads the same config;
     `transformers` can open the model if it is a classic BERT.
@@ -701,7 +701,7 @@ def config_bytes(
     )
 
 
-def json_bytes(values: Mapping[str, Any], class_name: str, labels: Sequence[str]) -> bytes:
+def json_bytes(values: Mapping[str, object], class_name: str, labels: Sequence[str]) -> bytes:
     """Return the content of a config.json in Hugging Face's form. values: entries, {key: value}.
     class_name: the class of transformers that opens the model. labels: names of a classifier's
     classes, in the order of its logits; empty for other models.
@@ -717,7 +717,7 @@ def json_bytes(values: Mapping[str, Any], class_name: str, labels: Sequence[str]
     return (json.dumps(content, indent=2, sort_keys=True) + "\n").encode("utf-8")
 
 
-def label_entries(labels: Sequence[str]) -> dict[str, dict[str, Any]]:
+def label_entries(labels: Sequence[str]) -> dict[str, dict[str, object]]:
     """Return the entries of a config.json for names of classes, which `labels_of` reads; {} for no
     names.
     """

@@ -66,7 +66,7 @@ class Encoder(typing.Protocol):
           is_packed: whether batches have sequence_ids.
         """
 
-    def cudnn_obstacle(self, **conditions: typing.Any) -> str | None:
+    def cudnn_obstacle(self, **conditions: object) -> str | None:
         """Return the reason why the encoder cannot train with cuDNN's attention, worded as the end
         of a sentence; None when it can.
 

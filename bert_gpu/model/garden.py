@@ -78,7 +78,7 @@ class GardenEncoder:
 
     config: ModelConfig
     name: str
-    options: tuple[tuple[str, Any], ...] = ()
+    options: tuple[tuple[str, object], ...] = ()
 
     @property
     def flag(self) -> str:
@@ -176,7 +176,7 @@ class GardenEncoder:
                 value=self.config.encoder,
             )
 
-    def cudnn_obstacle(self, **conditions: Any) -> str:
+    def cudnn_obstacle(self, **conditions: object) -> str:
         return f"works only with our own encoder, not with {self.flag}; drop that flag"
 
     def token_products(
@@ -252,7 +252,7 @@ class _Model(tf_keras.layers.Layer):
         super().__init__()
         self.encoder = encoder
 
-    def call(self, inputs: dict[str, tf.Tensor], training: bool | None = None) -> dict[str, Any]:
+    def call(self, inputs: dict[str, tf.Tensor], training: bool | None = None) -> dict[str, object]:
         return self.encoder(inputs)
 
 
@@ -324,7 +324,7 @@ class BuiltEncoder:
             name: dense_gradient(tensor) if tensor.shape.rank == 2 else tensor
             for name, tensor in weights.items()
         }
-        inserted: list[tuple[tf_keras.layers.Layer, str, Any]] = []
+        inserted: list[tuple[tf_keras.layers.Layer, str, object]] = []
         for layer, attribute, name in self.attributes:
             value = tf.zeros(self.shapes[layer, attribute]) if name is None else tensors[name]
             inserted.append((layer, attribute, tf.cast(value, layer.compute_dtype)))

@@ -118,7 +118,7 @@ def read_options(encoder: str, theirs: Any, options: Iterable[str]) -> tuple[tup
     return tuple(pairs)
 
 
-def _parse(place: str, text: str, default: Any) -> Any:
+def _parse(place: str, text: str, default: object) -> object:
     """Return `text` as a value of the type of `default`; as a number if the default is None. place:
     the option, for messages.
     """

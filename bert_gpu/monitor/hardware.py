@@ -10,7 +10,6 @@ counter that begins again between two samples is noticed, but not one that does 
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import pynvml
 
@@ -23,15 +22,15 @@ HARDWARE = 0x8 | 0x80
 HEAT = 0x20 | 0x40
 
 
-def clock_mhz(gpu: Any) -> int:
+def clock_mhz(gpu: object) -> int:
     return pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)
 
 
-def clock_share(gpu: Any) -> float:
+def clock_share(gpu: object) -> float:
     return clock_mhz(gpu) / pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)
 
 
-def is_throttled(reasons: int) -> Callable[[Any], bool]:
+def is_throttled(reasons: int) -> Callable[[object], bool]:
     """Return a function that takes a GPU's NVML handle and returns whether the GPU's clocks are
     held down for one of `reasons`, bits of NVML's mask.
     """
@@ -41,7 +40,7 @@ def is_throttled(reasons: int) -> Callable[[Any], bool]:
 
 # {name: (function of a GPU's NVML handle, reduction over GPUs and samples)}. Memory and temperature
 # have limits, so their maximum counts.
-READINGS: dict[str, tuple[Callable[[Any], float], str]] = {
+READINGS: dict[str, tuple[Callable[[object], float], str]] = {
     # percent of the time in which a kernel ran
     "gpu_utilization": (lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu, "mean"),
     "gpu_memory_bytes": (lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).used, "highest"),
@@ -152,7 +151,7 @@ class HardwareSampler:
             with self.lock:
                 self.samples[name].append(values)
 
-    def _open(self, gpus: Sequence[int | str]) -> list[Any]:
+    def _open(self, gpus: Sequence[int | str]) -> list[object]:
         """Return NVML's handles of the GPUs, [] when NVML or one of the GPUs is missing."""
         try:
             self.nvml.enter_context(nvml.session())

@@ -7,7 +7,7 @@ training loop does not wait for every step.
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -90,6 +90,13 @@ def describe_activities(activities: Mapping[str, float]) -> str:
     return "; ".join([format_seconds(sum(activities.values())), ", ".join(shares)])
 
 
+class StepMetrics(Protocol):
+    """The metrics of a call of K steps, such as step.Metrics."""
+
+    def read(self) -> dict[str, np.ndarray]:
+        """Return {metric: (K,) array}."""
+
+
 class LogInterval:
     """Metrics and throughput since the last log line.
 
@@ -99,15 +106,16 @@ class LogInterval:
     waited for data. Metrics whose names begin with "time_" tell the share of time of each activity,
     validation and saving included.
 
-    Args of the constructor: flops: function of a host batch that returns the model.flops.Flops of
-    its step; None = not counted. peak_flops: FLOP/s of all GPUs; None = not known, and then there
-    is no "mfu". rows_per_example: sequences in an example of a batch.
+    Args of the constructor: flops: function of a host batch that returns (model FLOPs, hardware
+    FLOPs) of its step, as model.flops.Flops; None = not counted. peak_flops: FLOP/s of all GPUs;
+    None = not known, and then there is no "mfu". rows_per_example: sequences in an example of a
+    batch.
     """
 
     def __init__(
         self,
         watch: Stopwatch,
-        flops: Callable[[dict[str, np.ndarray]], Any] | None = None,
+        flops: Callable[[dict[str, np.ndarray]], tuple[float, float]] | None = None,
         peak_flops: float | None = None,
         rows_per_example: int = 1,
     ) -> None:
@@ -128,7 +136,7 @@ class LogInterval:
             "padded_tokens",
             *(("model_flops", "hardware_flops") if self.flops else ()),
         )
-        self.metrics: list[Any] = []  # step.Metrics of each call
+        self.metrics: list[StepMetrics] = []  # of each call
         self.totals: dict[str, float] = dict.fromkeys(names, 0)
         self.waited = 0.0
         self.opened, self.activities, _ = self.ended or self._now()
@@ -145,7 +153,7 @@ class LogInterval:
         self.ended = self._now()
 
     def add(
-        self, metrics: Any, batches: Sequence[dict[str, np.ndarray]], waited: float
+        self, metrics: StepMetrics, batches: Sequence[dict[str, np.ndarray]], waited: float
     ) -> dict[str, float]:
         """Add the step.Metrics of a call of steps; return {name: number} of its sequences, tokens
         and FLOPs. batches: the call's batches on the host. waited: seconds that the loop waited for
@@ -160,8 +168,8 @@ class LogInterval:
         )
         if self.flops:
             flops = [self.flops(batch) for batch in batches]
-            counts["model_flops"] = sum(one.model for one in flops)
-            counts["hardware_flops"] = sum(one.hardware for one in flops)
+            counts["model_flops"] = sum(model for model, _ in flops)
+            counts["hardware_flops"] = sum(hardware for _, hardware in flops)
         self.metrics.append(metrics)
         self.watch.count("input", waited)
         if not self.is_warm:

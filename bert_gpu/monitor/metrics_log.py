@@ -24,75 +24,63 @@ from bert_gpu.runs.shared_folder import SharedFolder
 SECRETS = re.compile(r"(KEY|TOKEN|PASSWORD|SECRET)$")  # how names of secrets in the environment end
 
 
+class Opening(typing.NamedTuple):
+    """Arguments of `open_log`, from which each sink is opened."""
+
+    folder: RunFolder | SharedFolder
+    config: MonitorConfig
+    settings: Mapping[str, object]
+    step: int | None
+    console: Console | None
+    num_steps: int | None
+    losses: Sequence[str]
+
+
 class SinkSpec(typing.NamedTuple):
     """The functions that open and check a sink of metrics.
 
-    open: function of the arguments of `open_log` that returns the Sink, or None where it is not
-    configured. check: function of the config, called before anything is written; raises UserError
-    when a configured sink lacks a package or an account.
+    open: function that returns the Sink, or None where it is not configured. check: function of the
+    config, called before anything is written; raises UserError when a configured sink lacks a
+    package or an account.
     """
 
-    open: Callable[..., Sink | None]
+    open: Callable[[Opening], Sink | None]
     check: Callable[[MonitorConfig], object] = lambda config: None
 
 
-def open_lines(
-    folder: RunFolder | SharedFolder,
-    config: MonitorConfig,
-    settings: Mapping[str, typing.Any],
-    *,
-    step: int | None,
-    **others: typing.Any,
-) -> Sink:
-    cut_lines(folder.metrics, step)
-    return JsonLines(folder.metrics)
+def open_lines(opening: Opening) -> Sink:
+    cut_lines(opening.folder.metrics, opening.step)
+    return JsonLines(opening.folder.metrics)
 
 
-def open_tensorboard(
-    folder: RunFolder | SharedFolder,
-    config: MonitorConfig,
-    settings: Mapping[str, typing.Any],
-    *,
-    step: int | None,
-    losses: Sequence[str],
-    **others: typing.Any,
-) -> Sink | None:
-    return TensorBoard(folder.tensorboard, step, losses) if config.tensorboard else None
+def open_tensorboard(opening: Opening) -> Sink | None:
+    return (
+        TensorBoard(opening.folder.tensorboard, opening.step, opening.losses)
+        if opening.config.tensorboard
+        else None
+    )
 
 
-def open_wandb(
-    folder: RunFolder | SharedFolder,
-    config: MonitorConfig,
-    settings: Mapping[str, typing.Any],
-    **others: typing.Any,
-) -> Sink | None:
-    if config.wandb_project is None:
-        return None
-    return WeightsAndBiases(folder.path, config.wandb_project, settings)
+def open_wandb(opening: Opening) -> Sink | None:
+    project = opening.config.wandb_project
+    return (
+        None
+        if project is None
+        else WeightsAndBiases(opening.folder.path, project, opening.settings)
+    )
 
 
-def open_mlflow(
-    folder: RunFolder | SharedFolder,
-    config: MonitorConfig,
-    settings: Mapping[str, typing.Any],
-    **others: typing.Any,
-) -> Sink | None:
-    if config.mlflow_experiment is None:
-        return None
-    return MLflow(folder.path, config.mlflow_experiment, settings)
+def open_mlflow(opening: Opening) -> Sink | None:
+    experiment = opening.config.mlflow_experiment
+    return None if experiment is None else MLflow(opening.folder.path, experiment, opening.settings)
 
 
-def open_console(
-    folder: RunFolder | SharedFolder,
-    config: MonitorConfig,
-    settings: Mapping[str, typing.Any],
-    *,
-    console: Console | None,
-    num_steps: int | None,
-    losses: Sequence[str],
-    **others: typing.Any,
-) -> Sink | None:
-    return None if console is None else ConsoleSink(console, num_steps, losses)
+def open_console(opening: Opening) -> Sink | None:
+    return (
+        None
+        if opening.console is None
+        else ConsoleSink(opening.console, opening.num_steps, opening.losses)
+    )
 
 
 SINKS = {
@@ -123,7 +111,7 @@ def check_monitoring(config: MonitorConfig) -> None:
 def open_log(
     folder: RunFolder | SharedFolder,
     config: MonitorConfig,
-    settings: Mapping[str, typing.Any],
+    settings: Mapping[str, object],
     *,
     step: int | None = None,
     console: Console | None = None,
@@ -146,13 +134,13 @@ def open_log(
     lines = read_lines(folder.metrics) if step is not None else []
     # also of lines that the sinks drop: their steps are done again, but their energy is spent
     earlier = lines[-1][0].get(ENERGY) if lines else 0.0
-    options = dict(step=step, console=console, num_steps=num_steps, losses=losses)
+    opening = Opening(folder, config, settings, step, console, num_steps, losses)
     # an error that ends the run, such as one of metrics.jsonl, closes the sinks that are open
     with contextlib.ExitStack() as stack:
         sinks = {}
         for name, spec in SINKS.items():
             try:
-                sink = spec.open(folder, config, settings, **options)
+                sink = spec.open(opening)
             except Exception as error:  # each library has errors of its own
                 if name == NEEDED or isinstance(error, UserError):
                     raise

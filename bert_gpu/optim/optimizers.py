@@ -11,7 +11,7 @@ import math
 import re
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -22,7 +22,14 @@ from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.optim.interface import Slot, Traits
 
 
-def slot_specs(weights: Mapping[str, Any], config: OptimizerConfig) -> dict[str, Slot]:
+class Shaped(Protocol):
+    """An array, a tensor, or the specification of a weight."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+
+def slot_specs(weights: Mapping[str, Shaped], config: OptimizerConfig) -> dict[str, Slot]:
     """Return {"SLOT/WEIGHT": Slot}, the state that the optimizer keeps for `weights`, {name: object
     with a shape}.
     """
@@ -34,7 +41,7 @@ def slot_specs(weights: Mapping[str, Any], config: OptimizerConfig) -> dict[str,
     return specs
 
 
-def initial_slots(weights: Mapping[str, Any], config: OptimizerConfig) -> dict[str, np.ndarray]:
+def initial_slots(weights: Mapping[str, Shaped], config: OptimizerConfig) -> dict[str, np.ndarray]:
     """Return the state of an optimizer before its first update: {"SLOT/WEIGHT": array, float32 or
     uint8}.
 
@@ -46,7 +53,7 @@ def initial_slots(weights: Mapping[str, Any], config: OptimizerConfig) -> dict[s
     }
 
 
-def state_bytes(weights: Mapping[str, Any], config: OptimizerConfig) -> int:
+def state_bytes(weights: Mapping[str, Shaped], config: OptimizerConfig) -> int:
     """Return the size of an optimizer's state in bytes, from the shapes alone; arguments as for
     `initial_slots`.
     """
@@ -186,7 +193,7 @@ class JointPart(NamedTuple):
 
 
 def joint_parts(
-    weights: Mapping[str, Any], config: OptimizerConfig, column_blocks: Mapping[str, int]
+    weights: Mapping[str, Shaped], config: OptimizerConfig, column_blocks: Mapping[str, int]
 ) -> dict[str, JointPart]:
     """Return {name: JointPart} of the weights that take part in the optimizer's joint work
     (interface.py).

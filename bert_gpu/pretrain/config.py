@@ -180,7 +180,7 @@ def resolve_model(
     max_seq_length: int,
     vocab_size: int | None,
     kind: str,
-    run_json: Mapping[str, Any] | None = None,
+    run_json: Mapping[str, object] | None = None,
 ) -> ModelConfig:
     """Return the model's config: a preset, a file or the model to continue from, changed to fit the
     data and by flags for single fields. Raises UserError when the config does not fit the data.
@@ -296,7 +296,7 @@ def check_continues(
     in `folder`, whose config is `model`.
     """
 
-    def resolved(name: str, value: Any) -> Any:
+    def resolved(name: str, value: object) -> object:
         rule = MODEL[name].metadata["none_means"]
         return getattr(model, rule) if value is None and rule else value
 

@@ -5,7 +5,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -148,7 +147,7 @@ def write_model(
 
 def fixed_settings(
     settings: PretrainSettings, model: start.Model, devices: Devices, dataset: Dataset
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return {setting: value} of the settings that may not change in a resumed run."""
     init_checkpoint = settings.run.start
     return (

@@ -145,7 +145,7 @@ def check_resume(
     run: Run[PretrainSettings],
     dataset: Dataset,
     model: Model,
-    fixed: dict[str, typing.Any],
+    fixed: dict[str, object],
 ) -> None:
     """Raise UserError when workers differ in `fixed`, {setting: value} that a resume may not
     change, when the run to resume has other values, or when the data lacks validation records that
@@ -203,7 +203,7 @@ def open_records(
 
 def hashes(
     run: Run[PretrainSettings], dataset: Dataset, vocab: Tokenizer | None
-) -> dict[str, typing.Any]:
+) -> dict[str, object]:
     """Return {name: hash} of the data and its vocabulary, and of the texts that the model has seen,
     for run.json.
     """

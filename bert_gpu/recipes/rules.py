@@ -62,7 +62,7 @@ class OverrideRule:
     recipe_has: tuple[tuple[str, object], ...] = ()
 
     def applies(
-        self, script: str, user_values: dict[str, Any], recipe_values: dict[str, Any]
+        self, script: str, user_values: dict[str, object], recipe_values: dict[str, object]
     ) -> bool:
         """Return whether the rule applies to a call of a script with these values of the user and
         the recipe, both {flag: value}.
@@ -75,14 +75,14 @@ class OverrideRule:
         )
 
 
-def peaks_by_share(values: Mapping[str, Any]) -> bool:
+def peaks_by_share(values: Mapping[str, object]) -> bool:
     """Return whether the settings, {flag: value}, put the learning rate's peak at a share of the
     training time, not at a step.
     """
     return "one_cycle" in str(values.get("curve")) and values.get("lr_schedule") == "time"
 
 
-def rises_by_itself(values: Mapping[str, Any]) -> bool:
+def rises_by_itself(values: Mapping[str, object]) -> bool:
     """Return whether the settings, {flag: value}, add a warm-up to the curve "triangle", which has
     its own rise.
     """
@@ -105,7 +105,7 @@ MODEL_FIELDS = tuple(
 )
 
 
-def continues(values: Mapping[str, Any]) -> bool:
+def continues(values: Mapping[str, object]) -> bool:
     return values["init_checkpoint"] != "none"
 
 
@@ -167,8 +167,8 @@ OVERRIDE_RULES = (
 
 
 def resolve(
-    name: str, script: str, user_values: dict[str, Any], phase: int | None = None
-) -> dict[str, tuple[Any, str]]:
+    name: str, script: str, user_values: dict[str, object], phase: int | None = None
+) -> dict[str, tuple[object, str]]:
     """Return {flag: (value, source)} of the settings that a recipe adds to the user's flags.
 
     Args:
@@ -182,7 +182,7 @@ def resolve(
     return {flag: entry for flag, entry in settings.items() if flag not in hidden}
 
 
-def differences(name: str, settings: Mapping[str, Any]) -> list[str]:
+def differences(name: str, settings: Mapping[str, object]) -> list[str]:
     """Return phrases on how a data set differs from the recipe's, such as "objective is nsp, not
     packed". Lengths and vocabularies are compared elsewhere.
 

@@ -6,7 +6,7 @@ source does differently from bert-gpu.
 """
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
 
 OURS = "chosen by us"
 QUICKLY = "chosen by us: dev/measurements.md, The first five minutes"
@@ -66,7 +66,7 @@ PREDICTIONS_77 = (
     dict(max_predictions_per_seq=77),
 )
 FLOAT16 = "its precision is float16; here it is that of --precision"
-Groups = tuple[tuple[str, dict[str, Any]], ...]  # (source, {flag: value})
+Groups = tuple[tuple[str, Mapping[str, object]], ...]  # (source, {flag: value})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Recipe:
     differs: dict[str, tuple[str, ...]]
     phases: dict[int, dict[str, Groups]] = dataclasses.field(default_factory=dict)
 
-    def settings(self, script: str, phase: int | None = None) -> dict[str, tuple[Any, str]]:
+    def settings(self, script: str, phase: int | None = None) -> dict[str, tuple[object, str]]:
         """Return {flag: (value, source)} for a script: "data", "pretrain" or "classify". phase:
         number of the phase whose settings are added; None = no phase.
         """

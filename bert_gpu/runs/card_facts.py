@@ -124,7 +124,7 @@ def num_records(data: Mapping[str, Any]) -> int:
     return sum(entry[1] for entry in data.get("files", []))
 
 
-def manifest_of(free: Mapping[str, Any], hashes: Mapping[str, Any]) -> Manifest | None:
+def manifest_of(free: Mapping[str, object], hashes: Mapping[str, object]) -> Manifest | None:
     """Return the Manifest of the data set that a run read; None when its dataset.json has been
     moved or changed. free, hashes: these entries of run.json.
     """
@@ -180,7 +180,7 @@ def training_facts(
     return facts
 
 
-def result_facts(lines: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def result_facts(lines: Sequence[Mapping[str, object]]) -> dict[str, str]:
     """Return {title: text} of the last training loss and of the last validation. lines: {name:
     value} of each line of metrics.jsonl.
     """

@@ -91,7 +91,7 @@ class RunFolder:
             )
         return None
 
-    def _check_kind(self, path: str, fields: Mapping[str, Any]) -> None:
+    def _check_kind(self, path: str, fields: Mapping[str, object]) -> None:
         """Raise UserError when another script wrote the run: one whose settings include input_file
         or data_dir, unlike `fields`. Other problems of run.json are checked later.
         """
@@ -136,7 +136,7 @@ class RunFolder:
         check_writable(self.path, "output_dir", self.path)
         return os.path.exists(os.path.join(self.path, RUN)) or self.read_run() is not None
 
-    def create(self, content: Mapping[str, Any]) -> None:
+    def create(self, content: Mapping[str, object]) -> None:
         """Write run.json, which marks the folder as a run's, and create the folder of
         checkpoints.
         """
@@ -242,7 +242,7 @@ class RunFolder:
 
     def _newest(
         self,
-        read: Callable[[int], Any],
+        read: Callable[[int], object],
         warn: Callable[[str], None] = lambda text: None,
         last: int | None = None,
     ) -> Any:
@@ -347,7 +347,7 @@ def read_run(
 def check_resumable(
     path: str,
     content: Mapping[str, Any],
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     fields: Mapping[str, dataclasses.Field] | None = None,
     recipe: str | None = None,
 ) -> None:

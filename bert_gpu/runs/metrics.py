@@ -40,7 +40,7 @@ def read_lines(path: str, remedy: str = "correct or remove it") -> list[tuple[di
     ]
 
 
-def parse_line(line: str, where: str, remedy: str = "correct or remove it") -> dict[str, Any]:
+def parse_line(line: str, where: str, remedy: str = "correct or remove it") -> dict[str, object]:
     """Return {name: value} of a line of a metrics.jsonl. Raise UserError for a line that
     `JsonLines` does not write. where: the place of the line, for the error.
     """

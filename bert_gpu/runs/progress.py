@@ -128,7 +128,7 @@ class RunRecord(Settings):
     ended: str | None = setting(
         None, "How the run ended, when not by itself or a signal.", choices=("diverged",)
     )
-    dropped: dict[str, Any] | None = setting(
+    dropped: dict[str, object] | None = setting(
         None,
         "The progress of a trial whose checkpoints its sweep has removed.",
         inside=PROGRESS_FIELDS,

@@ -18,7 +18,9 @@ CLOSE = (
 )
 
 
-def describe_changes(old: Mapping[str, Any], plan: Any, kind: str, progress: Progress) -> list[str]:
+def describe_changes(
+    old: Mapping[str, object], plan: object, kind: str, progress: Progress
+) -> list[str]:
     """Return a line of text for each change. kind: "GPU" or "CPU", the devices of the resumed run.
     progress: the state that the run resumes from.
     """

@@ -18,9 +18,9 @@ import re
 import shutil
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.text import corpus
@@ -198,7 +198,7 @@ def sort_on_disk(parts: Iterable[np.ndarray], folder: str, num_rows: int) -> Ite
     return (sort_rows(np.fromfile(path, COUNTED)) for path in paths)
 
 
-def counted(hashes: np.ndarray, numbers: Any) -> np.ndarray:
+def counted(hashes: np.ndarray, numbers: ArrayLike) -> np.ndarray:
     """Return rows (R,) of dtype COUNTED."""
     rows = np.empty(len(hashes), COUNTED)
     rows["high"] = hashes

@@ -119,7 +119,7 @@ class BatchPlan:
             num_micro_batches_at(share, self.num_micro_batches, self.schedule) for share in shares
         ]
 
-    def run_record(self, device_kind: str) -> dict[str, Any]:
+    def run_record(self, device_kind: str) -> dict[str, object]:
         """Return {name: value} of the batch plan for run.json. device_kind: "GPU" or "CPU"."""
         return dict(
             global_batch_size=self.global_batch_size,

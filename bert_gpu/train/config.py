@@ -311,7 +311,7 @@ class RunSettings:
         """Return the values of the fields that hold a Settings object, such as the BatchConfig."""
         return [getattr(self, name) for name in self.kinds()]
 
-    def values(self) -> dict[str, Any]:
+    def values(self) -> dict[str, object]:
         """Return {setting: value} of all Settings objects in the fields."""
         return {
             name: value for config in self.configs() for name, value in config.to_dict().items()

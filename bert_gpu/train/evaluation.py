@@ -4,7 +4,6 @@ for every row.
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -58,7 +57,7 @@ class ForwardPass:
             for i in range(len(self.devices.local_devices))
         ]
 
-    def _run(self, batch: Any) -> dict[str, tuple[tf.Tensor, ...]]:
+    def _run(self, batch: object) -> dict[str, tuple[tf.Tensor, ...]]:
         results = self.devices.strategy.run(self._replica, args=(batch,))
         return {
             name: self.devices.strategy.experimental_local_results(value)

@@ -4,7 +4,6 @@ attention, and the largest micro-batch that fits.
 
 import bisect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
@@ -143,7 +142,7 @@ class Trial:
 
     def __init__(
         self,
-        make_step: Callable[[int], Callable[[], Any]],
+        make_step: Callable[[int], Callable[[], object]],
         device: str | None = None,
         say: Callable[[str], None] = lambda text: None,
         available: int | None = None,

@@ -48,7 +48,7 @@ def check_size(
     devices: "Devices",
     num_tokens: int,
     eval_batch_size: int,
-    run_json: Mapping[str, typing.Any] | None = None,
+    run_json: Mapping[str, object] | None = None,
 ) -> int | None:
     """Return the least bytes that a training needs on a device; None when the number of its weights
     or its micro-batch is not known yet. Raises UserError when the training is certain not to fit.

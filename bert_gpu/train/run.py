@@ -101,7 +101,7 @@ class Run(typing.Generic[S]):
     content: dict[str, typing.Any] = dataclasses.field(default_factory=dict)
     is_complete: bool = False
 
-    def check_resumable(self, fixed: Mapping[str, typing.Any]) -> None:
+    def check_resumable(self, fixed: Mapping[str, object]) -> None:
         """Raise UserError when run.json of the run to resume has other values than `fixed`,
         {setting: value} of the settings that a resume may not change.
         """
@@ -165,8 +165,8 @@ class Run(typing.Generic[S]):
         step: TrainStep,
         plan: BatchPlan,
         *,
-        fixed: Mapping[str, typing.Any],
-        hashes: Mapping[str, typing.Any],
+        fixed: Mapping[str, object],
+        hashes: Mapping[str, object],
         losses: Sequence[str] = (),
         find_results: Callable[[str], Iterable[str]] = lambda folder: (),
     ) -> Iterator[metrics_log.Log]:
@@ -261,7 +261,7 @@ class Run(typing.Generic[S]):
 
 
 def join(
-    settings: RunSettings, console: Console | None, **more: typing.Any
+    settings: RunSettings, console: Console | None, **more: object
 ) -> tuple[Workers | Alone, Console]:
     """Return (the Workers that train together, the Console of this worker). Raises UserError on all
     workers when one of them has other settings, or other values in `more`, than the rest.
@@ -332,7 +332,7 @@ def open_devices(run: Run) -> Devices:
     return devices
 
 
-def fixed_settings(settings: RunSettings, precision: str) -> dict[str, typing.Any]:
+def fixed_settings(settings: RunSettings, precision: str) -> dict[str, object]:
     """Return {setting: value} of the settings that may not change in a resumed run, for example
     those of the schedule except --lr_schedule and --total_training_time.
     """
@@ -507,9 +507,9 @@ def describe_run(
     run: Run,
     plan: BatchPlan,
     device_kind: str,
-    fixed: Mapping[str, typing.Any],
-    hashes: Mapping[str, typing.Any],
-) -> dict[str, typing.Any]:
+    fixed: Mapping[str, object],
+    hashes: Mapping[str, object],
+) -> dict[str, object]:
     """Return the content of run.json for a run. device_kind: "GPU" or "CPU". fixed: {setting:
     value} that a resume may not change. hashes: {name: hash} of the data.
     """

@@ -10,7 +10,7 @@ Legend: R replicas; K inputs of one shape.
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeVar
 
 import tensorflow as tf
 
@@ -20,6 +20,7 @@ from bert_gpu.monitor.throughput import peak_flops
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.optim.optimizers import JointPart
 
+Key = TypeVar("Key")
 # Share of the peak FLOP/s that large matrix products reach, and bytes per second that each GPU
 # receives in an all-gather: over NVLink, or over PCIe 4.0 x16 through the host, which is about as
 # fast as 100 Gbit/s between machines. All are rough; none has been measured on several GPUs yet.
@@ -122,9 +123,9 @@ def own_share(
 
 def gather(
     context: tf.distribute.ReplicaContext,
-    shares: Mapping[Any, tf.Tensor],
+    shares: Mapping[Key, tf.Tensor],
     options: tf.distribute.experimental.CommunicationOptions | None,
-) -> dict[Any, tf.Tensor]:
+) -> dict[Key, tf.Tensor]:
     """Return, on every replica, the shares of all R replicas, concatenated in their order: {key:
     (n, ...)} of each replica -> {key: (R x n, ...)}. A key is the shape of inputs of the joint
     work, of which n = ceil(K / R), or a name.

@@ -143,14 +143,14 @@ class DeviceBatches(typing.NamedTuple):
     num_micro_batches, (K,), says how many of the A each step uses; num_steps is K.
     """
 
-    parts: typing.Any
+    parts: object
     inputs: CallInputs
     num_micro_batches: tf.Tensor
     num_steps: int
 
 
 def inputs_of_step(
-    index: tf.Tensor, batches: typing.Any, num_micro_batches: tf.Tensor, inputs: typing.Any
+    index: tf.Tensor, batches: object, num_micro_batches: tf.Tensor, inputs: object
 ) -> tuple:
     """Return the arguments of `TrainStep._replica_step` for step number `index` of a call. The
     other arguments are those of the whole call; inputs: CallInputs for each replica.
@@ -303,14 +303,14 @@ class TrainStep:
         """Return value_of(replica), made on the device of each replica of this process."""
         local_devices = self.devices.local_devices
 
-        def on_device(context: tf.distribute.ReplicaContext) -> typing.Any:
+        def on_device(context: tf.distribute.ReplicaContext) -> object:
             replica = context.replica_id_in_sync_group
             with tf.device(local_devices[replica % len(local_devices)]):
                 return value_of(replica)
 
         return self.devices.strategy.experimental_distribute_values_from_function(on_device)
 
-    def _copied(self, learning_rates: Sequence[float]) -> typing.Any:
+    def _copied(self, learning_rates: Sequence[float]) -> object:
         """Return learning rates, float32 (K,), on the device of each replica."""
         values = np.asarray(learning_rates, np.float32)
         return self._distributed(lambda replica: tf.constant(values))
@@ -335,7 +335,7 @@ class TrainStep:
     def _run(
         self,
         num_steps: int,
-        batches: typing.Any,
+        batches: object,
         num_micro_batches: tf.Tensor,
         inputs: CallInputs,
     ) -> tf.Tensor:

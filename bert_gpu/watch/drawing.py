@@ -284,7 +284,7 @@ def rounded(attribute: str) -> str:
     return re.sub(r"(\d+\.\d\d)\d+", r"\1", attribute)
 
 
-def geometry(figure: Figure) -> dict[str, Any]:
+def geometry(figure: Figure) -> dict[str, object]:
     """Return, as a dict, the position and limits of the axes in the SVG of a figure, from which the
     page's script computes the values under the pointer.
     """

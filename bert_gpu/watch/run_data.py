@@ -96,7 +96,7 @@ def finite_values(values: ArrayLike) -> np.ndarray:
     return array[np.isfinite(array)]
 
 
-def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def flat(content: Mapping[str, object], prefix: str = "") -> dict[str, str]:
     """Return {"a.b": text of the value} of a nested dict, {"a": {"b": value}}; a list becomes
     JSON.
     """
@@ -109,7 +109,7 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return texts
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     if value is None:
         return "–"
     if isinstance(value, bool | list):
@@ -283,7 +283,7 @@ def read_metrics(path: str) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray
     return train, valid
 
 
-def whole_lines(path: str) -> Iterator[dict[str, Any]]:
+def whole_lines(path: str) -> Iterator[dict[str, object]]:
     """Yield {name: number} of each line of a metrics.jsonl that ends with a line break."""
     if not os.path.exists(path):
         return
@@ -312,7 +312,7 @@ def add_line(
     own.append(line)
 
 
-def cut(lines: list[dict[str, Any]], step: int) -> None:
+def cut(lines: list[dict[str, object]], step: int) -> None:
     """Remove the lines from the step `step` on, in a list of lines whose steps rise."""
     del lines[bisect.bisect_left(lines, step, key=operator.itemgetter("step")) :]
 

@@ -44,7 +44,7 @@ def find(path: str) -> list[str]:
     return distinct(find_below(path))
 
 
-def run_status(path: str, now: float | None = None) -> dict[str, Any]:
+def run_status(path: str, now: float | None = None) -> dict[str, object]:
     """Return the status of one run as JSON values, None where something is not known.
 
     Keys: path, kind ("pretrain" or "finetune"), state (a result of run_data.state_of, or
@@ -52,7 +52,7 @@ def run_status(path: str, now: float | None = None) -> dict[str, Any]:
     tokens_per_second, hours, remaining_seconds (for a running run), silent_seconds (since the last
     write). now: seconds since 1970, as time.time() returns; None = the present.
     """
-    run: dict[str, Any] = dict(path=path, kind=None, state=DAMAGED) | dict.fromkeys(NOT_KNOWN)
+    run: dict[str, object] = dict(path=path, kind=None, state=DAMAGED) | dict.fromkeys(NOT_KNOWN)
     run["silent_seconds"] = silence(path, time.time() if now is None else now)
     try:
         record = read_json(
@@ -101,7 +101,7 @@ def last_lines(path: str) -> tuple[dict[str, Any], dict[str, Any]]:
     if not os.path.exists(path):
         return {}, {}
     check_regular(path)
-    lines: dict[bool, dict[str, Any]] = {False: {}, True: {}}
+    lines: dict[bool, dict[str, object]] = {False: {}, True: {}}
     for text in tail(path, TAIL_BYTES):
         line = parse_line(text, f"{path}, line {shortened(text.strip())!r}")
         lines[is_validation(line)] = line

@@ -33,14 +33,14 @@ class MLflow(Sink):
     environment names the server or folder.
     """
 
-    def __init__(self, path: str, experiment: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: str, experiment: str, settings: Mapping[str, object]) -> None:
         self.path = path
         self.experiment = experiment
         self.settings = settings
         self.uri = os.environ.get(URI)
         self.lines: queue.Queue[tuple] = queue.Queue(WAITING)  # (step, milliseconds, values)
         self.error: Exception | None = None
-        self.ends: Any = object()  # queued in place of values to end the thread
+        self.ends = object()  # queued in place of values to end the thread
         self.thread = threading.Thread(target=self._send, name="mlflow", daemon=True)
         self.thread.start()
 
@@ -120,7 +120,7 @@ class MLflow(Sink):
         return run_id
 
 
-def check_mlflow(experiment: str) -> Any:
+def check_mlflow(experiment: str) -> object:
     """Return the module mlflow. Raises UserError when the package is missing, or when the
     environment names no server or folder.
     """

@@ -3,7 +3,7 @@
 import os
 import secrets
 from collections.abc import Mapping
-from typing import Any
+from types import ModuleType
 
 from bert_gpu.base.environment import import_extra
 from bert_gpu.base.errors import UserError
@@ -24,7 +24,7 @@ class WeightsAndBiases(Sink):
     Args of the constructor: path: OUTPUT_DIR. settings: {setting: value}, shown with the run.
     """
 
-    def __init__(self, path: str, project: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: str, project: str, settings: Mapping[str, object]) -> None:
         wandb = check_wandb(project)
         folder = os.path.join(path, WANDB)
         os.makedirs(folder, exist_ok=True)
@@ -76,7 +76,7 @@ def mode() -> str:
     return os.environ.get("WANDB_MODE", "online")
 
 
-def check_wandb(project: str) -> Any:
+def check_wandb(project: str) -> ModuleType:
     """Return the module wandb, logged in when it is online (on a terminal it prompts for the key).
     Raises UserError when the package or the key is missing.
     """

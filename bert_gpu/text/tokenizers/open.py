@@ -2,8 +2,6 @@
 tokenizer of Hugging Face's from a tokenizer.json.
 """
 
-from typing import Any
-
 import tensorflow as tf
 
 from bert_gpu.base.files import parse_json
@@ -33,7 +31,7 @@ def open_tokenizer(
     return WordPieceTokenizer(path, do_lower_case, strip_accents)
 
 
-def read_stored(path: str | None) -> dict[str, Any]:
+def read_stored(path: str | None) -> dict[str, object]:
     """Return the content of a tokenizer.json; {} for any other file or None, and for a broken
     tokenizer.json, whose error is raised when it is then read as a vocabulary.
     """

@@ -21,10 +21,10 @@ LETTERS = dict(
     strip_accents="strip_accents",
     tokenize_chinese_chars="handle_chinese_chars",
 )
-Rules = Mapping[str, Container[Any]]
+Rules = Mapping[str, Container[object]]
 
 
-def replace(pattern: dict[str, str], content: str) -> dict[str, Any]:
+def replace(pattern: dict[str, str], content: str) -> dict[str, object]:
     return dict(type="Replace", pattern=pattern, content=content)
 
 
@@ -54,7 +54,7 @@ WORD_PIECE: Rules = {
 }
 
 
-class SentencePieceSteps(Container[Any]):
+class SentencePieceSteps(Container[object]):
     """A container of the lists of normalizers that do no more than a SentencePiece model's own
     normalisation.
     """
@@ -74,13 +74,13 @@ SENTENCE_PIECE: Rules = {
 }
 
 
-def flat(content: Mapping[str, Any]) -> dict[str, Any]:
+def flat(content: Mapping[str, object]) -> dict[str, object]:
     """Return the content of a tokenizer.json with the keys of its parts added, such as
     "normalizer.type", which is None for a part that is null. Of a sequence of normalizers, the keys
     are those of the last one, and the others are "normalizer.first": in our files BERT's normalizer
     follows one for a final sigma.
     """
-    parts: dict[str, Any] = {}
+    parts: dict[str, object] = {}
     for name in ("normalizer", "pre_tokenizer", "model"):
         part = content.get(name, {})
         steps = part.get("normalizers") if isinstance(part, dict) else None
@@ -90,7 +90,7 @@ def flat(content: Mapping[str, Any]) -> dict[str, Any]:
     return {**content, **parts}
 
 
-def difference(content: Mapping[str, Any], rules: Rules) -> str | None:
+def difference(content: Mapping[str, object], rules: Rules) -> str | None:
     """Return "key=value" of the first key whose value is not among those that the rules allow; None
     if there is no such key. content: from `flat`.
     """
@@ -100,7 +100,7 @@ def difference(content: Mapping[str, Any], rules: Rules) -> str | None:
     return None
 
 
-def texts_of(value: Any) -> list[str]:
+def texts_of(value: object) -> list[str]:
     """Return the tokens in a value from a tokenizer file, which is a text, an object with a
     "content", or a list or object of these.
     """
@@ -112,7 +112,7 @@ def texts_of(value: Any) -> list[str]:
     )
 
 
-def letters_of(content: Mapping[str, Any]) -> dict[str, bool]:
+def letters_of(content: Mapping[str, object]) -> dict[str, bool]:
     """Return {field of LETTERS: its value in the normalizer}, without fields that are not set
     there. content: from `flat`.
     """
@@ -120,7 +120,7 @@ def letters_of(content: Mapping[str, Any]) -> dict[str, bool]:
     return {field: value for field, value in values.items() if isinstance(value, bool)}
 
 
-def needs_library(stored: Mapping[str, Any]) -> bool:
+def needs_library(stored: Mapping[str, object]) -> bool:
     """Return whether a tokenizer.json, given as its content, needs Hugging Face's `tokenizers`,
     because our WordPiece would give other ids.
     """
@@ -155,7 +155,7 @@ def casing_of(tokenizer: Any) -> dict[str, bool]:
     return dict(do_lower_case="a" in letters, strip_accents="é" not in letters)
 
 
-def as_text(stored: Mapping[str, Any]) -> str:
+def as_text(stored: Mapping[str, object]) -> str:
     """Return the content of a tokenizer.json as JSON text, without its settings for cutting and
     padding a batch.
     """

@@ -51,7 +51,7 @@ class Tokenizer(abc.ABC):
     strip_accents = True
     separators = 1
     word_prefix = ""
-    settings: Mapping[str, Any] = {}
+    settings: Mapping[str, object] = {}
     vocab: list[str]  # "" for an id without a piece
     vocab_size: int
     pad_id: int
@@ -183,7 +183,7 @@ class WordPieceTokenizer(Tokenizer):
         return ids, np.diff(word_splits[row_splits])
 
     @functools.cached_property
-    def _word_op(self) -> Any:
+    def _word_op(self) -> object:
         return tf_text.FastWordpieceTokenizer(
             matchable(self.vocab),
             max_bytes_per_word=MAX_WORD_BYTES,
@@ -210,7 +210,7 @@ def matchable(vocab: list[str]) -> list[str]:
 
 
 @functools.lru_cache(2)  # a data job opens its tokenizer several times
-def fast_bert_op(vocab: tuple[str, ...], do_lower_case: bool) -> Any:
+def fast_bert_op(vocab: tuple[str, ...], do_lower_case: bool) -> object:
     # A limit of 200 bytes is Google's 200 characters for ASCII; `odd_lines` handles the rest.
     return tf_text.FastBertTokenizer(
         list(vocab),
