@@ -21,7 +21,7 @@ from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.cluster import Cluster, find_cluster
 from bert_gpu.inference.arrays import NpyWriter
 from bert_gpu.inference.config import DEFAULT_LENGTH, OFFSETS, EmbedConfig
-from bert_gpu.inference.lines import count_lines, empty_input, windows
+from bert_gpu.inference.lines import empty_input, windows
 from bert_gpu.inference.opened import ROWS, open_model
 from bert_gpu.interop.tokenizers import describe_tokenizer
 from bert_gpu.model.heads import mean_of_tokens
@@ -209,7 +209,7 @@ def lines_of_worker(path: str, cluster: Cluster) -> range:
             setting="input",
             value="-",
         )
-    num_lines = count_lines(path)
+    num_lines = sum(map(len, windows(path, Console(quiet=True))))
     if not num_lines:
         raise empty_input(path)
     return cluster.share(num_lines)

@@ -3,6 +3,7 @@ is not plain UTF-8 text is refused with the messages of the data command.
 """
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,9 @@ from bert_gpu.base.files import check_regular
 from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.text import corpus
 from bert_gpu.text.formats import archives, encodings
+from bert_gpu.text.formats.plain import cut_at_lines
 from bert_gpu.text.formats.table import FORMATS
+from bert_gpu.text.progress import ByteProgress
 
 tf = LazyModule("tensorflow")
 
@@ -47,8 +50,8 @@ def windows(
         broken archive, or has a line of more than LINE_BYTES.
     """
     if path == STANDARD_INPUT:
-        line_lists = cut_windows(standard_input(), path)
-        yield from report_lines(check_plain_text(line_lists, "standard input"), console, what)
+        line_lists = in_windows(plain_lines(standard_input(), path))
+        yield from report_lines(line_lists, console, what)
         return
     check_regular(path)
     if not has_objects and archives.plain_name(path).lower().endswith(TABLES):
@@ -61,58 +64,51 @@ def windows(
         if os.path.isdir(path):
             raise UserError("is a folder", "name a text file", setting="input", value=path)
         size = tf.io.gfile.stat(path).length
-        done = 0
-
-        def report(num_bytes: int) -> None:
-            nonlocal done
-            done += num_bytes
-
-        bar = console.progress(round(size / 1e6, 1), 0, what, "MB")
-        started = time.monotonic()
-        num_lines = 0
-        try:
-            line_lists = cut_windows(archives.plain_pieces(path, report), path)
-            for window in select_lines(check_plain_text(line_lists, path), line_range):
+        part = (None,) if line_range is None else (line_range.start, line_range.stop)
+        with ByteProgress(console, size, what, "texts") as progress:
+            lines = plain_lines(archives.plain_pieces(path, progress.add), path)
+            for window in in_windows(itertools.islice(lines, *part)):
                 yield window
-                num_lines += len(window)
-                speed = num_lines / max(time.monotonic() - started, 1e-3)
-                bar.update(round(done / 1e6, 1), f"{num_lines:,} texts  {speed:,.0f} texts/s")
-        finally:
-            bar.close()
+                progress.add(0, len(window))
 
 
-def check_plain_text(line_lists: Iterable[list[bytes]], name: str) -> Iterator[list[bytes]]:
-    """Yield lists of lines unchanged, except for a byte order mark, which is removed. Raises
-    UserError, which names the file, for an archive, a document or a line that is not UTF-8.
+def plain_lines(pieces: Iterable[bytes], path: str) -> Iterator[bytes]:
+    """Yield the lines of a text whose bytes come in pieces, without their ends, \\n or \\r\\n, and
+    without a byte order mark. Raises UserError, which names the file, for an archive, a document, a
+    line that is not UTF-8, or a line of more than LINE_BYTES, before the rest of the line is read.
     """
-    num_lines = 0
-    for window in line_lists:
-        content = b"\n".join(window)
-        if num_lines == 0:
-            encodings.check_plain(name, content, encodings.ENDINGS)
-            window[0] = window[0].removeprefix(corpus.BYTE_ORDER_MARK)
-        corpus.check_utf8(name, content, num_lines)
-        yield window
-        num_lines += len(window)
+    name = "standard input" if path == STANDARD_INPUT else path
+    number = 0
+    for part in cut_at_lines(pieces, LINE_BYTES):
+        if not number:
+            encodings.check_plain(name, part, encodings.ENDINGS)
+            part = part.removeprefix(corpus.BYTE_ORDER_MARK)
+        for line in part.removesuffix(b"\n").split(b"\n"):
+            number += 1
+            if len(line) > LINE_BYTES:
+                raise UserError(
+                    f"line {number:,} has more than {LINE_BYTES >> 20} MB",
+                    "write one text a line",
+                    setting="input",
+                    value=path[-150:],
+                )
+            corpus.check_utf8(name, line, number - 1)
+            yield line.removesuffix(b"\r")
 
 
-def select_lines(
-    line_lists: Iterable[list[bytes]], line_range: range | None
-) -> Iterator[list[bytes]]:
-    """Yield lists of the lines whose index in the file is in a range; of all lines for None."""
-    first = 0
-    for window in line_lists:
-        last = first + len(window)
-        if line_range is not None:
-            window = window[max(0, line_range.start - first) : max(0, line_range.stop - first)]
-        if window:
+def in_windows(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Yield the lines in lists of at most WINDOW_LINES and about WINDOW_BYTES."""
+    window: list[bytes] = []
+    num_bytes = 0
+    for line in lines:
+        window.append(line)
+        num_bytes += len(line)
+        if len(window) == WINDOW_LINES or num_bytes >= WINDOW_BYTES:
             yield window
-        first = last
-
-
-def count_lines(path: str) -> int:
-    """Return the number of lines of a text file. Raises the UserErrors of `windows`."""
-    return sum(len(window) for window in windows(path, Console(quiet=True)))
+            window = []
+            num_bytes = 0
+    if window:
+        yield window
 
 
 def empty_input(path: str) -> UserError:
@@ -137,51 +133,6 @@ def standard_input() -> Iterator[bytes]:
     )
     # typing.BinaryIO lacks read1, which sys.stdin.buffer has
     return iter(lambda: stream.read1(archives.READ_BYTES), b"")  # type: ignore[attr-defined]
-
-
-def cut_windows(pieces: Iterable[bytes], path: str) -> Iterator[list[bytes]]:
-    """Yield lists of lines from pieces of bytes. A line ends with \\n or \\r\\n; the last line may
-    lack its end. Raises UserError, which names `path`, for a line of more than LINE_BYTES, before
-    the rest of the line is read.
-    """
-    window: list[bytes] = []
-    num_bytes = 0
-    num_lines = 0
-    rest: list[bytes] = []
-    rest_bytes = 0
-    for piece in pieces:
-        *lines, last = piece.split(b"\n")
-        for line in lines:
-            check_length(rest_bytes + len(line), path, num_lines + 1)
-            line = b"".join([*rest, line]).removesuffix(b"\r")
-            rest = []
-            rest_bytes = 0
-            window.append(line)
-            num_bytes += len(line)
-            num_lines += 1
-            if len(window) == WINDOW_LINES or num_bytes >= WINDOW_BYTES:
-                yield window
-                window = []
-                num_bytes = 0
-        rest.append(last)
-        rest_bytes += len(last)
-        check_length(rest_bytes, path, num_lines + 1)
-    last = b"".join(rest)
-    if last:
-        window.append(last.removesuffix(b"\r"))
-    if window:
-        yield window
-
-
-def check_length(num_bytes: int, path: str, number: int) -> None:
-    """Raise UserError for a line of more than LINE_BYTES. number: number of the line, from 1."""
-    if num_bytes > LINE_BYTES:
-        raise UserError(
-            f"line {number:,} has more than {LINE_BYTES >> 20} MB",
-            "write one text a line",
-            setting="input",
-            value=path[-150:],
-        )
 
 
 def report_lines(

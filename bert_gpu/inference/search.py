@@ -198,8 +198,7 @@ def append(
                 os.remove(os.path.join(folder, name))
     with open(os.path.join(folder, VECTORS), "r+b" if num_bytes else "wb") as file:
         file.seek(num_bytes)
-        windows = lines.cut_windows((text + b"\n" for text in texts), folder)
-        for window in lines.report_lines(windows, console, "texts"):
+        for window in lines.report_lines(lines.in_windows(texts), console, "texts"):
             rows = embedder.frame(window, "passage")
             num_cut += rows.num_truncated
             file.write(units(embedder.collect(rows, len(window))).tobytes())

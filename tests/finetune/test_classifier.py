@@ -9,6 +9,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from bert_gpu.finetune.tasks.problem_types import Classification
 
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
@@ -16,7 +17,6 @@ from bert_gpu.finetune import objective, prediction
 from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.files.disk_array import DiskArray
 from bert_gpu.finetune.tasks import heads
-from bert_gpu.finetune.tasks.problem_types import Classification
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
 from bert_gpu.model.weights import initialize

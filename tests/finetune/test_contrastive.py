@@ -10,14 +10,14 @@ import subprocess
 import numpy as np
 import pytest
 import tensorflow as tf
+from bert_gpu.finetune.tasks.heads import CLASSIFIER
+from bert_gpu.finetune.tasks.problem_types import ProblemType
 
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
 from bert_gpu.finetune.contrastive import NO_TEXT, losses_of_pairs
 from bert_gpu.finetune.files.encoded import LENGTH_AXES
 from bert_gpu.finetune.objective import task_objective
-from bert_gpu.finetune.tasks.heads import CLASSIFIER
-from bert_gpu.finetune.tasks.problem_types import ProblemType
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import column_blocks, initialize
 from bert_gpu.optim.config import OptimizerConfig

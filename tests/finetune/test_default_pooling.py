@@ -5,12 +5,12 @@ import json
 import re
 
 import pytest
+from bert_gpu.finetune.tasks.heads import TOKEN_CLASSIFIER
 
 from bert_gpu.cli import classify
 from bert_gpu.cli.flags import exit_code
 from bert_gpu.finetune.config import StartConfig
 from bert_gpu.finetune.start import default_pooling, start_training
-from bert_gpu.finetune.tasks.heads import TOKEN_CLASSIFIER
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.heads import architecture_of

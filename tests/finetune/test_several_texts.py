@@ -16,6 +16,8 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from bert_gpu.finetune.tasks.heads import CLASSIFIER
+from bert_gpu.finetune.tasks.problem_types import ProblemType
 
 from bert_gpu.base.console import Console
 from bert_gpu.devices.config import DeviceConfig
@@ -28,8 +30,6 @@ from bert_gpu.finetune.objective import task_objective
 from bert_gpu.finetune.prediction import Predictor
 from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.tasks import table
-from bert_gpu.finetune.tasks.heads import CLASSIFIER
-from bert_gpu.finetune.tasks.problem_types import ProblemType
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import sentence_positions, sentence_vector

@@ -12,10 +12,10 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
+from bert_gpu.finetune.tasks.heads import class_logits
 
 from bert_gpu.__main__ import main
 from bert_gpu.base.errors import UserError
-from bert_gpu.finetune.tasks.heads import class_logits
 from bert_gpu.interop import garden, google, models
 from bert_gpu.interop.formats import Model, Notes, recognise
 from bert_gpu.model import heads

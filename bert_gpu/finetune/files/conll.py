@@ -1,19 +1,15 @@
 """Sentences of words with their tags, as the files of ner hold them.
 
-CoNLL's files have a word a line, in columns between white space (in a line with a tab: between
-tabs), and a blank line after each sentence; the first column is the word, the last one its tag,
-unless --columns names them. Comment lines are recognised by their form, or by a tag that no word
-has, and left out. Tables (.jsonl, .json, .csv and .parquet) have a sentence a row: a list of words
-and a list of tags, which may be numbers that the schema of a .parquet names. A table whose header
-has one of the titles in SENTENCES has a word a row; a sentence continues while the cell in that
-column is empty or the same. A file is read again whenever its sentences are needed, so that its
-words need not stay in memory.
+A file with a word a line (text/formats/conll.py) has the word in its first column and its tag in
+the last one, unless --columns names them. Tables (.jsonl, .json, .csv and .parquet) have a sentence
+a row: a list of words and a list of tags, which may be numbers that the schema of a .parquet names.
+A table whose header has one of the titles in SENTENCES has a word a row; a sentence continues while
+the cell in that column is empty or the same. A file is read again whenever its sentences are
+needed, so that its words need not stay in memory.
 """
 
 import collections
 import dataclasses
-import functools
-import hashlib
 import itertools
 import json
 import operator
@@ -24,27 +20,12 @@ import numpy as np
 
 from bert_gpu.base.errors import UserError, shortened, shortened_path
 from bert_gpu.finetune.files.examples import CHUNK_ROWS, IDS, Loaded, Source, batched, find_column
-from bert_gpu.finetune.files.tables import (
-    DIALECTS,
-    Table,
-    class_names,
-    hash_of,
-    kind_of,
-    read_pieces,
-    settled_digest,
-    share_of,
-)
+from bert_gpu.finetune.files.parts import hash_of, share_of
 from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
-from bert_gpu.text.formats.containers import decoded_lines
+from bert_gpu.text.formats.cells import DIALECTS
+from bert_gpu.text.formats.conll import DOCUMENT, WordLines, cells_of  # noqa: F401 (results.py)
+from bert_gpu.text.formats.rows import Table, WholeFile, kind_of
 
-DOCUMENT = "-DOCSTART-"  # the first word of a line between documents
-# matches a line between documents, and the comments of CoNLL-U ("# sent_id = 1", "# newdoc") and
-# CoNLL-2012 ("#begin document")
-COMMENT = re.compile(
-    rf"\s*{DOCUMENT}(\s|$)|# *[^\s=]+ += |# *new(doc|par)\b|#(begin|end) document\b"
-)
-HASH = re.compile(r"#\s+\S")  # matches a comment of any other form, and the word "#"
-TAG_FORM = re.compile(r"[BIOESLUM]([-_:.].+)?")  # matches a tag, which ends no comment
 # {name of a task's column: other names that tables give it}
 ALIASES = dict(
     words=("tokens", "word", "Word", "token", "Token"),
@@ -81,13 +62,11 @@ class TaggedExamples(Loaded):
     """The sentences of one Source.
 
     Attributes, beside those of Loaded:
-      has_labels: whether the words have tags. label_names: the distinct tags, in the order of their
-        first words; label_lines: the lines of these words. tag_counts: {tag: number of words that
-        have it}.
-      num_words: number of words of all sentences. num_comments: number of lines that are comments
-        or stand between documents. separator: text between the columns of a line. width: (line of
-        the first word, number of columns). names: names of the tags 0, 1 and so on in a .parquet's
-        schema, () without them.
+      file: the file, of one of two forms. has_labels: whether the words have tags.
+      label_names: the distinct tags, in the order of their first words; label_lines: the lines of
+        these words. tag_counts: {tag: number of words that have it}. names: names of the tags 0, 1
+        and so on in a .parquet's schema, () without them.
+      num_words: number of words of all sentences. num_comments, separator: as in WordLines.
 
     Raises:
       UserError: a file or column is missing, lines have different numbers of columns, a word has no
@@ -95,45 +74,58 @@ class TaggedExamples(Loaded):
         file is not UTF-8, or it has no sentence.
     """
 
+    num_comments = 0
+    separator = "\t"
+
     def __init__(self, task: TaskSpec, source: Source, needs_label: bool = True) -> None:
         super().__init__(task, source, needs_label)
-        self.table: Table | None = None
-        self.separator = "\t"
         self.names: tuple[str, ...] = ()
-        self.num_comments = 0
+        self.file: Table | WordLines
         if is_table(source.path):
-            self.table = Table(source.path, self.columns, self.columns or (task.text_a,))
-            self._find_columns(self.table.header, needs_label)
-            self.table.allowed = {self.word: list, self.label: list}
-            if self.label is not None and self.table.kind == "parquet":
-                self.names = class_names(source.path, self.table.header[self.label])
+            self.file = Table(source.path, self.columns, self.columns or (task.text_a,))
+            self._find_columns(self.file.header)
+            self.file.allowed = {self.word: list, self.label: list}
+            if self.label is not None:
+                self.names = self.file.class_names(self.label)
         else:
-            self._find_places(self._first_line())
+            self.file = WordLines(source.path, self.columns)
+            self.separator = self.file.separator
+            titles = [task.text_a, *[""] * (self.file.width - 2), task.label][: self.file.width]
+            if titles == [task.text_a] and needs_label and not self.columns:
+                raise UserError(
+                    "its lines have one column",
+                    "a word and its tag are needed, with white space between them",
+                    where=self.path,
+                )
+            self._find_columns(self.columns or titles)
+            self.file.tag = self.label
         self.has_labels = self.label is not None
         if source.part.split is not None:
             self.fit_part(share_of([" ".join(one.words)]) for one in self._all_sentences())
         lines: dict[str, int] = {}
-        self.num_examples = 0
         self.num_words = 0
         self.tag_counts: collections.Counter[str] = collections.Counter()
         hashes: list[int] = []
         for sentence in self.sentences():
             hashes.append(hash_of(" ".join(sentence.tags)) if sentence.tags else 0)
-            self.num_examples += 1
             self.num_words += len(sentence.words)
             self.tag_counts.update(sentence.tags or ())
             for offset, tag in enumerate(sentence.tags or ()):
-                lines.setdefault(tag, sentence.line + (offset if self.table is None else 0))
+                lines.setdefault(tag, sentence.line + offset * isinstance(self.file, WordLines))
+        self.num_examples = len(hashes)
         self.check_some(self.num_examples)
+        self.digest = self.file.digest
+        if isinstance(self.file, WordLines):
+            self.num_comments = self.file.num_comments
         self.label_hashes = np.array(hashes, np.uint64)
         self.label_names = tuple(lines)
         self.label_lines = tuple(lines.values())
         if lines and all(re.fullmatch(r"-?\d+", tag) for tag in lines):
             self.warnings = (NUMBERED,)
 
-    def _find_columns(self, header: Sequence[str], needs_label: bool) -> None:
-        """Set `word`, `label`, `id` and `sentence`, the indices of a table's columns; None for a
-        column that is missing.
+    def _find_columns(self, header: Sequence[str]) -> None:
+        """Set `word`, `label`, `id` and `sentence`, the indices of the columns; None for a column
+        that is missing.
         """
         names = {}
         for field in ("text_a", "label"):
@@ -142,49 +134,11 @@ class TaggedExamples(Loaded):
             names[field] = next((one for one in (name, *others) if one in header), name)
         self.word = find_column(self.path, header, names["text_a"], "text_a")
         self.label: int | None = None
-        if needs_label or names["label"] in header:
+        if self.needs_label or names["label"] in header:
             self.label = find_column(self.path, header, names["label"], "label")
         self.id = next((header.index(name) for name in IDS if header.count(name) == 1), None)
         titles = [title.lower() for title in header]
         self.sentence = next((titles.index(name) for name in SENTENCES if name in titles), None)
-
-    def _find_places(self, first: Sequence[str]) -> None:
-        """Set `word`, `label` and `id`, the indices of the columns, for a file with a word a line.
-        first: the cells of the line with the first word.
-        """
-        if self.columns is not None:
-            self._find_columns(list(self.columns), self.needs_label)
-        else:
-            self.word = 0
-            self.label = len(first) - 1 if len(first) > 1 else None
-        self.id = None
-        if self.label is None and self.needs_label:
-            raise UserError(
-                "its lines have one column",
-                "a word and its tag are needed, with white space between them",
-                where=self.path,
-            )
-
-    def _first_line(self) -> list[str]:
-        """Set `separator` and `width`; return the cells of the first line with a word. A line that
-        begins with # may be a comment, so it is taken only where no word is on another line.
-        """
-
-        def words() -> Iterator[tuple[int, str]]:
-            lines = decoded_lines(read_pieces(self.path, hashlib.sha256()), self.path)
-            return ((n, text) for n, text in enumerate(lines, 1) if is_word(text))
-
-        first = next((one for one in words() if one[1][0] != "#"), None) or next(words(), None)
-        if first is None:
-            raise UserError(
-                "has no sentence",
-                "lines with a word and its tag are needed, and a blank line after each sentence",
-                where=self.path,
-            )
-        cells = cells_of(first[1])
-        self.separator = "\t" if "\t" in first[1] else " "
-        self.width = first[0], len(self.columns or cells)
-        return cells
 
     def sentences(self) -> Iterator[Sentence]:
         """Read the file again: yield the sentences of the source, in order."""
@@ -192,96 +146,18 @@ class TaggedExamples(Loaded):
         return (one for one in self._all_sentences() if takes([" ".join(one.words)]))
 
     def _all_sentences(self) -> Iterator[Sentence]:
-        return self._lines() if self.table is None else self._rows(self.table)
+        file = self.file
+        return self._lines(file) if isinstance(file, WordLines) else self._rows(file)
 
     def chunks(self) -> Iterator[list[Sentence]]:
         """Yield the `sentences` as lists of up to CHUNK_ROWS sentences."""
         return batched(self.sentences(), CHUNK_ROWS)
 
-    def _lines(self) -> Iterator[Sentence]:
-        digest = hashlib.sha256()
-        number = 0
-        rows: list[list[str]] = []
-        before: list[str] = []
-        begin = 1
-        self.num_comments = 0
-        for line, text in enumerate(decoded_lines(read_pieces(self.path, digest), self.path), 1):
-            cells = cells_of(text)
-            if not cells or cells[0] == DOCUMENT:
-                if rows:
-                    yield self._sentence(begin, number, rows, before)
-                    number += 1
-                    rows, before = [], []
-                if cells:
-                    before.append(text.rstrip("\r\n"))
-            if not cells or self._is_comment(line, text, bool(rows)):
-                self.num_comments += bool(cells)
-                continue
-            if len(cells) != self.width[1]:
-                where = "--columns names" if self.columns else f"line {self.width[0]} has"
-                raise UserError(
-                    f"line {line} has {len(cells)} columns, {where} {self.width[1]}",
-                    "a word is one line, and a blank line ends a sentence",
-                    where=self.path,
-                )
-            if self.label is not None and not cells[self.label]:
-                raise UserError(
-                    f"line {line} has an empty tag", "every word needs one", where=self.path
-                )
-            begin = begin if rows else line
-            rows.append(cells)
-        if rows:
-            yield self._sentence(begin, number, rows, before)
-        self.digest = settled_digest(self.path, digest, self.digest)
-
-    def _is_comment(self, line: int, text: str, is_inside: bool) -> bool:
-        """Return whether a line is blank or a comment: whether it has the form of a comment, or is
-        a # followed by words that do not fill the columns of the file, or whose last column is no
-        tag of another word. is_inside: whether a word of the sentence is before it.
-
-        Raises UserError for a line that may be a comment as well as the word #: the last column has
-        the form of a tag, or is on several such lines of which this one is inside a sentence.
-        """
-        if not is_word(text) or HASH.match(text) is None or not self._fills_columns(text):
-            return not is_word(text) or HASH.match(text) is not None
-        tag = self._tag(text)
-        if self.tags[tag, False] or tag == text[0]:
-            return False
-        is_rare = self.tags[tag, True] == 1 or not is_inside
-        if is_rare and TAG_FORM.fullmatch(tag) is None:
-            return True
-        raise UserError(
-            f"line {line} ({shortened(text.strip())}) is a comment, or the word '#' with the tag "
-            f"{shortened(tag)!r}, which no other word has",
-            "write a comment as '# text = ...' or delete it, and a word in another way",
-            where=self.path,
-        )
-
-    def _fills_columns(self, text: str) -> bool:
-        has_tabs = self.separator == "\t"
-        cells = text.split("\t") if has_tabs else cells_of(text.replace("\t", " "))
-        return {len(cells), len(cells_of(text))} == {self.width[1]}
-
-    def _tag(self, text: str) -> str:
-        return cells_of(text)[-1 if self.label is None else self.label]
-
-    @functools.cached_property
-    def tags(self) -> collections.Counter[tuple[str, bool]]:
-        """{(tag, whether its line matches HASH): number of lines}; without tags, of the cells in
-        the last column.
-        """
-        return collections.Counter(
-            (self._tag(line), HASH.match(line) is not None)
-            for line in decoded_lines(read_pieces(self.path, hashlib.sha256()), self.path)
-            if is_word(line) and self._fills_columns(line)
-        )
-
-    def _sentence(
-        self, line: int, number: int, rows: list[list[str]], before: Sequence[str]
-    ) -> Sentence:
-        tags = None if self.label is None else [cells[self.label] for cells in rows]
-        words = [cells[self.word] for cells in rows]
-        return Sentence(line, str(number), words, tags, rows, tuple(before))
+    def _lines(self, file: WordLines) -> Iterator[Sentence]:
+        for number, (line, rows, before) in enumerate(file.sentences()):
+            tags = None if self.label is None else [cells[self.label] for cells in rows]
+            words = [cells[self.word] for cells in rows]
+            yield Sentence(line, str(number), words, tags, rows, tuple(before))
 
     def _rows(self, table: Table) -> Iterator[Sentence]:
         lines = (
@@ -306,7 +182,6 @@ class TaggedExamples(Loaded):
                 rows = [list(row) for row in zip(words, *([tags] if tags else []), strict=True)]
                 name = str(number) if self.id is None else cells[self.id]
                 yield Sentence(line, name, words, tags, rows)
-        self.digest = table.digest
 
     def _joined(self, table: Table, sentence: int) -> Iterator[tuple[int, list[str]]]:
         """Yield (line of its first row, cells) of each sentence of a table with a word a row; a
@@ -360,20 +235,5 @@ def is_table(path: str) -> bool:
     return (
         kind_of(path) in TABLES
         or str(path).lower().endswith(".csv")
-        or WORD_TABLE.fullmatch(next(decoded_lines(read_pieces(path, hashlib.sha256()), path), ""))
-        is not None
+        or WORD_TABLE.fullmatch(next(WholeFile(path).lines(), "")) is not None
     )
-
-
-def is_word(text: str) -> bool:
-    """Return whether a line is neither blank nor has the form of a comment."""
-    return bool(text.strip()) and COMMENT.match(text) is None
-
-
-def cells_of(text: str) -> list[str]:
-    """Return the cells of a line; none for a blank one."""
-    if not text.strip():
-        return []
-    if "\t" in text:
-        return [cell.strip(" ") for cell in text.rstrip("\r\n").split("\t")]
-    return [cell for cell in re.split(r"[ \r\n]+", text) if cell]

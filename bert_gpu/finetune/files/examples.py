@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.base.settings import number_in
-from bert_gpu.finetune.files.tables import DIALECTS, Part, Table, class_names, hash_of, share_of
+from bert_gpu.finetune.files.parts import Part, hash_of, share_of
 from bert_gpu.finetune.tasks.labels import (
     are_measures,
     check_cells,
@@ -22,7 +22,8 @@ from bert_gpu.finetune.tasks.labels import (
     with_separator,
 )
 from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
-from bert_gpu.text.formats.cells import NULL
+from bert_gpu.text.formats.cells import DIALECTS, NULL
+from bert_gpu.text.formats.rows import Table
 
 CHUNK_ROWS = 8192
 FEW_ROWS = 100  # number of rows whose cells are compared with FLAGS
@@ -103,7 +104,7 @@ class Loaded:
         return f"{os.path.basename(self.path)} {self.digest[:12]}{self.source.part.describe()}"
 
     def fit_part(self, shares: Iterable[float]) -> None:
-        """Move the bounds of the source's Part (tables.py) so that no split is empty. shares: the
+        """Move the bounds of the source's Part (parts.py) so that no split is empty. shares: the
         `share_of` of all rows.
         """
         self.source = dataclasses.replace(self.source, part=self.source.part.fitted(shares))
@@ -176,8 +177,8 @@ class Examples(Loaded):
         self.classes = classes
         self.names: tuple[str, ...] = ()
         self.left_out: frozenset[str] = frozenset()
-        if self.has_labels and self.table.kind == "parquet":
-            self.names = tuple(map(plain_label, class_names(self.path, task.label)))
+        if self.label is not None:
+            self.names = tuple(map(plain_label, self.table.class_names(self.label)))
         if source.part.split is not None:
             self.fit_part(share_of(self._texts(row)) for _, row in self.table.rows())
             if self.label is not None and task.has_classes:

@@ -11,11 +11,11 @@ import numpy as np
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import number_in
 from bert_gpu.finetune.files.examples import Examples, Source
-from bert_gpu.finetune.files.tables import LINES
 from bert_gpu.finetune.tasks.labels import choose_positive
 from bert_gpu.finetune.tasks.similarity_metrics import LABELLED, METRICS, PAIRS, SCORED, TEXTS
 from bert_gpu.finetune.tasks.table import BINARY, TaskSpec
 from bert_gpu.text.formats.cells import NULL
+from bert_gpu.text.formats.rows import LINES
 
 NEGATIVE = re.compile(r"negative(_\d+)?")  # matches the names of columns of hard negatives
 

@@ -17,7 +17,7 @@ from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.finetune.config import FILES, FinetuneConfig
 from bert_gpu.finetune.files.encoded import EncodedExamples
 from bert_gpu.finetune.files.examples import Loaded, Source, check_alike
-from bert_gpu.finetune.files.tables import Part
+from bert_gpu.finetune.files.parts import Part
 from bert_gpu.finetune.tasks.interface import TaskType
 from bert_gpu.finetune.tasks.table import TaskSpec, find_folder, find_tables
 

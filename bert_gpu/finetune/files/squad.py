@@ -10,7 +10,6 @@ not all tools count characters.
 
 import bisect
 import dataclasses
-import hashlib
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -19,10 +18,10 @@ from typing import Any
 from bert_gpu.base import files
 from bert_gpu.base.errors import UserError, shortened_path
 from bert_gpu.finetune.files.examples import Loaded, Source
-from bert_gpu.finetune.files.tables import read_pieces, share_of
+from bert_gpu.finetune.files.parts import share_of
 from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.text.formats.cells import text_of
-from bert_gpu.text.formats.encodings import not_utf8
+from bert_gpu.text.formats.rows import WholeFile
 
 EXAMPLE = '{"data": [{"paragraphs": [{"context": "", "qas": [{"id": "", "question": ""}]}]}]}'
 NEAR = 2  # number of characters by which an answer_start may be wrong
@@ -84,15 +83,15 @@ class Questions(Loaded):
     def __init__(self, task: TaskSpec, source: Source, needs_label: bool = True) -> None:
         super().__init__(task, source, needs_label)
         self.is_training = source.stem == "train"
-        digest = hashlib.sha256()
-        content = b"".join(read_pieces(source.path, digest))
-        self.digest = digest.hexdigest()
+        file = WholeFile(source.path)
+        text = "".join(file.lines())
+        self.digest = file.digest
         self.contexts: list[str] = []
         self.questions: list[Question] = []
         ids = set()
         paragraphs = [
             (context, [question for _, questions in parts for question in questions])
-            for context, parts in itertools.groupby(self._paragraphs(content), lambda one: one[0])
+            for context, parts in itertools.groupby(self._paragraphs(text), lambda one: one[0])
         ]
         if source.part.split is not None:
             self.fit_part(share_of([context]) for context, questions in paragraphs if questions)
@@ -119,16 +118,13 @@ class Questions(Loaded):
         self.check_some(len(self.questions))
         self.num_examples = len(self.questions)
 
-    def _paragraphs(self, content: bytes) -> Iterator[tuple[str, list[Question]]]:
+    def _paragraphs(self, text: str) -> Iterator[tuple[str, list[Question]]]:
         """Yield (context, questions) of each paragraph; the `start` of a question is still the
         file's number, in the file's unit.
         """
         try:
-            text = content.decode("utf-8-sig")
             lines = ",\n".join(filter(str.strip, text.split("\n")))
             value = files.parse_json(f"[{lines}]" if LINES.match(text) else text)
-        except UnicodeDecodeError:
-            raise not_utf8(self.path, "", content) from None
         except (ValueError, RecursionError) as error:
             raise self._refused("", f"is not valid JSON ({str(error)[:60]})") from None
         holder = dict(data=value) if isinstance(value, list) else value
@@ -139,7 +135,7 @@ class Questions(Loaded):
                 yield context, [self._question(*one) for one in entries]
 
     def _inside(
-        self, holder: Any, where: str, name: str, keys: Set[str]
+        self, holder: object, where: str, name: str, keys: Set[str]
     ) -> list[tuple[dict[str, Any], str]]:
         """Return the `_entries` of the list `name` in `holder`; or `holder` as the only entry where
         it lacks the list and has one of `keys`, the keys of an entry.
@@ -148,7 +144,7 @@ class Questions(Loaded):
             return [(holder, where)]
         return self._entries(holder, where, name)
 
-    def _question(self, entry: Mapping[str, Any], where: str) -> Question:
+    def _question(self, entry: Mapping[str, object], where: str) -> Question:
         name = entry.get("id")
         text = self._text(entry, where, "question")
         if not isinstance(name, str | int) or name == "":
@@ -180,7 +176,7 @@ class Questions(Loaded):
                 raise self._refused(answers[0][1], "has no 'answer_start'")
         return dataclasses.replace(question, answers=texts, start=start)
 
-    def _entries(self, holder: Any, where: str, name: str) -> list[tuple[dict[str, Any], str]]:
+    def _entries(self, holder: object, where: str, name: str) -> list[tuple[dict[str, Any], str]]:
         """Return (object, its place in the file, such as data[0]) for each entry of the list `name`
         in `holder`.
         """
@@ -193,7 +189,7 @@ class Questions(Loaded):
                 raise self._refused(f"{place}[{index}]", "is not an object")
         return [(one, f"{place}[{index}]") for index, one in enumerate(entries)]
 
-    def _text(self, holder: Mapping[str, Any], where: str, name: str) -> str:
+    def _text(self, holder: Mapping[str, object], where: str, name: str) -> str:
         if not isinstance(holder.get(name), str):
             raise self._refused(where, f"has no text {name!r}")
         return text_of(holder[name])

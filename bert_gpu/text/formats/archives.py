@@ -27,8 +27,9 @@ from bert_gpu.text.formats.plain import LINE_BREAK
 from bert_gpu.text.formats.table import FORMATS, Format
 
 READ_BYTES = 1 << 20
-PIECE_BYTES = 1 << 16  # of a stored file; few, because often only its first lines are needed
-PIECE_BYTES = 1 << 12  # packed bytes per step; equal characters may grow 32,000-fold, to 128 MiB
+# Bytes of a stored file that are read at once: often only its first lines are needed, and packed
+# bytes of equal characters may grow 32,000-fold, to 128 MiB.
+PIECE_BYTES = 1 << 12
 BROKEN = (EOFError, zlib.error, zstandard.ZstdError)  # errors of a broken archive
 
 
@@ -124,21 +125,14 @@ def spool_standard_input(stream: typing.BinaryIO, folder: str) -> tuple[str, boo
     format whose first bytes it has. Returns (path, whether the file is new). Raises UserError.
     """
     unfinished = os.path.join(folder, f"stdin.{os.getpid()}")
-    digest = hashlib.blake2b(digest_size=16)
-
-    def pieces() -> Iterator[bytes]:
-        while piece := stream.read(READ_BYTES):
-            digest.update(piece)
-            yield piece
-
-    write_spool(pieces(), unfinished, "standard input")
+    write_spool(iter(lambda: stream.read(READ_BYTES), b""), unfinished, "standard input")
     with open(unfinished, "rb") as file:
         head = file.read(64)  # longer than the first bytes of all formats
     rows: list[Archive | Format] = [*ARCHIVES, *FORMATS.values()]
     ending = next(
         (row.endings[0] for row in rows if row.endings and head.startswith(row.magic)), ""
     )
-    target = os.path.join(folder, f"{digest.hexdigest()}-stdin{ending}")
+    target = os.path.join(folder, f"{content_hash(unfinished)}-stdin{ending}")
     is_new = not os.path.exists(target)
     publish(unfinished, target)
     return target, is_new
@@ -218,16 +212,14 @@ def unpacked_pieces(pieces: Iterable[bytes], start: Callable[[], Any]) -> Iterat
     when it is corrupt.
     """
     unpacker = start()
-    for packed in pieces:
-        for first in range(0, len(packed), PIECE_BYTES):
-            rest = packed[first : first + PIECE_BYTES]
-            while rest:
-                if unpacker.eof:
-                    rest = rest.lstrip(b"\0")  # some tools pad the file with zeros
-                    if not rest:
-                        break
-                    unpacker = start()
-                yield unpacker.decompress(rest)
-                rest = unpacker.unused_data if unpacker.eof else b""
+    for rest in pieces:
+        while rest:
+            if unpacker.eof:
+                rest = rest.lstrip(b"\0")  # some tools pad the file with zeros
+                if not rest:
+                    break
+                unpacker = start()
+            yield unpacker.decompress(rest)
+            rest = unpacker.unused_data if unpacker.eof else b""
     if not unpacker.eof:
         raise EOFError

@@ -37,7 +37,7 @@ class NoText(ValueError):
     """The error of a value that has no text; its message says what the value is."""
 
 
-def text_of(value: Any, allowed: type | tuple[type, ...] = ()) -> str:
+def text_of(value: object, allowed: type | tuple[type, ...] = ()) -> str:
     """Return the text of a cell: a string itself, bytes decoded as UTF-8, true or false, and the
     str of a number, a date or the like. Half of a surrogate pair, which is no character, becomes
     U+FFFD.
@@ -69,7 +69,7 @@ def text_of(value: Any, allowed: type | tuple[type, ...] = ()) -> str:
     raise NoText("an object" if isinstance(value, dict) else "a list")
 
 
-def values_of(column: Any) -> list[Any]:
+def values_of(column: Any) -> list[object]:
     """Return the values of a pyarrow array as values of Python. A number of 32 bits has no more
     digits than it needs; strings that are not UTF-8 are bytes, and times for which Python has
     no value are strings.

@@ -4,6 +4,7 @@ The name of a file decides its format where it can (.jsonl, .csv, ...); otherwis
 do. All files whose names do not decide it get one format.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -215,18 +216,15 @@ def head_lines(path: str, name: str) -> list[str]:
 
 
 def read_head(path: str, name: str) -> bytes:
-    """Return the first HEAD_BYTES of a file, unpacked; b"" for a broken archive, which is refused
+    """Return the first HEAD_BYTES of a file, unpacked; fewer of a broken archive, which is refused
     later. Raises UserError.
     """
     head = b""
-    try:
-        with corpus.readable(name):
-            for piece in archives.plain_pieces(path, lambda num_bytes: None):
-                head += piece
-                if len(head) >= HEAD_BYTES:
-                    break
-    except archives.BROKEN:
-        return b""
+    with corpus.readable(name), contextlib.suppress(*archives.BROKEN):
+        for piece in archives.plain_pieces(path, lambda num_bytes: None):
+            head += piece
+            if len(head) >= HEAD_BYTES:
+                break
     return head[:HEAD_BYTES]
 
 

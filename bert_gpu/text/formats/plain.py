@@ -16,11 +16,10 @@ import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import numpy as np
 
-from bert_gpu.base.errors import shortened
+from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.formats.cells import NULL, text_of
 from bert_gpu.text.sentences import split_sentences
@@ -35,29 +34,24 @@ SPACE = (
 BLANK_LINE = re.compile(rb"\n" + SPACE + rb"*(?=\n)")
 
 
-class BadLine(Exception):
-    """A line that is not in the format.
-
-    Attributes:
-      index: of the line, from 0, among the lines that were read.
-      problem: the end of a sentence that begins with "line 3". remedy: what to do.
+class BadLine(UserError):
+    """A line that is not in the format. index: of the line, from 0, among the lines that were read.
+    problem: the end of a sentence that begins with "line 3".
     """
 
     def __init__(self, index: int, problem: str, remedy: str) -> None:
-        super().__init__(index, problem, remedy)
+        super().__init__(problem, remedy)
         self.index = index
-        self.problem = problem
-        self.remedy = remedy
 
 
-def cut_at_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def cut_at_lines(pieces: Iterable[bytes], longest: int | None = None) -> Iterator[bytes]:
     """Yield the bytes of pieces, cut anew so that each piece ends with a line break, except perhaps
-    the last.
+    the last, and the beginning of a line of more than `longest` bytes.
     """
     pending: list[bytes] = []
     for piece in pieces:
         end = piece.rfind(b"\n") + 1
-        if end:
+        if end or (longest and sum(map(len, pending)) > longest):
             yield b"".join([*pending, piece[:end]])
             pending = []
         pending.append(piece[end:])
@@ -195,7 +189,7 @@ def text_of_json(line: str, field: str, index: int) -> str:
     return text_of_record(record, field, index)
 
 
-def text_of_record(record: Any, field: str, index: int) -> str:
+def text_of_record(record: object, field: str, index: int) -> str:
     """Return the text, possibly empty, in a field of a JSON value. Raises BadLine."""
     if not isinstance(record, dict):
         raise BadLine(

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import FinetuneConfig, resolve_task
-from bert_gpu.finetune.files import conll
 from bert_gpu.finetune.files.conll import NUMBERED
 from bert_gpu.finetune.files.splits import read_splits
 from bert_gpu.finetune.run import warn_of_examples
+from bert_gpu.text.formats import conll
 
 WORDS = [["EU", "rejects", "German", "call"], ["Peter", "Blackburn"], ["\u200b", "n\u00e9e", "##x"]]
 TAGS = [["B-ORG", "O", "B-MISC", "O"], ["B-PER", "I-PER"], ["O", "O", "O"]]

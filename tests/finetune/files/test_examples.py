@@ -8,15 +8,17 @@ import gzip
 import json
 
 import pytest
+from bert_gpu.finetune.tasks.problem_types import Classification
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import FinetuneConfig, has_test_file, resolve_phases, resolve_task
-from bert_gpu.finetune.files import examples, tables
+from bert_gpu.finetune.files import examples
+from bert_gpu.finetune.files.parts import Part, share_of
 from bert_gpu.finetune.files.splits import read_splits
 from bert_gpu.finetune.tasks import table as tasks
-from bert_gpu.finetune.tasks.problem_types import Classification
+from bert_gpu.text.formats.rows import QUOTES
 
 PAIRS = tasks.TASKS["pairs"]
 ROWS = [
@@ -102,7 +104,7 @@ def test_what_csv_and_json_write_reads_back(shared_folder, table, kind, quoting)
             csv.writer(file, delimiter=delimiter, quoting=quoting).writerows([names, *table])
     found = read(shared_folder)
     assert [row[1:] for row in columns(found)] == table
-    assert (tables.QUOTES in found.warnings) == (kind == "tsv" and '"' in path.read_text())
+    assert (QUOTES in found.warnings) == (kind == "tsv" and '"' in path.read_text())
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -111,7 +113,7 @@ def test_quotes_are_text_where_one_of_them_encloses_nothing(shared_folder, rows)
     rows = [(str(number), text, '5" wide', "1") for number, text in enumerate(rows)]
     write(emptied(shared_folder), tsv(rows))
     found = read(shared_folder)
-    assert columns(found) == rows and tables.QUOTES not in found.warnings
+    assert columns(found) == rows and QUOTES not in found.warnings
 
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
@@ -233,7 +235,7 @@ def test_shares_split_a_file_by_the_texts_alone(tmp_path):
     write(tmp_path, tsv([("x", "new", "newer", "0"), *turned]), split="quora")
     dev = {(row[0]) for row in columns(read(tmp_path, "eval", **shares)) if row[0] != "x"}
     assert dev == {row[0] for row in parts["eval"]}
-    assert tables.share_of(["a", "b"]) == tables.share_of(["b", "a"]) != tables.share_of(["ab"])
+    assert share_of(["a", "b"]) == share_of(["b", "a"]) != share_of(["ab"])
 
 
 def test_a_share_of_one_text_alone_is_refused(tmp_path):
@@ -251,12 +253,12 @@ def test_a_share_of_one_text_alone_is_refused(tmp_path):
 def test_each_share_gets_a_text_where_there_are_enough_and_equal_texts_stay_together(
     texts, dev, test
 ):
-    shares = [tables.share_of([str(text)]) for text in texts]
+    shares = [share_of([str(text)]) for text in texts]
     parts = {
         split: [
             text
             for text in texts
-            if tables.Part(split, test, test + dev).fitted(shares).takes([str(text)])
+            if Part(split, test, test + dev).fitted(shares).takes([str(text)])
         ]
         for split in ("train", "dev", "test")
     }
@@ -264,7 +266,7 @@ def test_each_share_gets_a_text_where_there_are_enough_and_equal_texts_stay_toge
     assert not set(parts["train"]) & {*parts["dev"], *parts["test"]}
     assert not set(parts["dev"]) & set(parts["test"])
     assert bool(parts["test"]) == bool(test and len(set(texts)) > 1 or min(shares) < test)
-    others = {tables.share_of([str(text)]) for text in texts if text not in parts["test"]}
+    others = {share_of([str(text)]) for text in texts if text not in parts["test"]}
     assert bool(parts["dev"]) == bool(
         dev and (len(others) > 1 or (others and min(others) < test + dev))
     )

@@ -14,6 +14,12 @@ import types
 import numpy as np
 import pyarrow
 import pytest
+from bert_gpu.finetune.tasks.problem_types import (
+    PROBLEM_TYPES,
+    Classification,
+    MultiLabel,
+    Regression,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -22,18 +28,12 @@ from sklearn.preprocessing import MultiLabelBinarizer
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
-from bert_gpu.finetune.files import tables
+from bert_gpu.finetune.files.parts import Part, share_of
 from bert_gpu.finetune.files.splits import describe_overlap, read_splits
 from bert_gpu.finetune.start import Start
 from bert_gpu.finetune.tasks import text_classification
 from bert_gpu.finetune.tasks.interface import open_task_type
 from bert_gpu.finetune.tasks.metrics import compute_metrics
-from bert_gpu.finetune.tasks.problem_types import (
-    PROBLEM_TYPES,
-    Classification,
-    MultiLabel,
-    Regression,
-)
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.finetune.evaluations import evaluated
@@ -270,15 +270,14 @@ def test_shares_leave_an_example_of_each_class_to_train(pairs, dev, test, kind, 
     assert set().union(*(classes(label) for _, label in rows["train"])) == every
     texts = [{text for text, _ in part} for part in rows.values()]
     assert sum(map(len, texts)) == len(set().union(*texts))  # equal texts are in one split
-    of_all = [tables.share_of([f"t{text}", ""]) for text, _ in pairs]
-    part = tables.Part(None, test, test + dev).fitted(of_all)
+    of_all = [share_of([f"t{text}", ""]) for text, _ in pairs]
+    part = Part(None, test, test + dev).fitted(of_all)
     for name, low, high in (("test", 0, part.test_to), ("dev", part.test_to, part.train_from)):
-        assert all(low <= tables.share_of([text, ""]) < high for text, _ in rows.get(name, ()))
+        assert all(low <= share_of([text, ""]) < high for text, _ in rows.get(name, ()))
     highest = {  # the training takes no more than it must
-        max(tables.share_of([text, ""]) for text, label in whole if one in classes(label))
-        for one in every
+        max(share_of([text, ""]) for text, label in whole if one in classes(label)) for one in every
     }
-    taken = {tables.share_of([text, ""]) for text, _ in rows["train"]}
+    taken = {share_of([text, ""]) for text, _ in rows["train"]}
     assert {share for share in taken if share < test + dev} <= highest
     random.shuffle(pairs)
     assert split(pairs) == found

@@ -7,6 +7,7 @@ import types
 
 import numpy as np
 import pytest
+from bert_gpu.finetune.tasks.problem_types import number_in
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score, roc_auc_score
@@ -14,7 +15,6 @@ from sklearn.metrics import f1_score, roc_auc_score
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
 from bert_gpu.finetune.tasks.metrics import compute_metrics
-from bert_gpu.finetune.tasks.problem_types import number_in
 from bert_gpu.finetune.tasks.text_classification import judge, make_problem_type
 from tests.finetune.evaluations import evaluated
 

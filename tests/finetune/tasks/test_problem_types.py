@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from bert_gpu.finetune.tasks.problem_types import Classification, MultiLabel, Regression
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import (
@@ -13,7 +14,6 @@ from bert_gpu.finetune.config import (
 )
 from bert_gpu.finetune.files.splits import read_splits
 from bert_gpu.finetune.tasks.labels import read_labels
-from bert_gpu.finetune.tasks.problem_types import Classification, MultiLabel, Regression
 from bert_gpu.finetune.tasks.text_classification import make_problem_type
 
 LOGITS = np.random.default_rng(1).normal(size=(6, 3)).astype(np.float32) * 2

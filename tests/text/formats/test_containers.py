@@ -15,7 +15,7 @@ from pyarrow import feather, ipc, parquet
 from bert_gpu.base.errors import UserError
 from bert_gpu.text import corpus
 from bert_gpu.text.config import TextFormat
-from bert_gpu.text.formats import archives, cells, containers
+from bert_gpu.text.formats import archives, cells, rows
 from bert_gpu.text.sentences import split_sentences
 
 TEXTS = [
@@ -67,7 +67,7 @@ def read(path, kind, field="text", piece_bytes=1 << 20):
 @pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 20])
 @pytest.mark.parametrize("kind", WRITERS)
 def test_the_texts_are_those_that_were_written(tmp_path, monkeypatch, kind, piece_bytes):
-    monkeypatch.setattr(containers, "ROWS_PER_BATCH", 2)
+    monkeypatch.setattr(rows, "ROWS_PER_BATCH", 2)
     WRITERS[kind](tmp_path / "file", TEXTS)
     assert read(tmp_path / "file", kind, piece_bytes=piece_bytes) == TEXTS
 
@@ -225,7 +225,7 @@ def test_a_truncated_table_is_refused(tmp_path):
 
 def test_a_cell_that_nothing_closes_is_not_read_to_the_end(tmp_path, monkeypatch):
     monkeypatch.setattr(cells, "LONGEST_CELL", 1000)
-    monkeypatch.setattr(containers, "LONGEST_OBJECT", 1000)
+    monkeypatch.setattr(rows, "LONGEST_OBJECT", 1000)
     lines = itertools.count()
 
     def endless():

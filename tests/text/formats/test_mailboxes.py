@@ -32,7 +32,7 @@ ROW = Format(
 def message_texts(pieces, text_format, name):
     """The plain text of the messages in a mailbox."""
     # Imports the settings, which list the formats, so it must follow the row of this one.
-    from bert_gpu.text.formats.containers import decoded_lines
+    from bert_gpu.text.formats.rows import decoded_lines
 
     message = None
     for number, line in enumerate(decoded_lines(pieces, name), 1):
