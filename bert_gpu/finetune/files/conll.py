@@ -23,7 +23,7 @@ from bert_gpu.finetune.files.examples import CHUNK_ROWS, IDS, Loaded, Source, ba
 from bert_gpu.finetune.files.parts import hash_of, share_of
 from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
 from bert_gpu.text.formats.cells import DIALECTS
-from bert_gpu.text.formats.conll import DOCUMENT, WordLines, cells_of  # noqa: F401 (results.py)
+from bert_gpu.text.formats.conll import WordLines
 from bert_gpu.text.formats.rows import Table, WholeFile, kind_of
 
 # {name of a task's column: other names that tables give it}
