@@ -115,11 +115,11 @@ def best_of(rows: Sequence[Row]) -> Row | None:
     """Return the row with the best score: of a loss the lowest, else the highest; of equal ones the
     first. None when no row has a score.
     """
-
-    def cost(row: Row) -> float:
-        return row["score"] if row["metric"].endswith("loss") else -row["score"]
-
-    return min((row for row in rows if row["score"] is not None), key=cost, default=None)
+    return min(
+        (row for row in rows if row["score"] is not None),
+        key=lambda row: row["score"] if row["metric"].endswith("loss") else -row["score"],
+        default=None,
+    )
 
 
 def describe(rows: Sequence[Row]) -> str:
