@@ -9,12 +9,11 @@ import pytest
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune import results
-from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
-from bert_gpu.finetune.files.splits import read_splits
-from bert_gpu.finetune.tasks import pictures, token_classification
+from bert_gpu.finetune.config import FinetuneConfig
+from bert_gpu.finetune.tasks import pictures
 from bert_gpu.finetune.tasks.table import TASKS
 from bert_gpu.runs.folder import RunFolder
-from tests.finetune.evaluations import evaluated
+from tests.finetune.evaluations import evaluated, read, task_of
 
 LABELS = ("B-X", "O")
 FOREIGN = {
@@ -34,10 +33,9 @@ def write_ner(folder, data):
     data.mkdir()
     (data / "test.txt").write_text("-DOCSTART- -X-\n\n10\u00a0000 X\nb X\n")
     config = FinetuneConfig(data_dir=str(data), task_name="ner", columns=("words", "pos"))
-    [part] = read_splits(resolve_task(config), config, ["predict"])["predict"]
-    settings = FinetuneSettings(run=FinetuneConfig())
-    known = dict(settings=settings, examples=part, labels=LABELS, outputs=np.eye(2))
-    token_classification.write(str(folder), evaluated(**known))
+    [part] = read(config, "predict", LABELS)
+    known = dict(config=FinetuneConfig(), examples=part, outputs=np.eye(2))
+    task_of(config, LABELS).write(str(folder), evaluated(**known))
     (folder / ".predictions.conll.7.partial").write_text("")
     metrics = {"test": dict(f1=0.5)}
     results.write_results(str(folder), metrics, {"eval": [part]}, "model", 1)

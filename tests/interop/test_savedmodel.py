@@ -17,7 +17,7 @@ import tensorflow as tf
 import bert_gpu
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.files import encoded
-from bert_gpu.finetune.tasks.heads import class_logits
+from bert_gpu.finetune.tasks.table import TASKS
 from bert_gpu.inference import masked_words
 from bert_gpu.interop import models, onnx, savedmodel
 from bert_gpu.interop.config import ExportConfig
@@ -28,11 +28,13 @@ from bert_gpu.text.tokenizers.sentence_piece import SentencePieceTokenizer
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 from tests import pretraining, task_heads
+from tests.finetune.evaluations import task_of
 from tests.interop.test_leaving import model_of
 from tests.model.variants import SMALL, random_batch
 from tests.text.tokenizers.test_tokenizer_ops import ODD
 
 HERE = pathlib.Path(__file__).parent
+CLASSIFIER = task_of(TASKS["pairs"])
 LABELS = ("no", "yes", "ß")
 
 
@@ -93,7 +95,7 @@ def probabilities(model, texts_a, texts_b):
     encoder = BertEncoder(model.config)
     weights = {name: tf.constant(value) for name, value in model.weights.items()}
     run = tf.function(
-        lambda batch: tf.nn.softmax(class_logits(weights, batch, encoder, tf.float32)),
+        lambda batch: tf.nn.softmax(CLASSIFIER.logits(weights, batch, encoder, tf.float32)),
         autograph=False,
         reduce_retracing=True,
     )
@@ -254,7 +256,7 @@ def test_without_ops_it_takes_ids(tmp_path, architecture, switches, inputs):
     np.testing.assert_allclose(found["mean"][2], np.mean(hidden[2, :3], 0), atol=1e-5)
     names = {"embed", "fill_mask", "serving_default"}
     if architecture == "BertForSequenceClassification":
-        scores = class_logits(weights, batch, BertEncoder(config), tf.float32)
+        scores = CLASSIFIER.logits(weights, batch, BertEncoder(config), tf.float32)
         shares = signatures["classify"](**rows)["probabilities"]
         np.testing.assert_allclose(shares, tf.nn.softmax(scores), atol=1e-5)
         names |= {"classify"}
