@@ -211,6 +211,18 @@ def test_numbers_equal_a_plain_reading_of_the_table(scores, predicts):
             assert len(file.readlines()) == 1 + len(part)
 
 
+@pytest.mark.parametrize("scores, has_scores", [([-1, 0.5], True), ([2, 0.5], False)])
+def test_a_file_of_minus_ones_has_scores_where_the_training_has_that_score(
+    tmp_path, scores, has_scores
+):
+    write(str(tmp_path), "train", "jsonl", scores)
+    write(str(tmp_path), "test", "jsonl", [-1, -1])
+    config, task = config_of(str(tmp_path), task_kind="regression")
+    task, files = read_splits(task, config, ["train", "predict"])
+    assert task.labels == ("score",)
+    assert files["predict"][0].has_labels == has_scores
+
+
 SHARES = st.sampled_from([0.0, 0.1, 0.3, 0.45])
 # one of few texts, so that some occur several times, and its label or labels
 EXAMPLES = st.lists(
