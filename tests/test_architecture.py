@@ -11,6 +11,8 @@ import sys
 
 import pytest
 
+from bert_gpu.finetune.tasks import table
+
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "bert_gpu"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -113,6 +115,51 @@ def test_no_modules_import_each_other():
     graph = modules_that_import()
     assert graph["bert_gpu.cli.pretrain"]
     list(graphlib.TopologicalSorter(graph).static_order())  # CycleError names the circle
+
+
+TYPES = {f"bert_gpu.finetune.tasks.{name.partition('.')[0]}" for name in table.KINDS.values()}
+WITHOUT_KINDS = [
+    path for path in (PACKAGE / "finetune").rglob("*.py") if path.parent.name != "tasks"
+]
+
+
+def kinds_compared(text):
+    """The comparisons in Python code with the name of a kind of task, several of them, or the
+    table's collections of them.
+    """
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.MatchValue) and getattr(node.value, "value", None) in table.KINDS:
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Compare):
+            operands = [node.left, *node.comparators]
+            operands += [part for one in operands for part in getattr(one, "elts", ())]
+            values = {getattr(one, "value", None) for one in operands}
+            names = {ast.unparse(one).rpartition(".")[2] for one in operands}
+            if values & set(table.KINDS) or names & {"KINDS", "TEXT_KINDS"}:
+                yield ast.unparse(node)
+
+
+@pytest.mark.parametrize(
+    "text, number",
+    [
+        ('task.kind == "regression"', 1),
+        ('spec.kind not in ("tagging", "answers")', 1),
+        ("notes.task_kind in table.TEXT_KINDS", 1),
+        ('match kind:\n    case "similarity":\n        pass', 1),
+        ('table.kind == "parquet" or notes.task_kind not in (None, kind)', 0),
+        ('entry.get("answers") is None', 0),
+    ],
+)
+def test_a_comparison_with_a_kind_of_task_is_found(text, number):
+    assert len([*kinds_compared(text)]) == number
+
+
+@pytest.mark.parametrize("path", WITHOUT_KINDS, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_types_of_task_depend_on_the_kind_of_a_task(path):
+    """What differs between kinds is a method or an attribute of TaskType (tasks/interface.py)."""
+    text = path.read_text()
+    assert [*kinds_compared(text)] == []
+    assert not [name for name in imports(text) if {name, name.rpartition(".")[0]} & TYPES]
 
 
 @pytest.mark.parametrize("module", LIGHT)
