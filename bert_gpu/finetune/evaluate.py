@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.settings import fields_of
+from bert_gpu.base.settings import Settings, fields_of, like
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.workers import Alone, Workers
 from bert_gpu.finetune import results
@@ -37,8 +37,17 @@ from bert_gpu.train.state import ModelState
 
 Metrics = dict[str, float | None]  # {name: value}, None where it is not defined
 Stop = Callable[[Iterable[dict]], Iterator[dict]]  # as for Predictor's until_stopped
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resolved(Settings):
+    """Settings that have a value in run.json even where the user gave none."""
+
+    max_seq_length: int = like(FinetuneConfig, "max_seq_length")
+
+
 # {name: field} of the settings that a run.json may have
-RUN_FIELDS = fields_of(*FinetuneSettings.kinds().values(), ModelConfig)
+RUN_FIELDS = fields_of(Resolved, *FinetuneSettings.kinds().values(), ModelConfig)
 
 
 def evaluate_only(
