@@ -11,6 +11,8 @@ import sys
 
 import pytest
 
+from bert_gpu.finetune.tasks import table
+
 ROOT = pathlib.Path(__file__).parent.parent
 PACKAGE = ROOT / "bert_gpu"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -148,19 +150,8 @@ def test_circles_are_found_in_types_functions_and_lazy_modules():
     assert circles(graph) == {frozenset("abc")}
 
 
-# Groups of modules whose types or late imports lead back to each other, at most three;
-# dev/decisions.md has the reason of each.
-CIRCLES = {
-    frozenset(("files.examples", "tasks.labels", "tasks.problem_types")),
-    frozenset(("config", "start", "files.encoded", "tasks.interface")),
-    frozenset(("tasks.n_best", "tasks.question_answering")),
-}
-
-
 def test_types_and_late_imports_point_one_way():
-    groups = circles(modules_that_import(imports))
-    assert {frozenset(n.removeprefix("bert_gpu.finetune.") for n in g) for g in groups} == CIRCLES
-    assert len(CIRCLES) <= 3
+    assert circles(modules_that_import(imports)) == set()
 
 
 def bound_names(tree):
@@ -213,6 +204,51 @@ def test_names_for_any_count_as_any():
 def test_few_lines_have_any():
     count = len(lines_with_any([path.read_text() for path in MODULES]))
     assert count <= 280
+
+
+TYPES = {f"bert_gpu.finetune.tasks.{kind.type.partition('.')[0]}" for kind in table.KINDS.values()}
+WITHOUT_KINDS = [
+    path for path in (PACKAGE / "finetune").rglob("*.py") if path.parent.name != "tasks"
+]
+
+
+def kinds_compared(text):
+    """The comparisons in Python code with the name of a kind of task, several of them, or the
+    table's collections of them.
+    """
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.MatchValue) and getattr(node.value, "value", None) in table.KINDS:
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Compare):
+            operands = [node.left, *node.comparators]
+            operands += [part for one in operands for part in getattr(one, "elts", ())]
+            values = {getattr(one, "value", None) for one in operands}
+            names = {ast.unparse(one).rpartition(".")[2] for one in operands}
+            if values & set(table.KINDS) or names & {"KINDS", "TEXT_KINDS"}:
+                yield ast.unparse(node)
+
+
+@pytest.mark.parametrize(
+    "text, number",
+    [
+        ('task.kind == "regression"', 1),
+        ('spec.kind not in ("tagging", "answers")', 1),
+        ("notes.task_kind in table.TEXT_KINDS", 1),
+        ('match kind:\n    case "similarity":\n        pass', 1),
+        ('table.kind == "parquet" or notes.task_kind not in (None, kind)', 0),
+        ('entry.get("answers") is None', 0),
+    ],
+)
+def test_a_comparison_with_a_kind_of_task_is_found(text, number):
+    assert len([*kinds_compared(text)]) == number
+
+
+@pytest.mark.parametrize("path", WITHOUT_KINDS, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_only_the_types_of_task_depend_on_the_kind_of_a_task(path):
+    """What differs between kinds is a method or an attribute of TaskType (tasks/interface.py)."""
+    text = path.read_text()
+    assert [*kinds_compared(text)] == []
+    assert not [name for name in imports(text) if {name, name.rpartition(".")[0]} & TYPES]
 
 
 @pytest.mark.parametrize("module", LIGHT)

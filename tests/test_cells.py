@@ -19,12 +19,13 @@ from pyarrow import csv as arrow_csv
 from pyarrow import feather, parquet
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.finetune.config import FinetuneConfig, resolve_task
+from bert_gpu.finetune.config import FinetuneConfig
 from bert_gpu.finetune.files.splits import read_splits
 from bert_gpu.inference import lines
 from bert_gpu.text import corpus
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.formats import archives
+from tests.finetune.evaluations import read, task_of
 
 DAY = datetime.date(2026, 11, 27)
 NOON = datetime.datetime(2026, 11, 27, 12, 0, 1)
@@ -144,22 +145,19 @@ def text_in(value):
 
 
 def texts_of_classifier(path):
-    task, config = config_of(path, text_a="value", label="label")
-    return read_splits(task, config, ["train"])["train"][0].column("texts_a")
+    return read(config_of(path, text_a="value", label="label"), "train")[0].column("texts_a")
 
 
 def labels_of_classifier(path):
-    task, config = config_of(path, text_a="text", label="value")
-    [found] = read_splits(task, config, ["train"])["train"]
+    [found] = read(config_of(path, text_a="text", label="value"), "train")
     cells = [chunk.cells for chunk in found.chunks()]
     return [found.label_sets[found.label_names.index(row[0].strip())][0] for row in sum(cells, [])]
 
 
 def config_of(path, **columns):
-    config = FinetuneConfig(
+    return FinetuneConfig(
         task_name="single", train_file=str(path), predict_file=str(path), **columns
     )
-    return resolve_task(config), config
 
 
 def texts_of_corpus(path):
@@ -257,8 +255,8 @@ def test_blank_lines_are_no_rows_and_count_as_lines(
         quoted = ['"{}"'.format(cell.replace('"', '""')) for cell in row[:width]]
         lines += [dict(csv=",", tsv="\t")[kind].join(quoted), *[blank] * number]
     path.write_bytes("".join(line + end for line in lines).encode())
-    task, config = config_of(path, text_a="value", label="label")
-    [found] = read_splits(task, config, ["predict"] if width == 1 else ["train"]).popitem()[1]
+    config = config_of(path, text_a="value", label="label")
+    [found] = read(config, "predict" if width == 1 else "train")
     assert found.column("texts_a") == [text for text, _ in rows]
     assert found.column("lines") == begins[1:]
     assert found.table.num_skipped == 0
@@ -281,9 +279,9 @@ def test_blank_lines_are_no_rows_and_count_as_lines(
 def test_a_blank_before_a_quote_is_named(tmp_path, text, line):
     path = tmp_path / "t.csv"
     path.write_text(text)
-    for read in (texts_of_classifier, texts_of_corpus):
+    for texts_of in (texts_of_classifier, texts_of_corpus):
         with pytest.raises(UserError, match=f"t.csv: line {line} has a blank before a quote"):
-            read(path)
+            texts_of(path)
 
 
 @pytest.mark.parametrize("kind", ["json", "jsonl"])
@@ -329,10 +327,10 @@ def test_spellings_of_true_are_one_class(tmp_path_factory, train, dev, kinds):
             content = content.set_column(1, "label", pyarrow.array([not x for _, x in rows]))
         (by_json_module if kind == "jsonl" else by_arrow)(content, folder / f"{split}.{kind}")
     config = FinetuneConfig(task_name="single", data_dir=str(folder))
-    read = read_splits(resolve_task(config), config, ["train", "eval"])
-    labels = read["train"][0].labels
+    task, files = read_splits(task_of(config), config, ["train", "eval"])
+    labels = task.labels
     assert sorted(label.lower() for label in labels) == ["false", "true"]
-    [own] = read["eval"]
+    [own] = files["eval"]
     assert [own.label_sets[code][0].lower() for code in own.label_codes] == [
         ("true", "false")[which] for _, which in dev
     ]

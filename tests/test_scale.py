@@ -93,11 +93,13 @@ def test_a_training_that_reads_it(folders, measure, tmp_path):
 # reads and tokenizes a table of pairs as a fine-tuning does, its tokens on the disk
 TABLE = (
     "import sys, bert_gpu.__main__; from bert_gpu.finetune.files import disk_array, encoded; "
-    "from bert_gpu.finetune.config import FinetuneConfig, resolve_task; "
+    "from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings; "
     "from bert_gpu.finetune.files.splits import read_splits; "
+    "from bert_gpu.finetune.tasks.opening import open_task; "
     "from bert_gpu.text.tokenizers.open import open_tokenizer; "
     "disk_array.IN_MEMORY_BYTES = 1 << 20; config = FinetuneConfig(train_file=sys.argv[1]); "
-    "[found] = read_splits(resolve_task(config), config, ['train'])['train']; "
+    "task = open_task(FinetuneSettings(run=config)); "
+    "[found] = read_splits(task, config, ['train'])[1]['train']; "
     "chunks = ((chunk.texts_a, chunk.texts_b) for chunk in found.chunks()); "
     "rows = encoded.encode_examples(open_tokenizer(sys.argv[2], True), chunks, "
     "found.label_codes, 128); "

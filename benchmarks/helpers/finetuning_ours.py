@@ -60,25 +60,23 @@ class Ours:
 
     def open_predictor(self):
         from bert_gpu.devices.devices import set_up
-        from bert_gpu.finetune.config import resolve_task
         from bert_gpu.finetune.files.splits import read_splits
         from bert_gpu.finetune.prediction import Predictor
-        from bert_gpu.finetune.start import find_trained, start_trained
-        from bert_gpu.finetune.tasks.interface import open_task_type
-        from bert_gpu.train.state import TrainState
+        from bert_gpu.finetune.start import find_trained
+        from bert_gpu.finetune.tasks.interface import RowFormat
+        from bert_gpu.finetune.tasks.opening import open_task
+        from bert_gpu.train.state import ModelState
 
-        run = self.settings.run
-        task, devices = resolve_task(run), set_up(self.settings.devices)
-        task_type = open_task_type(task)
-        start = start_trained(self.settings.start, find_trained(self.settings.start, "."))
-        problem_type = task_type.make_problem_type(self.settings, task, start.labels, None)
-        (examples,) = read_splits(task, run, ["eval"])["eval"]
+        run, devices = self.settings.run, set_up(self.settings.devices)
+        trained = find_trained(self.settings.start, ".")
+        start, task = trained.start, open_task(self.settings, trained.notes)
+        task, files = read_splits(dataclasses.replace(task, labels=trained.labels), run, ["eval"])
+        (examples,) = files["eval"]
         folder = tempfile.gettempdir()
-        self.encoded = task_type.encode(
-            examples, problem_type, start, self.settings, run.max_seq_length, folder
-        )
-        state = TrainState(devices.strategy, start.weights)
-        self.predictor = Predictor(devices, state, start.encoder, problem_type)
+        form = RowFormat(start.tokenizer, run.max_seq_length, run.padding, folder, run.seed)
+        self.encoded = task.encode(examples, form)
+        state = ModelState(devices.strategy, start.weights)
+        self.predictor = Predictor(devices, state, start.encoder, task)
         self.predict()  # compiles
 
     def predict(self, output=None):

@@ -59,13 +59,15 @@ def test_accuracy(folder, predictions):
     """Return the share of right predictions, lines of "id, label, ..." under a header, for the test
     file of a folder of pairs; None when that has no labels or is not there.
     """
-    from bert_gpu.finetune.config import FinetuneConfig, has_test_file, resolve_task
+    from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, has_test_file
     from bert_gpu.finetune.files.splits import read_splits
+    from bert_gpu.finetune.tasks.opening import open_task
 
     config = FinetuneConfig(data_dir=str(folder))
     if not has_test_file(config):
         return None
-    [test] = read_splits(resolve_task(config), config, ["predict"])["predict"]
+    task = open_task(FinetuneSettings(run=config))
+    [test] = read_splits(task, config, ["predict"])[1]["predict"]
     if not test.has_labels:
         return None
     labels = (" ".join(label.split()) for label in test.column("labels"))

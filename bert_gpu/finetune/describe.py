@@ -20,7 +20,7 @@ from bert_gpu.train.state import frozen_names
 
 def describe(task: TaskType, start: Start, data: Data) -> tuple[tuple[str, str], ...]:
     """Return rows (title, text) that describe the model and the data in the log."""
-    has_labels = task.labels and task.has_classes
+    has_labels = task.labels and task.spec.facts.has_classes
     labels = f"; labels: {', '.join(task.labels)}" if has_labels else ""
     rows = [("model", f"{start.path}{labels}")]
     rows += [(name.replace("_", " "), str(value)) for name, value in task.details.items()]
@@ -129,7 +129,7 @@ def check_use(trained: Trained, task: TaskType, console: Console) -> None:
             setting="task_name",
             value=task.spec.name,
         )
-    if trained.labels and not trained.has_names and task.has_classes:
+    if trained.labels and not trained.has_names and task.spec.facts.has_classes:
         console.warn(
             f"{path[:150]}: its classes have no names, so their numbers stand for them, 0 "
             f"to {len(trained.labels) - 1}; name them in id2label of its config.json"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.settings import fields_of
+from bert_gpu.base.settings import Settings, fields_of, like
 from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.devices import Devices
 from bert_gpu.devices.workers import Alone, Workers
@@ -39,8 +39,17 @@ from bert_gpu.train.state import ModelState
 Run = engine.Run[FinetuneSettings]
 Files = dict[str, list[Loaded]]  # {phase: the examples of each file}
 Metrics = dict[str, float | None]  # {name: value}, None where it is not defined
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resolved(Settings):
+    """Settings that have a value in run.json even where the user gave none."""
+
+    max_seq_length: int = like(FinetuneConfig, "max_seq_length")
+
+
 # {name: field} of the settings that a run.json may have
-RUN_FIELDS = fields_of(*FinetuneSettings.kinds().values(), ModelConfig)
+RUN_FIELDS = fields_of(Resolved, *FinetuneSettings.kinds().values(), ModelConfig)
 
 
 def evaluate_only(

@@ -239,7 +239,8 @@ def read_trained(config: StartConfig, path: str) -> Trained | None:
             "architectures of its config.json",
             where=path[:90],
         )
-    for head, task_type in {one.head: one for one in map(open_task_type, table.KINDS)}.items():
+    types = {one.head: one for one in map(open_task_type, reversed(table.KINDS))}
+    for head, task_type in types.items():
         has_bias = f"{head}/bias" in model.weights
         if not (has_bias if head in HEADS else notes.embedding.is_known):
             continue

@@ -19,7 +19,7 @@ import safetensors.numpy
 
 from bert_gpu.base.files import CHECKSUM, json_checksum
 from bert_gpu.cli import classify, flags
-from bert_gpu.finetune.tasks import problem_types
+from bert_gpu.finetune.tasks.interface import open_task_type
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.models import tokenizer_files
 from bert_gpu.model.config import ModelConfig, labels_of
@@ -515,7 +515,7 @@ def test_kinds_of_tasks(workplace, capsys, tmp_path, kind, cells, metrics, flags
         assert values["positive_label"] == "red" and "f1 is that of 'red'" in out
         assert re.search(r"class weights: +none [0-9.]+, red [0-9.]+\n", out)
     said = json.loads((tmp_path / "run" / "model" / "config.json").read_text())["problem_type"]
-    assert said == problem_types.PROBLEM_TYPES[kind].config_name
+    assert said == open_task_type(kind).config_name
     (tmp_path / "run" / "model" / "task.json").unlink()  # config.json tells the kind, too
     alone = ["--do_predict", f"--init_checkpoint={tmp_path / 'run'}", FLAGS[0]]
     alone += [f"--output_dir={tmp_path / 'alone'}", f"--predict_file={tmp_path / 'all.tsv'}"]

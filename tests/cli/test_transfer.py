@@ -15,14 +15,18 @@ import safetensors.numpy
 from bert_gpu.__main__ import main as command
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import StartConfig
-from bert_gpu.finetune.start import read_notes, start_training, write_notes
-from bert_gpu.finetune.tasks.table import TaskSpec
+from bert_gpu.finetune.notes import read_notes, write_notes
+from bert_gpu.finetune.start import start_training
+from bert_gpu.finetune.tasks.interface import open_task_type
+from bert_gpu.finetune.tasks.n_best import AnswerRules
+from bert_gpu.finetune.tasks.table import TASKS
 from bert_gpu.interop import formats, models
 from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.sources import find_model, read_config
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
+from tests.finetune.evaluations import task_of
 from tests.interop.test_leaving import model_of
 from tests.model.variants import SMALL
 from tests.test_architecture import ROOT
@@ -197,10 +201,11 @@ def test_a_training_starts_from_what_was_exported(name, switches, tmp_path, caps
     folder = tmp_path / "there"
     if name == "google" and switches:
         with pytest.raises(UserError, match="norm_first"):
-            formats.open_format(name).write(model, str(folder))
+            formats.open_format(name).write(model, str(folder), ExportConfig(format=name))
         return
-    formats.open_format(name).write(model, str(folder))
-    start = start_training(StartConfig(init_checkpoint=str(folder)), ("no", "yes"), 0)
+    formats.open_format(name).write(model, str(folder), ExportConfig(format=name))
+    task = task_of(TASKS["pairs"], ("no", "yes"))
+    start = start_training(StartConfig(init_checkpoint=str(folder)), task, 0)
     hidden = "layer_1/attention/qkv/kernel"
     assert (start.weights[hidden] == model.weights[hidden]).all()
     assert (
@@ -248,21 +253,26 @@ def test_every_format_has_a_card_and_comes_in_again(name, data, finished, tmp_pa
 
 @pytest.fixture
 def tuned(tmp_path):
-    """(folder, TaskNotes) of a fine-tuned classifier that a relative of transformers computes."""
-    config = ModelConfig(**SMALL, norm_first=True)
-    folder, task = str(tmp_path / "tuned"), TaskSpec(name="own", text_a="question", text_b="answer")
-    more = write_notes(task, True, 24, dict(doc_stride=7, version_2_with_negative=True))
-    models.write_own(model_of(config, "BertForSequenceClassification"), folder, more)
-    return folder, read_notes(folder)
+    """(folder, TaskNotes) of a fine-tuned model that a relative of transformers computes."""
+    folder = str(tmp_path / "tuned")
+    task = task_of(TASKS["squad"], doc_stride=7, rules=AnswerRules(allows_none=True))
+    model = model_of(ModelConfig(**SMALL, norm_first=True), task.architecture)
+    models.write_own(model, folder, write_notes(task, True, 24))
+    return folder, notes_in(folder)
+
+
+def notes_in(folder):
+    model = models.read_model(folder)
+    return read_notes(folder, open_task_type("answers"), model.notes)
 
 
 def test_a_copy_of_a_fine_tuned_model_knows_its_task(tuned, tmp_path):
     """Imported, and exported as a relative."""
     folder, notes = tuned
-    assert notes.max_seq_length == 24 and notes.version_2_with_negative
+    assert notes.max_seq_length == 24 and notes.version_2_with_negative and notes.doc_stride == 7
     back, there = str(tmp_path / "back"), str(tmp_path / "there")
     assert transfer("import", f"--from={folder}", f"--to={back}") == 0
-    assert read_notes(back) == notes
+    assert notes_in(back) == notes
     assert transfer("export", f"--from={folder}", f"--to={there}") == 0
     assert json.loads((tmp_path / "there" / "config.json").read_text())["model_type"] != "bert_gpu"
-    assert read_notes(there) == notes
+    assert notes_in(there) == notes

@@ -9,14 +9,13 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from bert_gpu.finetune.tasks.problem_types import Classification
 
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
 from bert_gpu.finetune import objective, prediction
 from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.files.disk_array import DiskArray
-from bert_gpu.finetune.tasks import heads
+from bert_gpu.finetune.tasks.table import TASKS
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
 from bert_gpu.model.weights import initialize
@@ -24,8 +23,10 @@ from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 from tests import task_heads
+from tests.finetune.evaluations import task_of
 
 CLS, SEP = 2, 3
+TASK = task_of(TASKS["pairs"])
 MODEL = ModelConfig(
     vocab_size=40,
     hidden_size=32,
@@ -181,9 +182,7 @@ def test_probabilities_do_not_depend_on_batches_padding_or_replicas(rows):
     results = []
     for replicas, batch_sizes in {1: (1, 4, 32), 2: (2, 8)}.items():
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
-        predict = prediction.Predictor(
-            devices, random_state(devices), BertEncoder(MODEL), Classification()
-        )
+        predict = prediction.Predictor(devices, random_state(devices), BertEncoder(MODEL), TASK)
         results += [predict(rows, batch_size) for batch_size in batch_sizes]
     assert results[0].shape == (13, 3) and results[0].dtype == np.float64
     np.testing.assert_allclose(results[0].sum(-1), 1, rtol=1e-12)
@@ -194,9 +193,7 @@ def test_probabilities_do_not_depend_on_batches_padding_or_replicas(rows):
 
 def test_outputs_do_not_depend_on_how_rows_are_padded(rows):
     devices = set_up(DeviceConfig())
-    predict = prediction.Predictor(
-        devices, random_state(devices), BertEncoder(MODEL), Classification()
-    )
+    predict = prediction.Predictor(devices, random_state(devices), BertEncoder(MODEL), TASK)
     dynamic, widths = predict(rows, 4), {}
     for padding in ("fixed", "dynamic", "uniform"):
         padded = dataclasses.replace(rows, padding=padding)
@@ -269,8 +266,8 @@ def test_logits_are_those_of_each_row_alone_whatever_is_padded(rows, pooling, po
     for batch in (encoded.make_batch(rows, np.arange(len(rows))), padded):
         batch = {name: tf.constant(value) for name, value in batch.items()}
         for run in (
-            heads.class_logits,
-            tf.function(heads.class_logits, jit_compile=True),
+            TASK.logits,
+            tf.function(TASK.logits, jit_compile=True),
         ):
             np.testing.assert_allclose(
                 run(tensors, batch, BertEncoder(model), tf.float32), expected, rtol=1e-4, atol=2e-5
@@ -286,7 +283,7 @@ def one_step(replicas, micro_batches, weights_of_rows):
     )
     devices = set_up(DeviceConfig(virtual_replicas=replicas))
     state = random_state(devices, model=model)
-    loss = objective.task_objective(BertEncoder(model), Classification())
+    loss = objective.task_objective(BertEncoder(model), TASK)
     step = TrainStep(
         devices, state, loss, OptimizerConfig(), num_micro_batches=micro_batches, seed=1
     )
@@ -313,9 +310,9 @@ def test_the_loss_is_the_cross_entropy_of_the_rows_that_count(rows):
     weights_of_rows = (1, 0) * 6
     metrics, _ = one_step(1, 1, weights_of_rows)
     devices = set_up(DeviceConfig())
-    probabilities = prediction.Predictor(
-        devices, random_state(devices), BertEncoder(MODEL), Classification()
-    )(rows, 13)[:12]
+    probabilities = prediction.Predictor(devices, random_state(devices), BertEncoder(MODEL), TASK)(
+        rows, 13
+    )[:12]
     losses = -np.log(probabilities[np.arange(12), rows.labels[:12]])
     assert (
         metrics["loss"]
@@ -344,12 +341,10 @@ def test_a_tiny_bert_learns_an_easy_task():
         OptimizerConfig(),
         column_blocks={},
     )
-    loss = objective.task_objective(BertEncoder(MODEL), Classification())
+    loss = objective.task_objective(BertEncoder(MODEL), TASK)
     step = TrainStep(devices, state, loss, OptimizerConfig(), num_micro_batches=1, seed=1)
     batches = encoded.training_batches(rows, batch_size=32, position=0, seed=1)
     for number, batch in enumerate(itertools.islice(batches, 80)):
         step([batch], [2e-3 * (1 - number / 80)], number)
-    probabilities = prediction.Predictor(devices, state, BertEncoder(MODEL), Classification())(
-        rows, 64
-    )
+    probabilities = prediction.Predictor(devices, state, BertEncoder(MODEL), TASK)(rows, 64)
     assert np.mean(np.argmax(probabilities, -1) == labels) > 0.95

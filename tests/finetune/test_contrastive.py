@@ -6,12 +6,11 @@ The encoder is a mean of word vectors and a layer with dropout. Legend: N exampl
 
 import functools
 import subprocess
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from bert_gpu.finetune.tasks.heads import CLASSIFIER
-from bert_gpu.finetune.tasks.problem_types import ProblemType
 
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
@@ -39,15 +38,9 @@ def mean_vectors(weights, batch, encoder, dtype, seed=None, rate=0.0):
     return tf.nn.experimental.stateless_dropout(vectors, rate, seed) if rate else vectors
 
 
-class Pairs(ProblemType):
-    temperature = 0.05
-
-    def __init__(self, logits):
-        self.logits = logits
-
-    @property
-    def head(self):
-        return CLASSIFIER._replace(logits=self.logits)
+def pairs_task(vectors):
+    """What an objective takes of a task of pairs."""
+    return types.SimpleNamespace(temperature=0.05, logits=vectors)
 
 
 def batch_of(num_examples=64, seed=0, length=LENGTH):
@@ -86,7 +79,7 @@ def traced(replicas, micro_batches, xla, precision, rate, is_ramped, frozen, opt
     return TrainStep(
         devices,
         state,
-        task_objective(None, Pairs(functools.partial(mean_vectors, rate=rate))),
+        task_objective(None, pairs_task(functools.partial(mean_vectors, rate=rate))),
         config,
         num_micro_batches=micro_batches,
         seed=SEED,
@@ -345,7 +338,7 @@ def test_recomputation_repeats_the_dropout_of_the_first_pass():
         encoder = encoder.for_training(
             recompute_every=recompute_every, attention="plain", xla=False
         )
-        objective = task_objective(encoder, Pairs(bert_vectors))
+        objective = task_objective(encoder, pairs_task(bert_vectors))
         step = TrainStep(
             devices, state, objective, OptimizerConfig(), num_micro_batches=4, seed=SEED
         )

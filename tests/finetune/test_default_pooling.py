@@ -5,12 +5,12 @@ import json
 import re
 
 import pytest
-from bert_gpu.finetune.tasks.heads import TOKEN_CLASSIFIER
 
 from bert_gpu.cli import classify
 from bert_gpu.cli.flags import exit_code
 from bert_gpu.finetune.config import StartConfig
 from bert_gpu.finetune.start import default_pooling, start_training
+from bert_gpu.finetune.tasks.table import TASKS
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.heads import architecture_of
@@ -18,6 +18,7 @@ from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
 from tests import pretraining, task_heads
+from tests.finetune.evaluations import task_of
 
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "red", "green", "blue"]
 OWN = ModelConfig(
@@ -79,14 +80,15 @@ def test_a_model_that_never_trained_its_first_token_is_read_at_all(
     tmp_path, model, content, flags, pooling
 ):
     path = save(tmp_path / "model", model, **content)
-    start = start_training(StartConfig(init_checkpoint=path, **flags), ("a", "b"), 1)
+    texts, words = task_of(TASKS["pairs"], ("a", "b")), task_of(TASKS["ner"], LABELS)
+    start = start_training(StartConfig(init_checkpoint=path, **flags), texts, 1)
     assert start.model.pooling == pooling
     named = StartConfig(init_checkpoint=path, **flags | dict(pooling=pooling))
-    same = start_training(named, ("a", "b"), 1)
+    same = start_training(named, texts, 1)
     assert same.model == start.model and same.fresh == start.fresh
     assert all((start.weights[name] == value).all() for name, value in same.weights.items())
     tags = StartConfig(init_checkpoint=path, **{k: v for k, v in flags.items() if k != "pooling"})
-    assert start_training(tags, LABELS, 1, head=TOKEN_CLASSIFIER).model.pooling == model.pooling
+    assert start_training(tags, words, 1).model.pooling == model.pooling
 
 
 @pytest.mark.parametrize("pooling", ["first", "mean"])
@@ -144,4 +146,4 @@ def test_random_weights_keep_their_pooling(tmp_path, capsys):
     assert cls[1] == "first" and cls[0] != weights and "pooling: " not in printed()
     files = dict(bert_config_file=f"{path}/config.json", vocab_file=f"{path}/vocab.txt")
     random = StartConfig(init_checkpoint="none", **files)
-    assert start_training(random, LABELS, 1).model.pooling == "first"
+    assert start_training(random, task_of(TASKS["pairs"], LABELS), 1).model.pooling == "first"

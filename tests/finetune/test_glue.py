@@ -9,17 +9,12 @@ import numpy as np
 import pytest
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.finetune import results, run
-from bert_gpu.finetune.config import (
-    FILES,
-    FinetuneConfig,
-    FinetuneSettings,
-    has_test_file,
-    resolve_task,
-)
-from bert_gpu.finetune.files.splits import read_splits
-from bert_gpu.finetune.tasks import problem_types, table, text_classification
-from tests.finetune.evaluations import evaluated
+from bert_gpu.finetune import results
+from bert_gpu.finetune.config import FILES, FinetuneConfig, has_test_file
+from bert_gpu.finetune.describe import warn_of_labels
+from bert_gpu.finetune.files.splits import EncodedFile, read_splits
+from bert_gpu.finetune.tasks import table
+from tests.finetune.evaluations import evaluated, read, task_of
 
 # {folder: {file: lines of cells}}
 FORMS = {
@@ -169,11 +164,11 @@ def test_every_task_of_glue_is_here():
 @pytest.mark.parametrize("folder", FORMS)
 def test_files_of_glue(glue, folder):
     config = FinetuneConfig(task_name=folder.replace("-", "").upper(), data_dir=str(glue))
-    task = resolve_task(config)
-    assert task.name == folder.lower() and has_test_file(config)
+    task = task_of(config)
+    assert task.spec.name == folder.lower() and has_test_file(config)
     inside = FinetuneConfig(task_name=folder.lower(), data_dir=str(glue / folder))
     for settings in (config, inside):
-        examples = read_splits(task, settings, list(FILES))
+        task, examples = read_splits(task_of(config), settings, list(FILES))
         [train] = examples["train"]
         assert TRAINING[folder] == tuple(
             train.column(name) for name in ("texts_a", "texts_b", "labels")
@@ -182,26 +177,22 @@ def test_files_of_glue(glue, folder):
         assert not any(part.has_labels for part in examples["predict"])
         evaluated, predicted = len(examples["eval"]), len(examples["predict"])
         assert (evaluated, predicted) == ((2, 3) if folder == "MNLI" else (1, 1))
-        kind = problem_types.PROBLEM_TYPES[task.kind]()
-        labels = task.labels or kind.find_labels(train)
+        assert task.labels == (task.spec.labels or ("score",))
         for part in [train, *examples["eval"]]:
-            assert len(kind.targets(part, labels)) == len(part)
+            assert len(task.targets(part)) == len(part)
 
 
 @pytest.mark.parametrize("folder", FORMS)
 def test_what_glue_takes(glue, tmp_path, folder):
     """Every file has one prediction for each test example, by GLUE's name and in its words."""
     config = FinetuneConfig(task_name=folder, data_dir=str(glue))
-    task = resolve_task(config)
-    kind = problem_types.PROBLEM_TYPES[task.kind]()
-    labels = task.labels or ("score",)
-    for part in read_splits(task, config, ["predict"])["predict"]:
+    labels = task_of(config).spec.labels or ("score",)
+    task = task_of(config, labels)
+    for part in read(config, "predict", labels):
         outputs = np.eye(len(labels))[[len(labels) - 1 - i for i in range(len(labels))]]
         outputs = np.array([[7.0], [-1.0]]) if folder == "STS-B" else outputs[: len(part)]
-        known = dict(examples=part, problem_type=kind, labels=labels, outputs=outputs)
-        settings = FinetuneSettings(run=config)
-        text_classification.write(str(tmp_path), evaluated(settings=settings, **known))
-        lines = (tmp_path / "submission" / task.submission[part.source.stem]).read_text()
+        task.write(str(tmp_path), evaluated(config=config, examples=part, outputs=outputs))
+        lines = (tmp_path / "submission" / task.spec.submission[part.source.stem]).read_text()
         heading, *rows = [line.split("\t") for line in lines.splitlines()]
         assert heading == ["index", "prediction"]
         assert [row[0] for row in rows] == [str(index) for index in range(len(part))]
@@ -239,20 +230,18 @@ def test_glue_takes_the_own_test_file_of_a_task_in_its_labels_alone(
         for name, value in more.items()
     }
     config = FinetuneConfig(task_name=folder, data_dir=str(glue), **more)
-    task = resolve_task(config)
-    [part] = read_splits(task, config, ["predict"])["predict"]
-    known = dict(examples=part, problem_type=problem_types.Classification(), labels=labels)
+    [part] = read(config, "predict")
     outputs = np.eye(len(labels))[np.arange(len(part)) % len(labels)]
-    known |= dict(settings=FinetuneSettings(run=config), outputs=outputs)
-    text_classification.write(str(tmp_path), evaluated(**known))
+    task = task_of(config, labels)
+    task.write(str(tmp_path), evaluated(config=config, examples=part, outputs=outputs))
     assert (tmp_path / "test_results.tsv").exists()
     path = tmp_path / "submission" / f"{folder}.tsv"
     assert path.exists() == submits
     if submits:
         assert path.read_text() == "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
     told, is_foreign = [], not submits and not {"predict_file", "test_share"} & set(more)
-    start = types.SimpleNamespace(path="runs/" + "x" * 300, labels=labels)
-    run.warn_of_labels(config, task, start, [part], types.SimpleNamespace(warn=told.append))
+    path, data = "runs/" + "x" * 300, dict(predict=[EncodedFile(part, None)])
+    warn_of_labels(task, path, data, config, types.SimpleNamespace(warn=told.append))
     assert [len(text) <= 300 for text in told] == [True] * is_foreign
 
 
@@ -261,7 +250,7 @@ def test_the_diagnostic_is_predicted_by_a_model_of_mnli(glue, tmp_path, monkeypa
 
     def predicted(folder):
         config = FinetuneConfig(task_name="mnli", data_dir=str(folder))
-        found = read_splits(resolve_task(config), config, ["predict"])["predict"]
+        found = read(config, "predict")
         suffixes = [results.suffix_of(part.source) for part in found]
         assert suffixes == ["_matched", "_mismatched", "_diagnostic"][: len(found)]
         return [part.path for part in found[2:]]
@@ -286,7 +275,7 @@ def test_names_of_tasks():
 def test_a_header_is_one_also_where_glue_has_none(tmp_path):
     (tmp_path / "train.tsv").write_text("label\tsentence\n1\tYes.\n0\tNo yes.\n")
     config = FinetuneConfig(task_name="cola", data_dir=str(tmp_path))
-    [train] = read_splits(resolve_task(config), config, ["train"])["train"]
+    [train] = read(config, "train")
     assert train.column("texts_a") == ["Yes.", "No yes."]
 
 
@@ -295,17 +284,17 @@ def test_what_is_predicted_needs_no_header_where_glue_has_none(glue, tmp_path):
     shares = FinetuneConfig(task_name="cola", train_file=str(tmp_path / "all"), test_share=0.5)
     rows = [f"gj04\t{number % 2}\t\tSentence {number}.\n" for number in range(20)]
     (tmp_path / "all").write_text("".join(rows))
-    [found] = read_splits(resolve_task(dev), dev, ["predict"])["predict"]
+    [found] = read(dev, "predict")
     assert found.column("texts_a") == ['He said "go".', "Go he."]
     assert found.column("labels") == ["1", "0"]
-    [part] = read_splits(resolve_task(shares), shares, ["predict"])["predict"]
+    [part] = read(shares, "predict")
     assert part.header == list(table.TASKS["cola"].columns["test"]) and 2 < len(part) < 18
 
 
 def test_own_files_without_a_header(tmp_path):
     (tmp_path / "train.csv").write_text('1,"Yes, sir."\n0,No\n')
     config = FinetuneConfig(data_dir=str(tmp_path), columns=("label", "text_a"))
-    [train] = read_splits(resolve_task(config), config, ["train"])["train"]
+    [train] = read(config, "train")
     assert train.column("texts_a") == ["Yes, sir.", "No"] and not train.has_pairs
 
 
@@ -314,5 +303,5 @@ def test_texts_alone_may_begin_with_a_comma_in_the_first(tmp_path):
     (tmp_path / "new.tsv").write_text("Hello, world; a|b\nno\nyes\n")
     asked = dict(task_name="single", columns=("text",), predict_file=str(tmp_path / "new.tsv"))
     config = FinetuneConfig(**asked)
-    [found] = read_splits(resolve_task(config), config, ["predict"])["predict"]
+    [found] = read(config, "predict")
     assert found.column("texts_a") == ["Hello, world; a|b", "no", "yes"]

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_gpu.base.errors import LINE_CHARACTERS, UserError
-from bert_gpu.finetune.config import FinetuneConfig, resolve_task
+from bert_gpu.finetune.config import FinetuneConfig
 from bert_gpu.finetune.files.splits import read_splits
+from tests.finetune.evaluations import task_of
 
 SQUAD = "SQuAD's form is"
 
@@ -53,7 +54,12 @@ CASES = [
     ("train.txt", lambda w: f"{w.split()[0]} O\n{w.split()[0]} X O\n", "ner", "ends a sentence"),
     ("train.json", lambda w: f"{{{w}", "squad", SQUAD),
     ("train.json", lambda w: squad(w, question=1), "squad", SQUAD),
-    ("train.json", squad, "squad", "answer_start counts characters from 0"),
+    (
+        "train.json",
+        lambda w: squad(w, answers=[dict(text=f"{w}x", answer_start=9)]),
+        "squad",
+        "answer_start counts characters from 0",
+    ),
     ("train.json", lambda w: squad(" ", id=w), "squad", "leave other such questions out"),
 ]
 
@@ -74,7 +80,7 @@ def test_messages_keep_their_remedy_whole(tmp_path_factory, case, word, folders)
     options = {flag: word if value == "w" else value for flag, value in options.items()}
     config = FinetuneConfig(train_file=str(path), **options)
     with pytest.raises(UserError) as caught:
-        read_splits(resolve_task(config), config, ["train"])
+        read_splits(task_of(config), config, ["train"])
     message = str(caught.value)
     assert remedy in message and len(message) <= LINE_CHARACTERS, message
     assert message.endswith(remedy) or remedy == SQUAD and message.endswith("}]}]}"), message

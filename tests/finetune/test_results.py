@@ -13,14 +13,11 @@ import pytest
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune import results
-from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
-from bert_gpu.finetune.files.splits import read_splits
-from bert_gpu.finetune.tasks import pictures, token_classification
-from bert_gpu.finetune.tasks.table import TASKS
+from bert_gpu.finetune.config import FinetuneConfig
 from bert_gpu.runs.card_facts import evaluation_facts
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.watch import run_data
-from tests.finetune.evaluations import evaluated
+from tests.finetune.evaluations import evaluated, read, task_of
 
 LABELS = ("B-X", "O")
 FOREIGN = {
@@ -57,15 +54,15 @@ def part(tmp_path_factory):
     data = tmp_path_factory.mktemp("data")
     (data / "test.txt").write_text("-DOCSTART- -X-\n\n10\u00a0000 X\nb X\n")
     config = FinetuneConfig(data_dir=str(data), task_name="ner", columns=("words", "pos"))
-    [part] = read_splits(resolve_task(config), config, ["predict"])["predict"]
+    [part] = read(config, "predict", LABELS)
     return part
 
 
 def write_ner(folder, part, predictions_file=None):
     """Leaves what a prediction and an evaluation of ner leave in a folder."""
-    settings = FinetuneSettings(run=FinetuneConfig(predictions_file=predictions_file))
-    known = dict(settings=settings, examples=part, labels=LABELS, outputs=np.eye(2))
-    token_classification.write(str(folder), evaluated(**known))
+    config = FinetuneConfig(task_name="ner", predictions_file=predictions_file)
+    known = dict(config=config, examples=part, outputs=np.eye(2))
+    task_of(config, LABELS).write(str(folder), evaluated(**known))
     metrics = {"test": dict(f1=0.5)}
     results.write_results(str(folder), metrics, {"eval": [part]}, "model", 1)
 
@@ -77,9 +74,6 @@ def write_others(folder):
     results.write_table(str(folder), "predictions_mismatched.tsv", ["id", "prediction"], [])
     for name in ("predictions_dev.json", "nbest_predictions.json", "null_odds.json"):
         results.write(str(folder), name, ['{\n "a": 1\n}\n'])
-    regression = TASKS["sts-b"]
-    drawn = (regression, (), np.eye(2), np.arange(2))
-    pictures.draw(str(folder), "dev", *drawn, results.new_file)
 
 
 def write_foreign(folder, names):
@@ -117,7 +111,7 @@ def test_what_is_written_is_a_result(tmp_path, part):
         (folder / path / f"{name}.7.partial").write_text("")
     assert is_accepted(folder)
     assert set(results.find_results(str(folder))) == {
-        str(folder / name) for name in files_in(folder) | {results.SUBMISSION, pictures.FOLDER}
+        str(folder / name) for name in files_in(folder) | {results.SUBMISSION}
     }
 
 

@@ -14,14 +14,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import models, normalizers, pre_tokenizers
 
-from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, TokenConfig
+from bert_gpu.finetune.config import TokenConfig
+from bert_gpu.finetune.describe import describe_overlap
 from bert_gpu.finetune.files.examples import Source
-from bert_gpu.finetune.files.splits import describe_overlap
-from bert_gpu.finetune.start import Start
-from bert_gpu.finetune.tasks import question_answering, similarity, text_classification
 from bert_gpu.finetune.tasks.table import TASKS
-from bert_gpu.model.config import ModelConfig
 from bert_gpu.text.tokenizers.open import open_tokenizer
+from tests.finetune.evaluations import configured, form_of, task_of
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCAB = [*SPECIALS, *"abcdeé:", "A", "É", "e\u0301", "fi", "query", "##b"]
@@ -65,14 +63,13 @@ def tokens_of(tokenizer, text, room):
     return tuple(tokenizer.tokenize([text])[0].tolist()[:room])
 
 
-def encoded(path, task_type, tokenizer, task, split="train", length=LENGTH, **tokens):
-    """(examples, rows) of a file."""
-    config = FinetuneSettings(run=FinetuneConfig(), tokens=TokenConfig(**tokens))
-    start = Start("none", ModelConfig(), tokenizer, ("x", "y"), {}, [])
-    examples = task_type.open_examples(TASKS[task], Source(split, str(path)), True, ("x", "y"))
-    problem = task_type.make_problem_type(config, TASKS[task], ("x", "y"), examples)
-    folder = str(path.parent)
-    return examples, task_type.encode(examples, problem, start, config, length, folder)
+def encoded(path, tokenizer, name, split="train", length=LENGTH, **tokens):
+    """(task, examples, rows) of a file for the task of a name."""
+    task = task_of(TASKS[name], ("x", "y"))
+    examples = task.read(Source(split, str(path)), True)
+    task = configured(task, examples, tokens=TokenConfig(**tokens))
+    form = form_of(tokenizer, length, folder=str(path.parent))
+    return task, examples, task.encode(examples, form)
 
 
 def write(path, names, rows):
@@ -92,7 +89,7 @@ def test_texts_of_a_similarity_have_one_number_if_their_tokens_are_the_same(
     tokenizer = tokenizers[kind]
     path = write(tmp_path_factory.getbasetemp() / "s.tsv", ("text_a", "text_b", "negative"), rows)
     names = dict(zip(("query_prefix", "passage_prefix"), prefixes, strict=True))
-    _, found = encoded(path, similarity, tokenizer, "similarity", **names, temperature=0.05)
+    task, examples, found = encoded(path, tokenizer, "similarity", **names, temperature=0.05)
     rooms = [LENGTH - 2 - len(tokens_of(tokenizer, one, None)) for one in (*prefixes, prefixes[1])]
     seen, wanted, whole = {}, [], collections.defaultdict(set)
     for row in rows:
@@ -106,7 +103,7 @@ def test_texts_of_a_similarity_have_one_number_if_their_tokens_are_the_same(
     assert numbers == wanted
     assert found.num_alike == sum(len(one) for one in whole.values() if len(one) > 1)
     said = f"{found.num_alike} texts the same as others only because they were cut"
-    assert (said in similarity.describe(_, found)) == (found.num_alike > 0)
+    assert (said in task.describe(examples, found)) == (found.num_alike > 0)
 
 
 @settings(max_examples=80, deadline=None, derandomize=True)
@@ -137,7 +134,7 @@ def test_an_overlap_counts_examples_whose_tokens_are_those_of_the_training(
     parts = [
         encoded(
             write(folder / f"{split}.tsv", names, [row if is_pair else row[1:] for row in rows]),
-            text_classification, tokenizer, task, split,
+            tokenizer, task, split,
         )
         for split, rows in (("train", train), ("dev", dev))
     ]  # fmt: skip
@@ -156,8 +153,8 @@ def test_an_overlap_counts_examples_whose_tokens_are_those_of_the_training(
     others = [row for row in same if (of_model(row), row[2]) not in labels]
     whole = functools.partial(of_model, length=99)
     cut = [row for row in same if whole(row) not in set(map(whole, train))]
-    (known_part, known_rows), (part, rows) = parts
-    warnings = describe_overlap(known_part, part, known_rows, rows)
+    (_, *known_part), (_, *part) = parts
+    warnings = describe_overlap(*known_part, *part)
     if not same:
         assert warnings == ()
         return
@@ -184,9 +181,6 @@ def test_questions_overlap_where_question_and_context_have_the_same_tokens(
         (tmp_path / f"{split}.json").write_text(json.dumps(dict(data=entries)))
         path = tmp_path / f"{split}.json"
         windows = dict(doc_stride=2, max_query_length=3, max_answer_length=9)
-        parts.append(
-            encoded(path, question_answering, tokenizers[kind], "squad", split, 9, **windows)
-        )
-    (train, train_rows), (dev, rows) = parts
-    [warning] = describe_overlap(train, dev, train_rows, rows)
+        parts += encoded(path, tokenizers[kind], "squad", split, 9, **windows)[1:]
+    [warning] = describe_overlap(*parts)
     assert warning.startswith(f"{number} of the 4 dev examples")

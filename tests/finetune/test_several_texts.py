@@ -16,13 +16,10 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from bert_gpu.finetune.tasks.heads import CLASSIFIER
-from bert_gpu.finetune.tasks.problem_types import ProblemType
 
 from bert_gpu.base.console import Console
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
-from bert_gpu.finetune import results
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig
 from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.files.examples import Examples
@@ -30,6 +27,7 @@ from bert_gpu.finetune.objective import task_objective
 from bert_gpu.finetune.prediction import Predictor
 from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.tasks import table
+from bert_gpu.finetune.tasks.interface import TaskType
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import sentence_positions, sentence_vector
@@ -61,37 +59,6 @@ MODEL = ModelConfig(
 # The task: its scores, its loss, its files.
 
 
-def text_vectors(weights, batch, encoder, dtype, seed=None):
-    """(B, 3, H): the sentence vectors of the texts of each example."""
-    names = ("input_ids", "input_mask", "segment_ids")
-    rows = {name: tf.reshape(batch[name], [-1, tf.shape(batch[name])[-1]]) for name in names}
-    hidden = encoder.encode(
-        weights, rows, dtype=dtype, seed=seed, positions=sentence_positions(rows, encoder.config)
-    )
-    vectors = sentence_vector(weights, hidden, rows["input_mask"], encoder.config)
-    return tf.reshape(vectors, [-1, 3, vectors.shape[-1]])
-
-
-class Triplets(ProblemType):
-    """The loss is that of FaceNet (Schroff et al. 2015, equation 3), on squared distances."""
-
-    target, config_name = "row_weights", "regression"
-    head = CLASSIFIER._replace(logits=text_vectors)
-
-    def losses(self, logits, targets):
-        """(B, 3, H) -> float32 (B,)."""
-        anchor, positive, negative = tf.unstack(tf.cast(logits, tf.float32), axis=1)
-        near = tf.reduce_sum(tf.square(anchor - positive), -1)
-        far = tf.reduce_sum(tf.square(anchor - negative), -1)
-        return tf.nn.relu(near - far + MARGIN)
-
-    def weights(self, targets):
-        return tf.ones_like(targets)
-
-    def outputs(self, logits):
-        return logits
-
-
 class TripletExamples(Examples):
     rows_per_example = 3
 
@@ -106,36 +73,67 @@ class TripletExamples(Examples):
             yield [cells[column] for cells in chunk.cells for column in columns], None
 
 
-def encode(examples, problem_type, start, settings, max_seq_length, folder):
-    return encoded.encode_examples(
-        start.tokenizer,
-        examples.texts(),
-        None,
-        max_seq_length,
-        encoded.padding_of(settings, start.encoder),
-        folder=folder,
-        rows_per_example=examples.rows_per_example,
-    )
+class Triplets(TaskType):
+    """The loss is that of FaceNet (Schroff et al. 2015, equation 3), on squared distances."""
+
+    head, architecture = "classifier", "BertForSequenceClassification"
+    config_name, target, has_classes = "regression", "row_weights", False
+    metrics = ("accuracy", "loss")
+
+    def read(self, source, needs_label):
+        return TripletExamples(self.spec, source)
+
+    def find_labels(self, examples):
+        return ("score",)
+
+    def encode(self, examples, form):
+        return encoded.encode_examples(
+            form.tokenizer,
+            examples.texts(),
+            None,
+            form.max_seq_length,
+            form.padding,
+            folder=form.folder,
+            rows_per_example=examples.rows_per_example,
+        )
+
+    def describe(self, examples, rows):
+        return f"{len(rows)} triplets"
+
+    def logits(self, weights, batch, encoder, dtype, seed=None):
+        """(B, 3, H): the sentence vectors of the texts of each example."""
+        config, names = encoder.config, ("input_ids", "input_mask", "segment_ids")
+        rows = {name: tf.reshape(batch[name], [-1, tf.shape(batch[name])[-1]]) for name in names}
+        positions = sentence_positions(rows, config)
+        hidden = encoder.encode(weights, rows, dtype=dtype, seed=seed, positions=positions)
+        vectors = sentence_vector(weights, hidden, rows["input_mask"], config)
+        return tf.reshape(vectors, [-1, 3, vectors.shape[-1]])
+
+    def losses(self, logits, targets):
+        """(B, 3, H) -> float32 (B,)."""
+        anchor, positive, negative = tf.unstack(tf.cast(logits, tf.float32), axis=1)
+        near = tf.reduce_sum(tf.square(anchor - positive), -1)
+        far = tf.reduce_sum(tf.square(anchor - negative), -1)
+        return tf.nn.relu(near - far + MARGIN)
+
+    def row_outputs(self, logits, batch):
+        return list(logits)
+
+    def join_rows(self, rows):
+        return np.stack(rows).astype(np.float64)
+
+    def judge(self, evaluated):
+        anchor, positive, negative = np.moveaxis(evaluated.outputs, 1, 0)
+        near, far = (np.sum((anchor - other) ** 2, -1) for other in (positive, negative))
+        losses = np.maximum(near - far + MARGIN, 0)
+        return dict(accuracy=float(np.mean(near < far)), loss=float(losses.mean()))
+
+    def write(self, output_dir, evaluated):
+        raise NotImplementedError("the tests predict nothing")
 
 
-def judge(evaluated, names):
-    anchor, positive, negative = np.moveaxis(evaluated.outputs, 1, 0)
-    near, far = ((anchor - other) ** 2 for other in (positive, negative))
-    losses = np.maximum(near.sum(-1) - far.sum(-1) + MARGIN, 0)
-    return dict(accuracy=float(np.mean(near.sum(-1) < far.sum(-1))), loss=float(losses.mean()))
-
-
-TRIPLETS = dict(
-    HEAD=CLASSIFIER,
-    PREDICTED=results.PREDICTIONS,
-    open_examples=lambda task, source, needs_label, labels: TripletExamples(task, source),
-    find_labels=lambda task, examples: ("score",),
-    make_problem_type=lambda settings, task, labels, examples: Triplets(),
-    encode=encode,
-    describe=lambda examples, rows: f"{len(rows)} triplets",
-    metric_names=lambda task, problem_type, labels: ("accuracy", "loss"),
-    judge=judge,
-)
+SPEC = table.TaskSpec(name="triplets", kind="triplets", text_a=COLUMNS[0], text_b=None)
+TASK = Triplets(spec=SPEC)
 
 
 # Its laws.
@@ -209,7 +207,7 @@ def traced(replicas, micro_batches, xla):
     """(TrainStep, its TrainState, the lengths of the rows that it was traced with)."""
     devices = set_up(DeviceConfig(virtual_replicas=replicas, xla=xla))
     state = TrainState(devices.strategy, first_weights(), OptimizerConfig(), column_blocks={})
-    objective, lengths = task_objective(BertEncoder(MODEL), Triplets()), []
+    objective, lengths = task_objective(BertEncoder(MODEL), TASK), []
 
     def losses(weights, batch, dtype, seed):
         lengths.append(batch["input_ids"].shape[-1])
@@ -330,7 +328,7 @@ def test_a_trial_of_a_micro_batch_repeats_examples_of_full_length():
 def test_outputs_are_those_of_each_text_alone():
     devices = set_up(DeviceConfig(virtual_replicas=2))
     state = TrainState(devices.strategy, first_weights())
-    predict = Predictor(devices, state, BertEncoder(MODEL), Triplets())
+    predict = Predictor(devices, state, BertEncoder(MODEL), TASK)
     expected = [[plain_vectors()[ids] for ids in example] for example in rows_of_texts()]
     for padding, batch_size in itertools.product(PADDINGS, (4, 64)):
         outputs = predict(encoded_triplets(padding), batch_size)
@@ -342,11 +340,9 @@ def task(tmp_path, monkeypatch):
     """The folder of the task's files, of its vocabulary and its model's shape. The task is a row of
     the table of tasks, and one of their types.
     """
-    row = table.TaskSpec(name="triplets", kind="triplets", text_a=COLUMNS[0], text_b=None)
-    monkeypatch.setitem(table.TASKS, row.name, row)
-    module = types.SimpleNamespace(**TRIPLETS)
-    monkeypatch.setitem(table.KINDS, row.kind, "triplets")
-    monkeypatch.setitem(sys.modules, "bert_gpu.finetune.tasks.triplets", module)
+    monkeypatch.setitem(table.TASKS, SPEC.name, SPEC)
+    monkeypatch.setitem(table.KINDS, SPEC.kind, table.Kind("triplets.Triplets"))
+    monkeypatch.setitem(sys.modules, "bert_gpu.finetune.tasks.triplets", sys.modules[__name__])
     words = [f"w{index}" for index in range(5, 40)]
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n")

@@ -12,7 +12,6 @@ from bert_gpu.cli import classify, flags
 from bert_gpu.finetune.config import FinetuneSettings
 from bert_gpu.finetune.files.examples import Source
 from bert_gpu.finetune.run import finetune
-from bert_gpu.finetune.tasks import similarity
 from bert_gpu.finetune.tasks.table import find_task
 from bert_gpu.inference.config import EmbedConfig
 from bert_gpu.inference.embeddings import Embedder
@@ -20,6 +19,7 @@ from bert_gpu.interop import models
 from bert_gpu.interop.formats import Embedding
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.runs.folder import RunFolder
+from tests.finetune.evaluations import configured, task_of
 
 MODEL = ModelConfig(
     vocab_size=45,
@@ -225,17 +225,19 @@ def test_a_start_folder_gives_its_case_and_its_default_prefix(folder):
 
 
 def test_a_training_on_scores_has_no_temperature(folder):
-    task = find_task("similarity")
-    settings = settings_of(folder, "run", temperature=0.1)
+    task = task_of(find_task("similarity"))
+    plain, settings = (settings_of(folder, "run", temperature=value) for value in (None, 0.1))
     scored, labelled = (
-        similarity.open_examples(task, Source("train", str(folder / name)), True, None)
+        task.read(Source("train", str(folder / name)), True)
         for name in ("scored.tsv", "labelled.tsv")
     )
-    assert "temperature" not in similarity.defaults(scored)
-    assert similarity.defaults(labelled)["temperature"] == 0.05
-    assert similarity.make_problem_type(settings, task, (), labelled).temperature == 0.1
+    without = configured(task, scored, plain)
+    assert without.temperature is None and "temperature" not in without.stored
+    for value, own in ((0.05, plain), (0.1, settings)):
+        trained = configured(task, labelled, own)
+        assert trained.temperature == trained.stored["temperature"] == value
     with pytest.raises(UserError, match="temperature=0.1: applies to pairs without scores"):
-        similarity.make_problem_type(settings, task, (), scored)
+        configured(task, scored, settings)
 
 
 FLAGS = dict(temperature=0.1, query_prefix="query: ", passage_prefix="passage: ", max_score=5.0)

@@ -3,28 +3,25 @@ nothing that does not.
 """
 
 import dataclasses
-import functools
 import json
 
 import pytest
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.finetune.config import FinetuneConfig, StartConfig, resolve_task
-from bert_gpu.finetune.start import (
-    find_trained,
-    is_same_task,
-    read_notes,
-    start_training,
-    write_notes,
-)
+from bert_gpu.finetune.config import FinetuneConfig, StartConfig
+from bert_gpu.finetune.notes import read_notes, write_notes
+from bert_gpu.finetune.start import find_trained, is_same_task, start_training
+from bert_gpu.finetune.tasks.opening import resolve_spec
 from bert_gpu.finetune.tasks.table import GLUE, TASKS, TaskSpec
 from bert_gpu.interop import huggingface, models
+from bert_gpu.interop.formats import Notes
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.positions import interpolated
 from bert_gpu.model.weights import initialize
 from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings, resolve_model
 from tests import pretraining, task_heads
+from tests.finetune.evaluations import task_of
 from tests.interop import tensorflow_1
 from tests.interop.test_huggingface import say_in_config
 
@@ -38,6 +35,7 @@ MODEL = dict(
     max_position_embeddings=16,
 )
 LABELS = ("no", "yes")
+TASK = task_of(TASKS["pairs"], LABELS)
 POOLER, CLASSIFIER = {"pooler/kernel", "pooler/bias"}, {"classifier/kernel", "classifier/bias"}
 
 
@@ -95,7 +93,7 @@ def save(folder, *, is_classifier, labels=LABELS, **head):
 )
 def test_a_head_is_taken_over_where_it_was_trained_alike(tmp_path, stored, asked, fresh):
     saved = save(tmp_path / "model", **stored)
-    start = start_training(StartConfig(init_checkpoint=str(tmp_path / "model"), **asked), LABELS, 1)
+    start = start_training(StartConfig(init_checkpoint=str(tmp_path / "model"), **asked), TASK, 1)
     assert set(start.fresh) == fresh
     assert {name: value.shape for name, value in start.weights.items()} == {
         name: spec.shape
@@ -128,7 +126,9 @@ def test_a_classifier_is_taken_for_the_task_that_it_was_trained_for(tmp_path, la
         origin = TO_TRAIN.get(source, TASKS["sst-2"])
         (tmp_path / "task.json").unlink(missing_ok=True)
         if source in TO_TRAIN:
-            (tmp_path / "task.json").write_bytes(write_notes(origin, False, 8, {})["task.json"])
+            (tmp_path / "task.json").write_bytes(
+                write_notes(task_of(origin), False, 8)["task.json"]
+            )
         elif source == "finetuning_task":
             say_in_config(finetuning_task="sst2")(tmp_path)
         model = models.read_start(str(tmp_path))[1]
@@ -137,11 +137,13 @@ def test_a_classifier_is_taken_for_the_task_that_it_was_trained_for(tmp_path, la
             has_kind = source not in TO_TRAIN or origin.kind == to.kind
             has_words = labels[0] == "no" and (origin.name == to.name or not is_glue)
             is_same = origin == to or has_words or source == "nothing"
-            assert is_same_task(to, labels, model) == (is_same and has_kind), (source, to.name)
+            assert is_same_task(model, task_of(to, labels)) == (is_same and has_kind), (
+                source,
+                to.name,
+            )
     for name in ("cola", "sst-2"):  # the log says whose classifier it is
-        fits = functools.partial(is_same_task, TASKS[name], labels)
         config = StartConfig(init_checkpoint=str(tmp_path), do_lower_case=True)
-        start = start_training(config, labels, 3, fits=fits)
+        start = start_training(config, task_of(TASKS[name], labels), 3)
         assert {*start.fresh} == (CLASSIFIER if name == "cola" else set())
         assert start.classifier == f"{'fresh, not ' * (name == 'cola')}that of {tmp_path}"
 
@@ -153,7 +155,7 @@ def test_random_weights_get_the_head_asked_for(tmp_path):
         bert_config_file=str(tmp_path / "config.json"), vocab_file=str(tmp_path / "vocab.txt")
     )
     start = start_training(
-        StartConfig(init_checkpoint="none", pooling="mean", pooler_size=8, **files), LABELS, 1
+        StartConfig(init_checkpoint="none", pooling="mean", pooler_size=8, **files), TASK, 1
     )
     assert (
         start.weights["classifier/kernel"].shape == (8, 2)
@@ -165,20 +167,20 @@ def test_random_weights_get_the_head_asked_for(tmp_path):
 def test_top_layers_start_anew(tmp_path):
     saved = save(tmp_path / "model", is_classifier=True)
     path = str(tmp_path / "model")
-    start = start_training(StartConfig(init_checkpoint=path, reinit_layers=1), LABELS, 1)
+    start = start_training(StartConfig(init_checkpoint=path, reinit_layers=1), TASK, 1)
     num_layers = start.model.num_hidden_layers
     fresh = (f"layer_{num_layers - 1}/", "pooler/", "classifier/")
     assert set(start.fresh) == {name for name in start.weights if name.startswith(fresh)}
     kernel = f"layer_{num_layers - 1}/feed_forward/in/kernel"
     assert not (start.weights[kernel] == saved[kernel]).any()
     with pytest.raises(UserError, match=f"--reinit_layers=9: the model has {num_layers} layers"):
-        start_training(StartConfig(init_checkpoint=path, reinit_layers=9), LABELS, 1)
+        start_training(StartConfig(init_checkpoint=path, reinit_layers=9), TASK, 1)
 
 
 def test_random_weights_are_no_model_to_evaluate(tmp_path):
     save(tmp_path / "run" / "model", is_classifier=True)
     trained = find_trained(StartConfig(init_checkpoint="none"), str(tmp_path / "run"))
-    assert trained.path == str(tmp_path / "run" / "model") and trained.labels == LABELS
+    assert trained.start.path == str(tmp_path / "run" / "model") and trained.labels == LABELS
     with pytest.raises(UserError, match="no fine-tuned classifier there"):
         find_trained(StartConfig(init_checkpoint="none"), str(tmp_path / "new"))
 
@@ -192,7 +194,7 @@ def test_a_file_of_googles_agrees_with_the_checkpoint_beside_it(tmp_path):
     named = dict(init_checkpoint=prefix, bert_config_file=str(file))
     named |= dict(vocab_file=str(tmp_path / "vocab.txt"))
     file.write_text(json.dumps(tensorflow_1.SETTINGS | dict(hidden_dropout_prob=0.3)))
-    start = start_training(StartConfig(**named), LABELS, 1)
+    start = start_training(StartConfig(**named), TASK, 1)
     assert (start.model.hidden_act, start.model.hidden_dropout_prob) == ("gelu_new", 0.3)
     settings = PretrainSettings(
         run=PretrainConfig(init_checkpoint=prefix, bert_config_file=str(file))
@@ -201,7 +203,7 @@ def test_a_file_of_googles_agrees_with_the_checkpoint_beside_it(tmp_path):
     for more in (dict(model_type="bert"), dict(gelu_form="erf"), dict(hidden_act="relu")):
         file.write_text(json.dumps(tensorflow_1.SETTINGS | more))
         with pytest.raises(UserError, match="hidden_act"):
-            start_training(StartConfig(**named), LABELS, 1)
+            start_training(StartConfig(**named), TASK, 1)
         with pytest.raises(UserError, match="hidden_act"):
             resolve_model(settings, 8, None, "CPU")
 
@@ -212,20 +214,21 @@ def test_classes_that_are_called_as_nameless_ones_keep_their_names(tmp_path):
     config = StartConfig(init_checkpoint=str(tmp_path / "theirs"))
     assert find_trained(config, str(tmp_path)).labels == ("0", "1")
     save(tmp_path / "ours", is_classifier=True, labels=labels)
-    (tmp_path / "ours" / "task.json").write_text("{}")
+    task = task_of(TASKS["pairs"], labels)
+    (tmp_path / "ours" / "task.json").write_bytes(write_notes(task, True, 8)["task.json"])
     config = StartConfig(init_checkpoint=str(tmp_path / "ours"))
     assert find_trained(config, str(tmp_path)).labels == labels
-    assert not start_training(config, labels, 1).fresh
+    assert not start_training(config, task, 1).fresh
 
 
 @pytest.mark.parametrize("columns", [None, ("id", "words", "tags", "inner")])
 def test_the_columns_of_a_tagging_are_those_of_its_model(tmp_path, columns):
-    task = resolve_task(FinetuneConfig(task_name="ner", columns=columns))
-    (tmp_path / "task.json").write_bytes(write_notes(task, False, 16, {})["task.json"])
-    notes = read_notes(str(tmp_path))
-    assert resolve_task(FinetuneConfig(), notes).columns == task.columns
+    task = task_of(FinetuneConfig(task_name="ner", columns=columns))
+    (tmp_path / "task.json").write_bytes(write_notes(task, False, 16)["task.json"])
+    notes = read_notes(str(tmp_path), type(task), Notes([], [], task.architecture, ()))
+    assert resolve_spec(FinetuneConfig(), notes).columns == task.spec.columns
     other = FinetuneConfig(columns=("words", "tags"))
-    assert set(resolve_task(other, notes).columns.values()) == {("words", "tags")}
+    assert set(resolve_spec(other, notes).columns.values()) == {("words", "tags")}
 
 
 def test_rows_longer_than_the_model_get_positions_from_the_learned_ones(tmp_path):
@@ -236,7 +239,7 @@ def test_rows_longer_than_the_model_get_positions_from_the_learned_ones(tmp_path
         (model.max_position_embeddings, specs_of(model)["embeddings/position"].shape)
     )
     for length, num_rows in ((None, 16), (8, 16), (16, 16), (20, 20)):
-        start = start_training(config, LABELS, 1, check, max_seq_length=length)
+        start = start_training(config, TASK, 1, check, max_seq_length=length)
         assert estimated.pop() == (num_rows, (num_rows, 16)) and not start.fresh
         assert start.model == ModelConfig(**MODEL | dict(max_position_embeddings=num_rows))
         table = start.weights.pop("embeddings/position")

@@ -13,7 +13,6 @@ from sentencepiece import sentencepiece_model_pb2
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.finetune.config import TokenConfig
 from bert_gpu.finetune.files.squad import Question
 from bert_gpu.finetune.tasks.offsets import locate_pieces
 from bert_gpu.finetune.tasks.question_answering import cut_rows
@@ -31,6 +30,7 @@ from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.text.vocabulary.wordpiece_learner import count_words as count_pieces
 from bert_gpu.text.vocabulary.wordpiece_learner import learn_wordpiece
 from tests.cli.test_continued import make_data
+from tests.finetune.evaluations import form_of
 from tests.interop.test_huggingface import needs_oracle, oracle_environment, oracle_python
 from tests.interop.test_tokenizer_json import ODD, text_lines
 from tests.test_architecture import ROOT
@@ -321,9 +321,8 @@ def test_questions_and_contexts_are_framed_as_pairs(folders):
     context = "The naïve men, of the house, built trees of iron. " * 3
     answer = "trees of iron"
     question = Question("1", "Who built it?", 0, (answer,), context.index(answer))
-    tokens = TokenConfig(doc_stride=16, max_query_length=8)
     located = locate_pieces(tokenizer, [context])
-    cut = cut_rows(tokenizer, [[(0, question)]], located, tokens, 32)
+    cut = cut_rows(form_of(tokenizer, 32), [[(0, question)]], located, 16, 8)
     rows = np.split(cut.ids, np.cumsum(cut.lengths)[:-1])
     first, last = tokenizer.cls_id, tokenizer.sep_id
     asked, _ = tokenizer.tokenize([question.text])

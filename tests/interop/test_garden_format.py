@@ -12,19 +12,21 @@ import warnings
 import numpy as np
 import pytest
 import tensorflow as tf
-from bert_gpu.finetune.tasks.heads import class_logits
 
 from bert_gpu.__main__ import main
 from bert_gpu.base.errors import UserError
+from bert_gpu.finetune.tasks.table import TASKS
 from bert_gpu.interop import garden, google, models
 from bert_gpu.interop.formats import Model, Notes, recognise
 from bert_gpu.model import heads
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder, encode
 from tests import pretraining, task_heads
+from tests.finetune.evaluations import task_of
 from tests.interop import tensorflow_1
 
 pytestmark = pytest.mark.long
+CLASSIFIER = task_of(TASKS["pairs"])
 CONFIG = ModelConfig(**tensorflow_1.SHAPE, hidden_act="gelu_new")
 
 
@@ -146,7 +148,7 @@ def their_classifier(num_classes, **settings):
 
 def class_scores(weights):
     weights = {name: tf.constant(value) for name, value in weights.items()}
-    return class_logits(weights, batch(), BertEncoder(CONFIG), tf.float32)
+    return CLASSIFIER.logits(weights, batch(), BertEncoder(CONFIG), tf.float32)
 
 
 @pytest.mark.parametrize("num_classes", [1, 2, 3])

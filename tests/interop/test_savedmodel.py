@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import sentencepiece
 import tensorflow as tf
-from bert_gpu.finetune.tasks.heads import class_logits
 
 import bert_gpu
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.files import encoded
+from bert_gpu.finetune.tasks.table import TASKS
 from bert_gpu.inference import masked_words
 from bert_gpu.interop import models, onnx, savedmodel
+from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
@@ -27,11 +28,13 @@ from bert_gpu.text.tokenizers.sentence_piece import SentencePieceTokenizer
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 from tests import pretraining, task_heads
+from tests.finetune.evaluations import task_of
 from tests.interop.test_leaving import model_of
 from tests.model.variants import SMALL, random_batch
 from tests.text.tokenizers.test_tokenizer_ops import ODD
 
 HERE = pathlib.Path(__file__).parent
+CLASSIFIER = task_of(TASKS["pairs"])
 LABELS = ("no", "yes", "ß")
 
 
@@ -92,7 +95,7 @@ def probabilities(model, texts_a, texts_b):
     encoder = BertEncoder(model.config)
     weights = {name: tf.constant(value) for name, value in model.weights.items()}
     run = tf.function(
-        lambda batch: tf.nn.softmax(class_logits(weights, batch, encoder, tf.float32)),
+        lambda batch: tf.nn.softmax(CLASSIFIER.logits(weights, batch, encoder, tf.float32)),
         autograph=False,
         reduce_retracing=True,
     )
@@ -125,7 +128,7 @@ def test_onnx_gives_the_same_for_the_same_strings(served, texts, tmp_path):
 
 @pytest.mark.long
 def test_a_fresh_process_gives_our_results(served, texts, tmp_path):
-    line = savedmodel.write(served, str(tmp_path / "model"))
+    line = savedmodel.write(served, str(tmp_path / "model"), ExportConfig(format="savedmodel"))
     assert "embed, fill_mask, classify, classify_pairs" in line
     (tmp_path / "texts.json").write_text(json.dumps(texts))
     command = [sys.executable, str(HERE / "saved_model_process.py"), str(tmp_path / "model")]
@@ -165,10 +168,11 @@ def test_a_fresh_process_gives_our_results(served, texts, tmp_path):
 
 @pytest.mark.long
 def test_bfloat16_agrees_to_two_digits_and_nothing_is_warned_of(served, tmp_path, caplog):
+    config = ExportConfig(format="savedmodel", precision="bfloat16")
     model = served._replace(
         weights={name: v for name, v in served.weights.items() if not name.startswith("mlm/")}
     )
-    line = savedmodel.write(model, str(tmp_path / "model"), "bfloat16")
+    line = savedmodel.write(model, str(tmp_path / "model"), config)
     assert "bfloat16, with embed, classify, classify_pairs;" in line
     signature = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
     texts = ["a line of text", "another"]
@@ -238,7 +242,7 @@ def test_without_ops_it_takes_ids(tmp_path, architecture, switches, inputs):
     model = model_of(config, architecture)
     own = {name: x for name, x in model.weights.items() if not name.startswith("nsp/")}
     model = model._replace(tokenizer=FromJson(str(tmp_path / "vocab.txt")), weights=own)
-    line = savedmodel.write(model, str(tmp_path / "out"))
+    line = savedmodel.write(model, str(tmp_path / "out"), ExportConfig(format="savedmodel"))
     assert f"token ids ({', '.join(sorted(inputs))})" in line and "\n" not in line
     assert "input_mask=input_mask" in (tmp_path / "out" / "README.md").read_text()
     signatures = tf.saved_model.load(str(tmp_path / "out")).signatures
@@ -252,7 +256,7 @@ def test_without_ops_it_takes_ids(tmp_path, architecture, switches, inputs):
     np.testing.assert_allclose(found["mean"][2], np.mean(hidden[2, :3], 0), atol=1e-5)
     names = {"embed", "fill_mask", "serving_default"}
     if architecture == "BertForSequenceClassification":
-        scores = class_logits(weights, batch, BertEncoder(config), tf.float32)
+        scores = CLASSIFIER.logits(weights, batch, BertEncoder(config), tf.float32)
         shares = signatures["classify"](**rows)["probabilities"]
         np.testing.assert_allclose(shares, tf.nn.softmax(scores), atol=1e-5)
         names |= {"classify"}
@@ -285,5 +289,5 @@ def test_the_mask_has_its_own_name_too(served, tmp_path):
 
 def test_it_needs_a_vocabulary_and_leaves_nothing(served, tmp_path):
     with pytest.raises(UserError, match="the model has no vocabulary; give --vocab_file"):
-        savedmodel.write(served._replace(tokenizer=None), str(tmp_path / "x"))
+        savedmodel.write(served._replace(tokenizer=None), str(tmp_path / "x"), ExportConfig())
     assert os.listdir(tmp_path) == []

@@ -9,14 +9,14 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tensorflow as tf
-from bert_gpu.finetune.tasks.heads import CLASSIFIER, class_logits
 from hypothesis import given, settings
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig
+from bert_gpu.finetune.notes import read_notes, write_notes
 from bert_gpu.finetune.run import finetune
-from bert_gpu.finetune.start import read_notes, read_trained, with_rows_of, write_notes
-from bert_gpu.finetune.tasks.table import TaskSpec
+from bert_gpu.finetune.start import read_trained, with_rows_of
+from bert_gpu.finetune.tasks.table import TASKS, TaskSpec
 from bert_gpu.inference.config import EmbedConfig
 from bert_gpu.inference.embeddings import Embedder
 from bert_gpu.interop import models, savedmodel
@@ -27,8 +27,10 @@ from bert_gpu.model.encoders import open_encoder
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 from tests import task_heads
+from tests.finetune.evaluations import task_of
 from tests.interop.test_huggingface import say_in_config
 
+CLASSIFIER = task_of(TASKS["pairs"])
 WORDS = [f"{first}{second}" for first in "bdfgk" for second in "aeiou"]
 SETTINGS = dict(deadline=None, derandomize=True, max_examples=12)
 LENGTH, POSITIONS = 12, 48
@@ -80,8 +82,8 @@ def model_of(tokenizer, kind, labels, seed=SEED):
     weights |= {name: 0 * value for name, value in weights.items() if name.endswith("bias")}
     weights["embeddings/position"] *= 0.1
     notes = Notes([], [], "BertForSequenceClassification", labels, MEANINGS[kind])
-    task = TaskSpec(name="single", kind=kind, text_a="text", text_b=None)
-    return Model(config, weights, notes, tokenizer, task=write_notes(task, False, LENGTH, {}))
+    task = task_of(TaskSpec(name="single", kind=kind, text_a="text", text_b=None), labels)
+    return Model(config, weights, notes, tokenizer, task=write_notes(task, False, LENGTH))
 
 
 def scores(model, texts, length):
@@ -93,7 +95,7 @@ def scores(model, texts, length):
     batch = dict(input_ids=ids, input_mask=(ids > 0).astype(np.int32), segment_ids=0 * ids)
     batch = {name: tf.constant(value) for name, value in batch.items()}
     weights = {name: tf.constant(value) for name, value in model.weights.items()}
-    logits = class_logits(weights, batch, open_encoder(model.config), tf.float32)
+    logits = CLASSIFIER.logits(weights, batch, open_encoder(model.config), tf.float32)
     return logits.numpy().astype(np.float64)
 
 
@@ -172,13 +174,14 @@ def test_a_copy_has_the_same_use_in_every_format(
         model = model._replace(notes=model.notes._replace(problem_type=None))
     models.write_own(model, str(folder / "model"))
     said = copy(folder / "model", folder / "back", name)
-    first, second = (read_trained(str(folder / part)) for part in ("model", "back"))
-    assert first.labels == labels and first.notes.problem_type == MEANINGS[kind]
-    for weight, value in first.weights.items():
-        np.testing.assert_array_equal(second.weights[weight], value)
-    assert not said and second.labels == labels
-    assert second.notes._replace(missing=[]) == first.notes._replace(missing=[])
-    assert read_notes(str(folder / "back")) == read_notes(str(folder / "model"))
+    paths = [str(folder / part) for part in ("model", "back")]
+    first, second = (read_trained(StartConfig(), path) for path in paths)
+    assert not said and first.labels == second.labels == labels
+    for weight, value in first.start.weights.items():
+        np.testing.assert_array_equal(second.start.weights[weight], value)
+    of_files = [models.read_model(path).notes._replace(missing=[]) for path in paths]
+    assert of_files[0] == of_files[1] and of_files[0].problem_type == MEANINGS[kind]
+    assert first.notes == second.notes and first.notes.task_kind == kind
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -188,8 +191,8 @@ def test_a_copy_by_model_garden_answers_the_same(name, tokenizer, texts, tmp_pat
     models.write_own(model, str(tmp_path / "model"))
     assert not copy(tmp_path / "model", tmp_path / "back", "garden")
     path, back = models.open_model(str(tmp_path / "back"), "from")
-    trained = read_trained(path)
-    notes = read_notes(path, file_notes=trained.notes)
+    trained = read_trained(StartConfig(), path)
+    notes = trained.notes
     assert (notes.task_kind, trained.labels, notes.max_seq_length) == (kind, labels, LENGTH)
     numbers = scores(model, texts, LENGTH)
     np.testing.assert_array_equal(scores(back, texts, LENGTH), numbers)
@@ -207,7 +210,8 @@ def test_a_head_of_the_same_names_keeps_their_rows_and_another_starts_anew(token
     kernel, bias = generator.standard_normal((4, len(names))), np.arange(len(names))
     weights = {"classifier/kernel": kernel, "classifier/bias": bias, "pooler/bias": np.ones(2)}
     notes = Notes([], [], "BertForSequenceClassification", tuple(names))
-    found = with_rows_of(labels, Model(None, weights, notes, task={"task.json": b""}), CLASSIFIER)
+    source = Model(None, weights, notes, task={"task.json": b""})
+    found = with_rows_of(task_of(TASKS["pairs"], labels), source)
     assert found["pooler/bias"] is weights["pooler/bias"]
     if set(labels) != set(names):
         assert found.keys() == {"pooler/bias"}
@@ -235,10 +239,10 @@ def test_a_head_of_another_class_is_refused_by_its_name(tokenizer, tmp_path_fact
     models.write_own(model_of(tokenizer, *TYPES["one number"]), str(folder))
     say_in_config(architectures=[name])(folder)
     if name == "BertForSequenceClassification":
-        assert read_trained(str(folder)).labels == ("score",)
+        assert read_trained(StartConfig(), str(folder)).labels == ("score",)
         return
     with pytest.raises(UserError, match=f"is a {name}, whose head bert-gpu does not have") as error:
-        read_trained(str(folder))
+        read_trained(StartConfig(), str(folder))
     assert len(str(error.value)) <= 300
     start = models.read_start(str(folder))[1]  # its encoder is a start
     assert "classifier/kernel" not in start.weights and "classifier.weight" in start.notes.unused
@@ -255,9 +259,9 @@ def test_scores_without_a_meaning_are_refused(kind, labels, word, tokenizer, tmp
     model = model_of(tokenizer, kind, labels)
     models.write_own(model, str(tmp_path / "model"))
     with pytest.raises(UserError, match=word):
-        read_trained(str(tmp_path / "model"))
+        read_trained(StartConfig(), str(tmp_path / "model"))
     with pytest.raises(UserError, match=word):
-        savedmodel.write(model, str(tmp_path / "served"))
+        savedmodel.write(model, str(tmp_path / "served"), ExportConfig())
 
 
 @pytest.mark.parametrize("asked", [dict(task_kind="classification"), dict(task_name="sts-b")])
@@ -420,7 +424,11 @@ def test_graphs_give_the_labels_and_numbers_of_the_training(
         there, said = str(tmp_path / form), []
         config = ExportConfig(source=str(tmp_path / "model"), to=there, format=form)
         models.transfer(config, said.append, form)
-        assert not said and read_notes(there) == read_notes(str(tmp_path / "model"))
+        first, second = (
+            read_notes(path, type(CLASSIFIER), model.notes)
+            for path in (str(tmp_path / "model"), there)
+        )
+        assert not said and first == second and first.max_seq_length == LENGTH
     served = tf.saved_model.load(str(tmp_path / "savedmodel")).signatures
     found = served["classify"](text=tf.constant(texts))
     key = "score" if kind == "regression" else "probabilities"

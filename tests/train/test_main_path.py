@@ -25,6 +25,7 @@ MAIN_PATH = (
         "pretrain/objectives/joint.py",
         "pretrain/validation.py",
         "finetune/run.py",
+        "finetune/evaluate.py",
         "finetune/start.py",
         "train/run.py",
     ),

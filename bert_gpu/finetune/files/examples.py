@@ -170,7 +170,7 @@ class Examples(Loaded):
         self.table.allowed = {
             self.a: (),
             self.b: (),
-            self.label: (NULL, list) if task.has_label_lists else NULL,
+            self.label: (NULL, list) if task.facts.has_label_lists else NULL,
         }
         self.has_pairs = self.b is not None
         self.has_labels = self.label is not None
@@ -181,7 +181,7 @@ class Examples(Loaded):
             self.names = tuple(map(plain_label, self.table.class_names(self.label)))
         if source.part.split is not None:
             self.fit_part(share_of(self._texts(row)) for _, row in self.table.rows())
-            if self.label is not None and task.has_classes:
+            if self.label is not None and task.facts.has_classes:
                 train_only = self._only_to_train(self.label)
                 part = dataclasses.replace(self.source.part, train_only=train_only)
                 self.source = dataclasses.replace(source, part=part)
@@ -240,7 +240,7 @@ class Examples(Loaded):
             np.array(codes, int)
         ]
         hashes = [
-            hash_of(*(x if self.task.has_classes else str(number_in(x) or x) for x in one))
+            hash_of(*(x if self.task.facts.has_classes else str(number_in(x) or x) for x in one))
             for one in self.label_sets
         ]
         self.label_hashes = np.array([*hashes, 0], np.uint64)[label_codes]  # code -1 reads the 0
@@ -262,20 +262,20 @@ class Examples(Loaded):
             self.left_out = frozenset(blank)
             self.num_examples = len(self.label_codes)
             self.label_hashes = self.label_hashes[has_label]
-        is_single = self.task.has_classes and not self.task.has_label_lists
+        is_single = self.task.facts.has_classes and not self.task.facts.has_label_lists
         if is_single and are_measures(self.labels):
             self.warnings += (
                 f"{self.task.label!r} has numbers such as {self.labels[0]}, which are taken "
                 "for classes; to predict numbers, give --task_kind=regression",
             )
-        if is_training and self.task.has_label_lists:
+        if is_training and self.task.facts.has_label_lists:
             odd = listed(map(repr, check_cells(self.path, lines, self.labels)))
             self.warnings += bool(odd) * (
                 f"labels such as {odd} contain a possible separator, but that of the column is "
                 f"{self.task.separator!r}; if each is several labels, write JSON lists",
             )
         classes = self.classes or self.task.labels or self.names
-        if self.has_labels and classes and self.task.has_classes:
+        if self.has_labels and classes and self.task.facts.has_classes:
             self._check_classes(set(map(plain_label, classes)), is_training)
 
     def _drop_labels(self, problem: str, remedy: str, is_expected: bool = False) -> None:
@@ -406,7 +406,7 @@ def check_header(table: Table, task: TaskSpec, needs_label: bool) -> None:
             where=table.path,
         )
     single = TASKS["single"]
-    is_pairs = task.text_a == TASKS["pairs"].text_a not in header and not task.makes_vectors
+    is_pairs = task.text_a == TASKS["pairs"].text_a not in header and not task.facts.makes_vectors
     if is_pairs and single.text_a in header:
         raise UserError(
             f"line 1 has no column {task.text_a!r} (it has {shortened(', '.join(header))})",

@@ -94,6 +94,7 @@ def read_splits(
       UserError: a file is missing, or the task cannot read it as examples.
     """
     check_shares(config)
+    labels = task.labels
     files: dict[str, list[Loaded]] = {}
     for phase in phases:
         sources = find_sources(task.spec, config, FILES[phase])
@@ -101,9 +102,11 @@ def read_splits(
         first = files[phase][0]
         task = dataclasses.replace(task, spec=first.task)
         if phase == "train":
-            task = dataclasses.replace(task, labels=task.find_labels(first))
+            labels = task.find_labels(first)
+            # of a regression, too, the labels in the file: they say whether -1 is a label
+            task = dataclasses.replace(task, labels=task.spec.labels or first.labels)
     check_alike(task.spec, [part for parts in files.values() for part in parts])
-    return task, files
+    return dataclasses.replace(task, labels=labels), files
 
 
 def find_sources(task: TaskSpec, config: FinetuneConfig, split: str) -> list[Source]:

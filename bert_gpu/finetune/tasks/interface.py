@@ -68,7 +68,7 @@ class TaskType(abc.ABC, typing.Generic[E, R, O]):
       architecture: name of the class of Hugging Face's transformers that has the head.
       config_name: name of the type in Hugging Face's config.json, None where that has none.
       target: key of the targets in a batch.
-      has_classes: whether the labels name classes. takes_whole_texts: whether a text that is too
+      takes_whole_texts: whether a text that is too
         long for a row is cut. stores_columns: whether task.json has the columns of the training
         file. reads: names of the settings of single types that this type reads.
       metrics: names of the metrics, the most important first; those of the spec come before.
@@ -87,7 +87,6 @@ class TaskType(abc.ABC, typing.Generic[E, R, O]):
     architecture: typing.ClassVar[str]
     config_name: typing.ClassVar[str | None] = None
     target: typing.ClassVar[str] = "labels"
-    has_classes: typing.ClassVar[bool] = True
     takes_whole_texts: typing.ClassVar[bool] = False
     stores_columns: typing.ClassVar[bool] = False
     reads: typing.ClassVar[frozenset[str]] = frozenset()
@@ -214,5 +213,5 @@ class TaskType(abc.ABC, typing.Generic[E, R, O]):
 
 def open_task_type(kind: str) -> type[TaskType]:
     """Return the type of the tasks of a kind, one of table.KINDS."""
-    module, _, name = KINDS[kind].partition(".")
+    module, _, name = KINDS[kind].type.partition(".")
     return getattr(importlib.import_module(f"{__package__}.{module}"), name)

@@ -65,7 +65,8 @@ def read_labels(
     if may_lack and own <= {MINUS_ONE} - known:
         return {}
     is_named = bool(names or task.labels) or not are_numbers(known or own)
-    is_class = task.kind == "regression" or (MINUS_ONE in known and not indices) or not is_named
+    is_number = not (task.facts.has_classes or task.facts.makes_vectors)
+    is_class = is_number or (MINUS_ONE in known and not indices) or not is_named
     return {
         cell: tuple(dict.fromkeys(names_of.get(label, label) for label in labels))
         for cell, labels in labels_of.items()
@@ -75,7 +76,7 @@ def read_labels(
 
 def labels_in(cell: str, task: table.TaskSpec) -> list[str]:
     """Return the labels in a cell, in the form of `plain_label`, without repetitions."""
-    if task.kind != "multilabel":
+    if not task.facts.has_label_lists:
         return [plain_label(cell)]
     listed = listed_labels(cell)
     texts = map(str.strip, cell.split(task.separator or SEPARATOR) if listed is None else listed)
@@ -103,7 +104,7 @@ def with_separator(task: table.TaskSpec, cells: Iterable[str]) -> table.TaskSpec
     occurs in the column, in no label of a cell that is a list, and whose parts repeat most; earlier
     conditions count more.
     """
-    if task.kind != "multilabel" or task.separator is not None:
+    if not task.facts.has_label_lists or task.separator is not None:
         return task
     lists = {cell: listed_labels(cell) for cell in cells}
     plain = [cell for cell, labels in lists.items() if labels is None]

@@ -89,7 +89,7 @@ def check_settings(settings: FinetuneSettings, task: TaskType) -> None:
                 value=value,
             )
     start = settings.start.init_checkpoint or ""
-    if spec.makes_vectors and "," in start and not os.path.exists(start):
+    if spec.facts.makes_vectors and "," in start and not os.path.exists(start):
         raise UserError(
             "names two models, and one encoder computes both texts; two towers are not supported",
             "name one model; --query_prefix and --passage_prefix tell it the texts apart",

@@ -56,6 +56,7 @@ class Origin(typing.NamedTuple):
     ends: np.ndarray
 
 
+@typing.final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QuestionAnswering(TaskType[Questions, Best, Sequence[Best]]):
     """A task whose targets are the first and the last token of an answer; the loss is the mean of

@@ -33,6 +33,7 @@ ROW_FEATURES = ("input_ids", "input_mask", "segment_ids")
 Vectors = Evaluated[PairExamples, np.ndarray]
 
 
+@typing.final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Similarity(TaskType[PairExamples, np.ndarray, np.ndarray]):
     """A task whose examples are R texts; the outputs are their vectors, (N, R, H). Without a

@@ -7,7 +7,7 @@ metrics. The tasks of GLUE read the files that GLUE distributes.
 import dataclasses
 import os
 import re
-from typing import Any
+import typing
 
 from bert_gpu.base import files
 from bert_gpu.base.environment import LazyModule
@@ -16,13 +16,30 @@ from bert_gpu.base.errors import UserError
 tf = LazyModule("tensorflow")
 
 TEXT_KINDS = ("classification", "regression", "multilabel")  # tasks on whole texts
-KINDS = dict(  # {kind: module and class of its type, interface.py}
-    classification="text_classification.Classification",
-    regression="text_classification.Regression",
-    multilabel="text_classification.MultiLabel",
-    tagging="token_classification.TokenClassification",
-    answers="question_answering.QuestionAnswering",
-    similarity="similarity.Similarity",
+
+
+class Kind(typing.NamedTuple):
+    """A kind of task.
+
+    type: module and class of its type, interface.py. has_classes: whether labels name classes, and
+    are no numbers. has_label_lists: whether a cell may hold several labels. makes_vectors: whether
+    each text of an example has a vector of its own.
+    """
+
+    type: str
+    has_classes: bool = True
+    has_label_lists: bool = False
+    makes_vectors: bool = False
+
+
+# Of the kinds that share a head, the first is that of a model whose folder names no task.
+KINDS = dict(
+    classification=Kind("text_classification.Classification"),
+    regression=Kind("text_classification.Regression", has_classes=False),
+    multilabel=Kind("text_classification.MultiLabel", has_label_lists=True),
+    tagging=Kind("token_classification.TokenClassification"),
+    answers=Kind("question_answering.QuestionAnswering"),
+    similarity=Kind("similarity.Similarity", has_classes=False, makes_vectors=True),
 )
 ENDINGS = ("tsv", "csv", "jsonl", "parquet")  # endings of tables; of a .json the content decides
 SHARD = "-00000-of-00001.parquet"  # end of the name of a one-file split on Hugging Face's hub
@@ -80,19 +97,9 @@ class TaskSpec:
     separator: str | None = None
 
     @property
-    def has_classes(self) -> bool:
-        """Whether labels name classes, and are no numbers."""
-        return self.kind not in ("regression", "similarity")
-
-    @property
-    def has_label_lists(self) -> bool:
-        """Whether a cell may hold several labels."""
-        return self.kind == "multilabel"
-
-    @property
-    def makes_vectors(self) -> bool:
-        """Whether each text has a row of its own."""
-        return self.kind == "similarity"
+    def facts(self) -> Kind:
+        """The facts of the task's kind."""
+        return KINDS[self.kind]
 
     def stems(self, split: str) -> tuple[str, ...]:
         """Return the names of a split's files, without their ending."""
@@ -114,7 +121,7 @@ def _glue(
     metrics: tuple[str, ...],
     text_a: str = "sentence",
     text_b: str | None = None,
-    **more: Any,
+    **more: typing.Any,
 ) -> TaskSpec:
     """Return a task of GLUE, with its files as GLUE distributes them (gluebenchmark.com/tasks)."""
     more = dict(labels=BINARY, submission={"test": f"{folder}.tsv"}, reported=metrics) | more

@@ -116,7 +116,7 @@ class TextClassification(TaskType[Examples, np.ndarray, np.ndarray]):
         return results.write_predictions(
             output_dir,
             examples,
-            titles if self.has_classes else ["value"],
+            titles if self.spec.facts.has_classes else ["value"],
             answers,
             outputs,
             config.predictions_file,
@@ -217,12 +217,12 @@ class Classification(TextClassification):
         return [self.labels[index] for index in np.argmax(outputs, -1)]
 
 
+@typing.final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Regression(TextClassification):
     """A task whose examples have a number; the loss is the squared error. C = 1."""
 
     config_name = "regression"
-    has_classes = False
     metrics = ("pearson", "spearman", "loss")
 
     def find_labels(self, examples: Examples) -> tuple[str, ...]:
@@ -255,6 +255,7 @@ class Regression(TextClassification):
         return [f"{value:.6g}" for value in outputs[:, 0]]
 
 
+@typing.final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MultiLabel(TextClassification):
     """A task whose examples have any number of C labels, written in one cell (labels.py). The loss

@@ -41,6 +41,7 @@ from bert_gpu.text.framing import ranges
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 
+@typing.final
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenClassification(TaskType[TaggedExamples, np.ndarray, np.ndarray]):
     """A task whose words have one of C tags; the loss is the mean cross-entropy of the words, in

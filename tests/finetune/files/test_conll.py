@@ -7,16 +7,18 @@ import itertools
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.finetune.config import FinetuneConfig, resolve_task
+from bert_gpu.finetune.config import FinetuneConfig
+from bert_gpu.finetune.describe import warn_of_data
 from bert_gpu.finetune.files.conll import NUMBERED
-from bert_gpu.finetune.files.splits import read_splits
-from bert_gpu.finetune.run import warn_of_examples
+from bert_gpu.finetune.files.splits import EncodedFile
 from bert_gpu.text.formats import conll
+from tests.finetune import evaluations
 
 WORDS = [["EU", "rejects", "German", "call"], ["Peter", "Blackburn"], ["\u200b", "n\u00e9e", "##x"]]
 TAGS = [["B-ORG", "O", "B-MISC", "O"], ["B-PER", "I-PER"], ["O", "O", "O"]]
@@ -25,7 +27,7 @@ TAGS = [["B-ORG", "O", "B-MISC", "O"], ["B-PER", "I-PER"], ["O", "O", "O"]]
 def read(folder, phase="train", **settings):
     """The examples of a phase's only file."""
     config = FinetuneConfig(data_dir=str(folder), task_name="ner", **settings)
-    [found] = read_splits(resolve_task(config), config, [phase])[phase]
+    [found] = evaluations.read(config, phase)
     return found
 
 
@@ -294,11 +296,15 @@ def test_words_of_bytes_are_texts_and_a_null_is_named(tmp_path, kind, null):
 def test_tags_that_stay_numbers_are_warned_of_once(tmp_path, feature):
     for name in ("train", "validation"):
         write_parquet(tmp_path / f"{name}.parquet", feature)
-    found = {phase: [read(tmp_path, phase)] for phase in ("train", "eval")}
-    [first, *_] = found["eval"][0].sentences()
+    shape = (2, len(WORDS), 1)  # of the hashes of texts, which are others in each file
+    data = {}
+    for number, phase in enumerate(("train", "eval")):
+        rows = SimpleNamespace(text_hashes=np.full(shape, number), max_seq_length=8)
+        data[phase] = [EncodedFile(read(tmp_path, phase), rows)]
+    [first, *_] = data["eval"][0].examples.sentences()
     assert first.words == WORDS[0] and first.tags == ["3", "0", "5", "0"] and first.line == 1
     said = []
-    warn_of_examples(found, SimpleNamespace(warn=said.append))
+    warn_of_data(data, SimpleNamespace(warn=said.append))
     assert said == [f"{tmp_path / 'train.parquet'}: {NUMBERED}"]
 
 

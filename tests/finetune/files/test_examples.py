@@ -8,17 +8,18 @@ import gzip
 import json
 
 import pytest
-from bert_gpu.finetune.tasks.problem_types import Classification
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.finetune.config import FinetuneConfig, has_test_file, resolve_phases, resolve_task
+from bert_gpu.finetune.config import FinetuneConfig, has_test_file, resolve_phases
 from bert_gpu.finetune.files import examples
 from bert_gpu.finetune.files.parts import Part, share_of
 from bert_gpu.finetune.files.splits import read_splits
 from bert_gpu.finetune.tasks import table as tasks
 from bert_gpu.text.formats.rows import QUOTES
+from tests.finetune import evaluations
+from tests.finetune.evaluations import task_of
 
 PAIRS = tasks.TASKS["pairs"]
 ROWS = [
@@ -37,7 +38,7 @@ def write(folder, text, split="train", kind="tsv", encoding="utf-8"):
 def read(folder, phase="train", task=PAIRS, **settings):
     """The Examples of a phase's only file."""
     config = FinetuneConfig(data_dir=str(folder), **settings)
-    [found] = read_splits(task, config, [phase])[phase]
+    [found] = evaluations.read(config, phase, spec=task)
     return found
 
 
@@ -172,10 +173,10 @@ def test_a_file_to_predict_whose_labels_are_kept_secret_has_none(tmp_path, label
         f"dev.tsv: no example has a label ('label' is '{labels[0]}'); name a file that has some"
     )
     with pytest.raises(UserError) as caught:
-        read_splits(PAIRS, config, ["eval"], ("0", "1"))
+        evaluations.read(config, "eval", ("0", "1"))
     assert str(caught.value).endswith(message)
     if labels[0]:  # and a class may be called -1
-        [dev] = read_splits(PAIRS, config, ["eval"], ("-1", "1"))["eval"]
+        [dev] = evaluations.read(config, "eval", ("-1", "1"))
         assert dev.has_labels and dev.labels == ("-1",)
 
 
@@ -282,10 +283,10 @@ def test_each_share_gets_a_text_where_there_are_enough_and_equal_texts_stay_toge
     ],
 )
 def test_bad_parts_are_refused(tmp_path, settings, parts):
-    write(tmp_path, tsv([(*row[:3], "1") for row in ROWS]))
+    write(tmp_path, tsv([(*row[:3], "01"[row is ROWS[0]]) for row in ROWS]))
     config = FinetuneConfig(data_dir=str(tmp_path), **settings)
     with pytest.raises(UserError) as caught:
-        read_splits(PAIRS, config, ["train", "eval", "predict"])
+        read_splits(task_of(PAIRS), config, ["train", "eval", "predict"])
     assert all(part in str(caught.value) for part in parts), caught.value
 
 
@@ -328,9 +329,10 @@ def test_bad_json_and_parquet_are_refused(tmp_path, name, content, parts):
 )
 def test_labels_are_sorted_as_numbers_where_they_are_numbers(tmp_path, labels, order):
     write(tmp_path, tsv([("i", "a", "b", label) for label in labels]))
-    found = read(tmp_path)
-    assert Classification().find_labels(found) == order
-    targets = Classification().targets(found, order)
+    config = FinetuneConfig(data_dir=str(tmp_path))
+    task, files = read_splits(task_of(PAIRS), config, ["train"])
+    assert task.labels == order
+    targets = task.targets(files["train"][0])
     assert targets.tolist() == [order.index(label.removesuffix(".0")) for label in labels]
 
 
@@ -399,7 +401,7 @@ def test_columns_that_do_not_fit_the_file_are_refused(tmp_path, task):
     path, config = write(tmp_path, tsv()), FinetuneConfig(data_dir=str(tmp_path), task_name=task)
     config = dataclasses.replace(config, columns=("one", "two"), text_a="one", label="two")
     with pytest.raises(UserError) as caught:
-        read_splits(resolve_task(config), config, ["train"])
+        read_splits(task_of(config), config, ["train"])
     assert str(caught.value) == (
         f"{path}: line 1 has 4 columns and is no header (it lacks 'one'); --columns must name each "
         "column, and 2 are named: one, two"
@@ -410,7 +412,7 @@ def test_bad_files_are_refused(tmp_path):
     def refused(phase="train", task=PAIRS, folder=tmp_path):
         with pytest.raises(UserError) as caught:
             config = FinetuneConfig(data_dir=str(folder))
-            read_splits(task, config, list(dict.fromkeys(["train", phase])))
+            read_splits(task_of(task), config, list(dict.fromkeys(["train", phase])))
         return str(caught.value)
 
     assert "no such folder" in refused(folder=tmp_path / "none")
@@ -443,7 +445,7 @@ def test_bad_files_are_refused(tmp_path):
 def test_labels_unknown_to_the_task_or_alone_are_refused(tmp_path):
     write(tmp_path, tsv([("1", "a", "b", "1"), ("2", "a", "b", "1")]))
     with pytest.raises(UserError, match=r"train.tsv: '1' is the only label of its 2 "):
-        Classification().find_labels(read(tmp_path))
+        read_splits(task_of(PAIRS), FinetuneConfig(data_dir=str(tmp_path)), ["train"])
     rte = dataclasses.replace(PAIRS, name="rte", labels=("yes", "no"))
     write(tmp_path, tsv([("1", "a", "b", "yes"), ("2", "a", "b", "1")]))
     said = (
@@ -461,8 +463,8 @@ def test_labels_none_of_which_the_model_has_are_not_evaluated(tmp_path):
         r"dev.tsv: none of its labels \(1 \(1\), 2 \(1\)\) is one of the model's \(no, yes\); write"
     )
     with pytest.raises(UserError, match=said):
-        read_splits(PAIRS, config, ["eval"], ("yes", "no"))
-    [test] = read_splits(PAIRS, config, ["predict"], ("yes", "no"))["predict"]
+        evaluations.read(config, "eval", ("yes", "no"))
+    [test] = evaluations.read(config, "predict", ("yes", "no"))
     assert not test.has_labels and len(test) == 2 and "there are no metrics" in test.warnings[0]
 
 
@@ -495,7 +497,7 @@ def test_files_without_a_folder_are_all_there_is(tmp_path, files, phase, parts):
     config = FinetuneConfig(**named)
     assert resolve_phases(config) == ["train", "eval"] and not has_test_file(config)
     with pytest.raises(UserError) as caught:
-        read_splits(PAIRS, config, [phase])
+        read_splits(task_of(PAIRS), config, [phase])
     message = str(caught.value)
     assert all(part in message for part in parts) and len(message) <= 300, message
-    assert len(read_splits(PAIRS, config, [files[0].replace("dev", "eval")])) == 1
+    assert len(read_splits(task_of(PAIRS), config, [files[0].replace("dev", "eval")])[1]) == 1

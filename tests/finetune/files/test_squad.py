@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.finetune.config import FinetuneConfig, resolve_task
-from bert_gpu.finetune.files.splits import read_splits
+from bert_gpu.finetune.config import FinetuneConfig
 from bert_gpu.finetune.files.squad import find_answer
+from tests.finetune import evaluations
 
 
 def question(name, text, *answers, **more):
@@ -48,7 +48,7 @@ NEW["data"][0]["paragraphs"][1]["qas"] = [
 
 def read(folder, phase="train", **settings):
     config = FinetuneConfig(data_dir=str(folder), task_name="squad", **settings)
-    [found] = read_splits(resolve_task(config), config, [phase])[phase]
+    [found] = evaluations.read(config, phase)
     return found
 
 

@@ -4,7 +4,7 @@ as wrong, as scikit-learn counts them.
 """
 
 import collections
-import functools
+import dataclasses
 import json
 import math
 import pathlib
@@ -14,12 +14,6 @@ import types
 import numpy as np
 import pyarrow
 import pytest
-from bert_gpu.finetune.tasks.problem_types import (
-    PROBLEM_TYPES,
-    Classification,
-    MultiLabel,
-    Regression,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -27,16 +21,13 @@ from sklearn import metrics as oracle
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
+from bert_gpu.finetune.config import FinetuneConfig
+from bert_gpu.finetune.describe import describe_overlap
 from bert_gpu.finetune.files.parts import Part, share_of
-from bert_gpu.finetune.files.splits import describe_overlap, read_splits
-from bert_gpu.finetune.start import Start
-from bert_gpu.finetune.tasks import text_classification
-from bert_gpu.finetune.tasks.interface import open_task_type
+from bert_gpu.finetune.files.splits import read_splits
 from bert_gpu.finetune.tasks.metrics import compute_metrics
-from bert_gpu.model.config import ModelConfig
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
-from tests.finetune.evaluations import evaluated
+from tests.finetune.evaluations import configured, evaluated, form_of, read, task_of
 
 WORDS = ("yes", "no", "none", "null", "O", "B-1", "+", "maybe")
 NUMBERS = (-1, 0, 1, 2, 10)
@@ -72,7 +63,7 @@ def write(folder, split, kind, labels, names=(), texts=None):
 
 def config_of(folder, **changes):
     config = FinetuneConfig(task_name="single", data_dir=folder, **changes)
-    return config, resolve_task(config)
+    return config, task_of(config)
 
 
 @st.composite
@@ -152,8 +143,8 @@ def test_labels_equal_a_plain_reading_of_the_table(table):
         for split, values in rows.items():
             write(folder, split, kind, values, names)
         config, task = config_of(folder)
-        found = read_splits(task, config, list(PHASES.values()))
-        assert list(text_classification.find_labels(task, found["train"][0])) == classes
+        task, found = read_splits(task, config, list(PHASES.values()))
+        assert list(task.labels) == classes
         for split, phase in PHASES.items():
             [part], labels = found[phase], wanted[split]
             if split != "test":
@@ -162,7 +153,7 @@ def test_labels_equal_a_plain_reading_of_the_table(table):
             assert len(part) == len(part.column("ids")) == len(labels)
             assert any(f"{number:,} of the {split}" in one for one in part.warnings) == (number > 0)
             known = [*classes, *dict.fromkeys(one for one in labels if one not in (None, *classes))]
-            targets = Classification().targets(part, tuple(classes))
+            targets = task.targets(part)
             read = zip(targets, part.label_codes, strict=True)
             assert [known[index] if code >= 0 else None for index, code in read] == labels
             lacking = collections.Counter(one for one in labels if one in known[len(classes) :])
@@ -189,10 +180,10 @@ def test_several_labels_equal_a_plain_reading_of_the_table(train, dev, data):
         write(folder, "train", "jsonl", [spell(cell) for cell in train])
         write(folder, "dev", "jsonl", [spell(cell) for cell in dev])
         config, task = config_of(folder, task_kind="multilabel")
-        found = read_splits(task, config, ["train", "eval"])
-        classes = text_classification.find_labels(task, found["train"][0])
+        task, found = read_splits(task, config, ["train", "eval"])
+        classes = task.labels
         for cells, [part] in ((train, found["train"]), (dev, found["eval"])):
-            targets = MultiLabel().targets(part, classes)
+            targets = task.targets(part)
             wanted = [{one.partition(".")[0] for one in cell} for cell in cells if cell is not None]
             assert [set(np.array(classes)[row[: len(classes)] > 0]) for row in targets] == [
                 cell & set(classes) for cell in wanted
@@ -209,17 +200,27 @@ def test_numbers_equal_a_plain_reading_of_the_table(scores, predicts):
         write(folder, "test" if predicts else "train", "jsonl", scores)
         config, task = config_of(folder, task_kind="regression")
         phase = "predict" if predicts else "train"
-        [part] = read_splits(task, config, [phase])[phase]
-        targets = Regression().targets(part, ())[part.label_codes >= 0]
+        task, found = read_splits(task, config, [phase])
+        [part] = found[phase]
+        targets = task.targets(part)[part.label_codes >= 0]
         assert targets.tolist() == [value for value in values if value is not None]
         assert len(part) == (len(values) if predicts else len(targets))
         outputs = np.zeros((len(part), 1))
-        known = dict(settings=FinetuneSettings(run=config), labels=("score",), outputs=outputs)
-        path = text_classification.write(
-            folder, evaluated(examples=part, problem_type=Regression(), **known)
-        )
+        path = task.write(folder, evaluated(config=config, examples=part, outputs=outputs))
         with open(path) as file:
             assert len(file.readlines()) == 1 + len(part)
+
+
+@pytest.mark.parametrize("scores, has_scores", [([-1, 0.5], True), ([2, 0.5], False)])
+def test_a_file_of_minus_ones_has_scores_where_the_training_has_that_score(
+    tmp_path, scores, has_scores
+):
+    write(str(tmp_path), "train", "jsonl", scores)
+    write(str(tmp_path), "test", "jsonl", [-1, -1])
+    config, task = config_of(str(tmp_path), task_kind="regression")
+    task, files = read_splits(task, config, ["train", "predict"])
+    assert task.labels == ("score",)
+    assert files["predict"][0].has_labels == has_scores
 
 
 SHARES = st.sampled_from([0.0, 0.1, 0.3, 0.45])
@@ -239,12 +240,12 @@ def test_shares_leave_an_example_of_each_class_to_train(pairs, dev, test, kind, 
             texts, labels = zip(*pairs, strict=True)
             write(folder, "train", "tsv", labels, texts=[f"t{text}" for text in texts])
             shares = dict(dev_share=dev, test_share=test)
-            config, task = config_of(folder, task_kind=kind, **shares)
+            config, _ = config_of(folder, task_kind=kind, **shares)
             found = {}
             for split, phase in PHASES.items():
                 if split == "train" or shares[f"{split}_share"]:
                     try:
-                        [part] = read_splits(task, config, [phase])[phase]
+                        [part] = read(config, phase)
                     except UserError as error:
                         assert "no row of it belongs" in str(error) or "no example" in str(error)
                         assert split != "train"
@@ -331,9 +332,9 @@ def test_numbers_of_a_schema_are_the_classes_of_the_model(tmp_path, classes, cod
     """GLUE's CoLA has the classes 0 and 1 here, and the names unacceptable and acceptable there."""
     write(str(tmp_path), "dev", "parquet", codes, ("no", "yes", "maybe"))
     config, task = config_of(str(tmp_path))
-    [part] = read_splits(task, config, ["eval"], classes)["eval"]
+    [part] = read(config, "eval", classes)
     assert part.labels == tuple(labels)
-    assert Classification().targets(part, classes).tolist() == list(range(len(labels)))
+    assert task_of(config, classes).targets(part).tolist() == list(range(len(labels)))
 
 
 def test_a_number_that_a_schema_does_not_name_is_refused(tmp_path):
@@ -347,42 +348,38 @@ def test_arrow_dictionaries_hold_the_names_of_classes(tmp_path):
     labels = pyarrow.array(["b", None, "a", "-"]).dictionary_encode()
     write(str(tmp_path), "train", "parquet", labels)
     config, task = config_of(str(tmp_path))
-    [part] = read_splits(task, config, ["train"])["train"]
-    assert text_classification.find_labels(task, part) == ("a", "b") and len(part) == 2
+    task, found = read_splits(task, config, ["train"])
+    assert task.labels == ("a", "b") and len(found["train"][0]) == 2
 
 
 def test_the_only_file_of_a_split_on_the_hub_is_found(tmp_path):
     for split in ("train", "validation"):
         write(str(tmp_path), f"{split}-00000-of-00001", "parquet", [0, 1], ("no", "yes"))
     config, task = config_of(str(tmp_path))
-    found = read_splits(task, config, ["train", "eval"])
+    _, found = read_splits(task, config, ["train", "eval"])
     assert [found[phase][0].source.stem for phase in found] == ["train", "dev"]
 
 
 @pytest.mark.parametrize("kind", ["classification", "multilabel"])
-def test_what_is_judged_has_a_label_and_what_is_drawn_has_one_of_the_model(tmp_path, kind):
-    pytest.importorskip("matplotlib")
+def test_what_is_judged_has_a_label(tmp_path, kind):
     labels = ["b", "-", "a", "z", "a", "b"]
     write(str(tmp_path), "test", "jsonl", labels)
-    config, task = config_of(str(tmp_path), task_kind=kind, pictures=True)
-    [part] = read_splits(task, config, ["predict"], ("a", "b"))["predict"]
-    targets = PROBLEM_TYPES[kind]().targets(part, ("a", "b"))
+    config, _ = config_of(str(tmp_path), task_kind=kind)
+    [part] = read(config, "predict", ("a", "b"))
+    task = task_of(config, ("a", "b"))
+    targets = task.targets(part)
     outputs = np.array([[0.1, 0.9], [0.2, 0.8], [0.7, 0.3], [0.6, 0.4], [0.4, 0.6], [0.3, 0.7]])
     one = evaluated(
-        settings=FinetuneSettings(run=config),
+        config=config,
         examples=part,
         rows=types.SimpleNamespace(labels=targets),
-        problem_type=PROBLEM_TYPES[kind](),
-        labels=("a", "b"),
         outputs=outputs,
     )
-    names = ("accuracy", "loss") if kind == "classification" else ("exact_match",)
-    found = text_classification.judge(one, names)
-    assert found[names[0]] == pytest.approx(3 / 5)
+    found = task.judge(one)
+    share = found["accuracy" if kind == "classification" else "exact_match"]
+    assert share == pytest.approx(3 / 5)
     if kind == "classification":
         assert found["loss"] == pytest.approx(-np.mean(np.log([0.9, 0.7, 0.4, 0.7])))
-    text_classification.after_evaluation(str(tmp_path), one)
-    assert (tmp_path / "pictures" / "test-roc.png").exists()
 
 
 WRITERS = dict(  # of several labels in a cell, as people write them
@@ -415,22 +412,21 @@ def test_several_labels_equal_those_that_were_written_whatever_the_writer(name, 
     with tempfile.TemporaryDirectory() as folder:
         write(folder, "train", "jsonl", [write_cell(one) for one in sets])
         config, task = config_of(folder, task_kind="multilabel")
-        [part] = read_splits(task, config, ["train"])["train"]
-        read = [set(part.label_sets[code]) for code in part.label_codes]
-        assert read == [set(one) for one in sets]
+        task, files = read_splits(task, config, ["train"])
+        [part] = files["train"]
+        found = [set(part.label_sets[code]) for code in part.label_codes]
+        assert found == [set(one) for one in sets]
         has_separator = any(set(one) & set(",;|") for one in names)
         assert any("labels such as" in one for one in part.warnings) == has_separator
-        kind = text_classification.make_problem_type(
-            FinetuneSettings(run=config), part.task, tuple(names), part
-        )
-        assert not is_joined or kind.separator == dict(comma=",", semicolon=";", bar="|")[name]
+        task = configured(dataclasses.replace(task, labels=tuple(names)), part)
+        assert not is_joined or task.separator == dict(comma=",", semicolon=";", bar="|")[name]
         if (
             not has_separator
             or not is_joined
             and not all(any(mark in one for one in names) for mark in ",;|")
         ):  # predictions read as they were meant
-            text = kind.predicted_labels(np.ones((1, len(names))), names)[0]
-            assert text.split(kind.separator) == names
+            text = task.predicted_labels(np.ones((1, len(names))))[0]
+            assert text.split(task.separator) == names
 
 
 @settings(max_examples=60)
@@ -492,20 +488,12 @@ def test_rows_that_are_also_in_the_training_are_counted(train, dev, is_tagged):
             else:
                 write(folder, split, "jsonl", labels, texts=texts)
         config = FinetuneConfig(task_name="ner" if is_tagged else "single", data_dir=folder)
-        task = resolve_task(config)
-        read = read_splits(task, config, ["train", "eval"])
-        [known], [part] = read["train"], read["eval"]
+        task, files = read_splits(task_of(config), config, ["train", "eval"])
+        [known], [part] = files["train"], files["eval"]
         (vocab := pathlib.Path(folder, "vocab.txt")).write_text("\n".join(VOCAB))
-        start = Start("none", ModelConfig(), WordPieceTokenizer(str(vocab), True), (), {}, [])
-        encode = functools.partial(
-            open_task_type(task).encode,
-            problem_type=types.SimpleNamespace(targets=lambda *_: None),
-            start=start,
-            settings=FinetuneSettings(run=config),
-            max_seq_length=9,
-            folder=folder,
-        )
-        warnings = describe_overlap(known, part, encode(known), encode(part))
+        form = form_of(WordPieceTokenizer(str(vocab), True), 9, folder=folder)
+        rows = [task.encode(one, form) for one in (known, part)]
+        warnings = describe_overlap(known, rows[0], part, rows[1])
     train, dev = cleaned(train), cleaned(dev)
     known = {text for text, _ in train}
     same = [row for row in dev if row[0] in known]

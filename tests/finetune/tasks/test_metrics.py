@@ -7,16 +7,15 @@ import types
 
 import numpy as np
 import pytest
-from bert_gpu.finetune.tasks.problem_types import number_in
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score, roc_auc_score
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, resolve_task
+from bert_gpu.base.settings import number_in
+from bert_gpu.finetune.config import FinetuneConfig
 from bert_gpu.finetune.tasks.metrics import compute_metrics
-from bert_gpu.finetune.tasks.text_classification import judge, make_problem_type
-from tests.finetune.evaluations import evaluated
+from tests.finetune.evaluations import configured, evaluated, task_of
 
 BINARY = np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7], [0.8, 0.2], [0.45, 0.55]])
 
@@ -144,28 +143,26 @@ def test_f1_is_of_the_class_that_is_no_negation_and_equals_scikit_learn(pair, is
     assume(number_in(name) is None)
     labels = tuple(sorted(pair))
     config = FinetuneConfig(positive_label=negation if is_asked else None)
-    task = resolve_task(config)
-    kind = make_problem_type(FinetuneSettings(run=config), task, labels, None)
-    assert kind.positive_label == (negation if is_asked else name)
-    assert kind.notes == dict(positive_label=kind.positive_label)
+    task = configured(task_of(config, labels), None, run=config, trains=False)
+    assert task.positive_label == (negation if is_asked else name)
+    assert task.details == dict(positive_label=task.positive_label)
     targets, predictions = np.array(rows, int).T
     one = evaluated(
         examples=types.SimpleNamespace(label_codes=targets),
         rows=types.SimpleNamespace(labels=targets),
-        problem_type=kind,
-        labels=labels,
         outputs=np.eye(2)[predictions] * 0.8 + 0.1,
     )
     names = [[labels[index] for index in indices] for indices in (targets, predictions)]
-    found = judge(one, ["f1", "auc"])
-    if kind.positive_label not in names[0]:
+    found = task.judge(one)
+    assert tuple(found) == task.metric_names == ("accuracy", "f1", "auc", "loss")
+    if task.positive_label not in names[0]:
         assert found["f1"] is None
         return
-    wanted = f1_score(*names, pos_label=kind.positive_label, average="binary", zero_division=0)
+    wanted = f1_score(*names, pos_label=task.positive_label, average="binary", zero_division=0)
     assert found["f1"] == pytest.approx(wanted)
     if len(set(targets)) == 2:
-        is_positive = np.array(names[0]) == kind.positive_label
-        scores = one.outputs[:, labels.index(kind.positive_label)]
+        is_positive = np.array(names[0]) == task.positive_label
+        scores = one.outputs[:, labels.index(task.positive_label)]
         assert found["auc"] == pytest.approx(roc_auc_score(is_positive, scores))
 
 
@@ -173,4 +170,4 @@ def test_f1_is_of_the_class_that_is_no_negation_and_equals_scikit_learn(pair, is
 def test_a_positive_label_is_one_of_two_classes(labels):
     config = FinetuneConfig(positive_label="a")
     with pytest.raises(UserError, match=f"--positive_label=a: .*the classes are {labels[0]}, "):
-        make_problem_type(FinetuneSettings(run=config), resolve_task(config), labels, None)
+        configured(task_of(config, labels), None, run=config, trains=False)

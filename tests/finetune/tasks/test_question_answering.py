@@ -16,11 +16,9 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
 from bert_gpu.finetune import objective, prediction
-from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, TokenConfig, resolve_task
+from bert_gpu.finetune.config import FinetuneConfig, TokenConfig
 from bert_gpu.finetune.files import encoded
-from bert_gpu.finetune.files.splits import read_splits
-from bert_gpu.finetune.start import Start
-from bert_gpu.finetune.tasks import n_best, question_answering, squad_metrics
+from bert_gpu.finetune.tasks import squad_metrics
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
@@ -29,7 +27,8 @@ from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 from tests import task_heads
-from tests.finetune.evaluations import evaluated
+from tests.finetune import evaluations
+from tests.finetune.evaluations import configured, evaluated, form_of, task_of
 
 WORDS = "the a cat dog bird sat ran mat tree in on of who where japan steve smith".split()
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS, *"'s().,-?", "18", "##95", "##ese"]
@@ -80,21 +79,14 @@ def read(folder, data, split="train"):
     path = folder / f"{split}.json"
     path.write_text(json.dumps(dict(data=data)))
     config = FinetuneConfig(data_dir=str(folder), task_name="squad")
-    phase = dict(train="train", dev="eval")[split]
-    return str(path), read_splits(resolve_task(config), config, [phase])[phase][0]
+    return str(path), evaluations.read(config, dict(train="train", dev="eval")[split])[0]
 
 
-def settings_of(padding="dynamic", **tokens):
+def rows_for(examples, vocab, max_seq_length=32, **tokens):
+    """(task, rows) of examples. tokens: fields of TokenConfig."""
     tokens = dict(doc_stride=8, max_query_length=6, version_2_with_negative=False) | tokens
-    return FinetuneSettings(run=FinetuneConfig(padding=padding), tokens=TokenConfig(**tokens))
-
-
-def rows_for(examples, vocab, settings, max_seq_length=32):
-    start = Start("none", MODEL, WordPieceTokenizer(vocab), (), {}, [])
-    kind = question_answering.make_problem_type(
-        settings, resolve_task(FinetuneConfig(task_name="squad")), (), None
-    )
-    return kind, question_answering.encode(examples, kind, start, settings, max_seq_length, ".")
+    task = configured(task_of(examples.task), examples, tokens=TokenConfig(**tokens))
+    return task, task.encode(examples, form_of(WordPieceTokenizer(vocab), max_seq_length))
 
 
 def their_features(path, vocab, is_training, has_impossible):
@@ -117,7 +109,7 @@ def their_features(path, vocab, is_training, has_impossible):
 @pytest.mark.parametrize("has_impossible", [False, True])
 def test_rows_are_those_of_run_squad(tmp_path, vocab, has_impossible):
     path, examples = read(tmp_path, random_data(12, has_impossible))
-    _, rows = rows_for(examples, vocab, settings_of(), 32)
+    _, rows = rows_for(examples, vocab)
     _, features = their_features(path, vocab, True, has_impossible)
     assert len(rows) == len(features) > 60
     padded = dataclasses.replace(rows, padding="fixed")
@@ -140,11 +132,11 @@ def test_the_log_counts_the_answers_that_no_row_of_run_squad_holds(
             words = paragraph["context"][answer["answer_start"] :].split(" ")
             answer["text"] = " ".join(words[:num_words])
     path, examples = read(tmp_path, data)
-    _, rows = rows_for(examples, vocab, settings_of(version_2_with_negative=has_impossible))
+    task, rows = rows_for(examples, vocab, version_2_with_negative=has_impossible)
     theirs, features = their_features(path, vocab, True, has_impossible)
     held = {one.example_index for one in features if one.start_position > 0}
     answered = {index for index, one in enumerate(theirs) if not one.is_impossible}
-    message = question_answering.describe(examples, rows)
+    message = task.describe(examples, rows)
     assert ("fit whole into no row" in message) == bool(answered - held)
     assert (f"; {len(answered - held)} answers fit" in message) == bool(answered - held)
 
@@ -152,14 +144,15 @@ def test_the_log_counts_the_answers_that_no_row_of_run_squad_holds(
 @pytest.mark.parametrize("has_impossible", [False, True])
 def test_answers_are_those_of_run_squad(tmp_path, vocab, has_impossible):
     path, examples = read(tmp_path, random_data(12, has_impossible, seed=1), "dev")
-    settings = settings_of(
+    task, rows = rows_for(
+        examples,
+        vocab,
         version_2_with_negative=has_impossible,
         max_answer_length=5,
         null_score_diff_threshold=0.5,
     )
-    kind, rows = rows_for(examples, vocab, settings)
     # of more, some of theirs have the letter case of an earlier occurrence of the same text
-    kind = dataclasses.replace(kind, n_best_size=7)
+    task = dataclasses.replace(task, rules=task.rules._replace(n_best_size=7))
     theirs, features = their_features(path, vocab, False, has_impossible)
     generator = np.random.default_rng(2)
     lengths = np.diff(rows.splits)
@@ -173,11 +166,10 @@ def test_answers_are_those_of_run_squad(tmp_path, vocab, has_impossible):
     expected = squad_lib.postprocess_output(
         theirs, features, results, 7, 5, True, has_impossible, 0.5
     )
-    outputs = kind.join_rows(
-        kind.row_outputs(scores, dict(input_mask=np.arange(32) < lengths[:, None]))
+    outputs = task.join_rows(
+        task.row_outputs(scores, dict(input_mask=np.arange(32) < lengths[:, None]))
     )
-    known = dict(examples=examples, rows=rows, problem_type=kind, settings=settings)
-    found = n_best.predict(evaluated(**known, outputs=outputs))
+    found = task.predict(evaluated(examples=examples, rows=rows, outputs=outputs))
     assert found.answers == dict(expected[0]) and len(set(found.answers.values())) > 12
     assert has_impossible is ("" in found.answers.values())
     for name, entries in expected[1].items():
@@ -301,7 +293,7 @@ def padded(rows, padding):
 def test_losses_do_not_depend_on_padding(tmp_path, vocab):
     """They are the mean of two cross-entropies over the tokens of the row alone."""
     _, examples = read(tmp_path, random_data(3, False, longest=20))
-    kind, rows = rows_for(examples, vocab, settings_of())
+    task, rows = rows_for(examples, vocab)
     weights = initialize(task_heads.specs("span", BertEncoder(MODEL)), 0)
     weights = {
         name: tf.constant(value * (20 if value.ndim == 2 else 1)) for name, value in weights.items()
@@ -309,27 +301,26 @@ def test_losses_do_not_depend_on_padding(tmp_path, vocab):
     for padding in ("dynamic", "fixed"):
         batch = encoded.make_batch(padded(rows, padding), np.arange(6))
         tensors = {name: tf.constant(value) for name, value in batch.items()}
-        logits = kind.head.logits(weights, tensors, BertEncoder(MODEL), tf.float32)
-        found = kind.losses(logits, tensors["labels"]).numpy()
+        logits = task.logits(weights, tensors, BertEncoder(MODEL), tf.float32)
+        found = task.losses(logits, tensors["labels"]).numpy()
         for row, length in enumerate(batch["input_mask"].sum(-1)):
             shares = tf.nn.softmax(logits[row, :length], axis=0).numpy()
             first, last = batch["labels"][row]
             expected = -(np.log(shares[first, 0]) + np.log(shares[last, 1])) / 2
             assert found[row] == pytest.approx(expected, rel=1e-4)
-    assert kind.weights(tensors["labels"]).numpy().tolist() == [1] * 6
+    assert task.weights(tensors["labels"]).numpy().tolist() == [1] * 6
 
 
 @pytest.mark.long
 def test_answers_do_not_depend_on_batches_padding_or_replicas(tmp_path, vocab):
     _, examples = read(tmp_path, random_data(3, False, longest=20))
-    settings, found = settings_of(), []
-    kind, rows = rows_for(examples, vocab, settings)
-    known = dict(examples=examples, rows=rows, problem_type=kind, settings=settings)
+    task, rows = rows_for(examples, vocab)
+    found = []
     for replicas, batch_size, padding in [(1, 32, "dynamic"), (2, 4, "uniform"), (1, 5, "fixed")]:
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
-        predict = prediction.Predictor(devices, random_state(devices), BertEncoder(MODEL), kind)
+        predict = prediction.Predictor(devices, random_state(devices), BertEncoder(MODEL), task)
         outputs = predict(padded(rows, padding), batch_size)
-        found.append(n_best.predict(evaluated(**known, outputs=outputs)))
+        found.append(task.predict(evaluated(examples=examples, rows=rows, outputs=outputs)))
     for other in found[1:]:
         assert other.answers == found[0].answers
         for name, entries in other.n_best.items():
@@ -340,17 +331,15 @@ def test_answers_do_not_depend_on_batches_padding_or_replicas(tmp_path, vocab):
 def test_a_length_without_room_is_refused(tmp_path, vocab):
     _, examples = read(tmp_path, random_data(2, False))
     with pytest.raises(UserError, match=r"--max_seq_length=9: leaves no room .*_length=6 tokens"):
-        rows_for(examples, vocab, settings_of(), 9)
+        rows_for(examples, vocab, 9)
 
 
 def test_a_model_that_has_overflowed_has_no_metrics(tmp_path, vocab):
     _, examples = read(tmp_path, random_data(2, False), "dev")
-    settings = settings_of()
-    kind, rows = rows_for(examples, vocab, settings)
+    task, rows = rows_for(examples, vocab)
     batch = encoded.make_batch(rows, np.arange(len(rows)))
-    outputs = kind.row_outputs(np.full((len(rows), 32, 2), np.nan), batch)
-    known = dict(settings=settings, examples=examples, rows=rows, problem_type=kind)
-    found = question_answering.judge(evaluated(**known, outputs=outputs), ("f1", "exact_match"))
+    outputs = task.row_outputs(np.full((len(rows), 32, 2), np.nan), batch)
+    found = task.judge(evaluated(examples=examples, rows=rows, outputs=outputs))
     assert found == dict(f1=None, exact_match=None)
 
 
@@ -366,16 +355,14 @@ def test_a_tiny_bert_learns_a_form_of_question(tmp_path, vocab):
         qas = [dict(id=str(number), question="Who ?", answers=found, is_impossible=not found)]
         paragraphs.append(dict(context=context, qas=qas))
     _, examples = read(tmp_path, [dict(paragraphs=paragraphs)])
-    settings = settings_of(version_2_with_negative=True)
-    kind, rows = rows_for(examples, vocab, settings)
+    task, rows = rows_for(examples, vocab, version_2_with_negative=True)
     devices = set_up(DeviceConfig())
     state, encoder = random_state(devices, scale=1), BertEncoder(MODEL)
-    loss = objective.task_objective(encoder, kind)
+    loss = objective.task_objective(encoder, task)
     step = TrainStep(devices, state, loss, OptimizerConfig(), num_micro_batches=1, seed=1)
     batches = encoded.training_batches(rows, batch_size=32, position=0, seed=1)
     for number, batch in enumerate(itertools.islice(batches, 80)):
         step([batch], [6e-3 * (1 - number / 80)], number)
-    outputs = prediction.Predictor(devices, state, encoder, kind)(rows, 64)
-    known = dict(settings=settings, examples=examples, rows=rows, problem_type=kind)
-    found = question_answering.judge(evaluated(**known, outputs=outputs), ("exact_match",))
+    outputs = prediction.Predictor(devices, state, encoder, task)(rows, 64)
+    found = task.judge(evaluated(examples=examples, rows=rows, outputs=outputs))
     assert found["exact_match"] > 0.95, found

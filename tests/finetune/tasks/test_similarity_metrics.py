@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.finetune.tasks.metrics import compute_metrics
-from bert_gpu.finetune.tasks.similarity import Similarity
 from bert_gpu.finetune.tasks.similarity_metrics import (
     METRICS,
     SCORED,
@@ -18,7 +17,8 @@ from bert_gpu.finetune.tasks.similarity_metrics import (
     decision_metrics,
     retrieval_metrics,
 )
-from bert_gpu.interop.formats import Embedding
+from bert_gpu.finetune.tasks.table import TASKS
+from tests.finetune.evaluations import task_of
 from tests.interop.test_huggingface import HERE, needs_oracle, oracle_environment, oracle_python
 
 
@@ -92,7 +92,7 @@ def test_metrics_and_the_loss_are_those_of_sentence_transformers(tmp_path):
     tensor = tf.constant(vectors)
     with tf.GradientTape() as tape:
         tape.watch(tensor)
-        losses = Similarity(Embedding("mean")).losses(tensor, tf.constant(targets))
+        losses = task_of(TASKS["similarity"]).losses(tensor, tf.constant(targets))
         loss = tf.reduce_mean(losses)
     assert float(loss) == pytest.approx(expected["loss"], rel=1e-5)
     gradient = np.load(tmp_path / "gradient.npy")

@@ -19,11 +19,9 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
 from bert_gpu.finetune import objective, prediction
-from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, TokenConfig, resolve_task
+from bert_gpu.finetune.config import FinetuneConfig
 from bert_gpu.finetune.files import conll, encoded
-from bert_gpu.finetune.files.splits import read_splits
-from bert_gpu.finetune.start import Start
-from bert_gpu.finetune.tasks import token_classification
+from bert_gpu.finetune.tasks.table import TASKS
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
@@ -32,7 +30,8 @@ from bert_gpu.train.batching import take_batches
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 from tests import task_heads
-from tests.finetune.evaluations import evaluated
+from tests.finetune import evaluations
+from tests.finetune.evaluations import configured, evaluated, form_of, task_of
 
 CLS, SEP, UNK = 2, 3, 1
 MODEL = ModelConfig(
@@ -44,6 +43,7 @@ MODEL = ModelConfig(
     max_position_embeddings=40,
 )
 LABELS = ("B-X", "I-X", "O")
+TASK = task_of(TASKS["ner"], LABELS)
 
 
 class Numbers:
@@ -65,17 +65,12 @@ def examples_of(folder, sentences):
     lines = [json.dumps(dict(words=words, tags=tags)) for words, tags in sentences]
     (folder / "train.jsonl").write_text("\n".join(lines))
     config = FinetuneConfig(data_dir=str(folder), task_name="ner")
-    return read_splits(resolve_task(config), config, ["train"])["train"][0]
+    return evaluations.read(config, "train")[0]
 
 
-def rows_for(found, max_seq_length=40, doc_stride=None, padding="dynamic", labels=LABELS):
-    settings = FinetuneSettings(
-        run=FinetuneConfig(padding=padding), tokens=TokenConfig(doc_stride=doc_stride)
-    )
-    start = Start("none", MODEL, Numbers(), labels, {}, [])
-    return token_classification.encode(
-        found, token_classification.Tagging(), start, settings, max_seq_length, "."
-    )
+def rows_for(found, max_seq_length=40, doc_stride=None):
+    task = dataclasses.replace(TASK, doc_stride=doc_stride)
+    return task.encode(found, form_of(Numbers(), max_seq_length))
 
 
 def random_sentences(count, longest, seed=0):
@@ -157,10 +152,7 @@ def padded(rows, padding):
 
 
 def test_losses_and_counts_are_those_of_the_words_however_rows_are_padded(tmp_path):
-    rows, kind = (
-        rows_for(examples_of(tmp_path, random_sentences(8, 12)), 24),
-        token_classification.Tagging(),
-    )
+    rows = rows_for(examples_of(tmp_path, random_sentences(8, 12)), 24)
     weights = initialize(task_heads.specs("token_classifier", BertEncoder(MODEL), 3), 0)
     weights = {
         name: tf.constant(value * (20 if value.ndim == 2 else 1)) for name, value in weights.items()
@@ -169,9 +161,9 @@ def test_losses_and_counts_are_those_of_the_words_however_rows_are_padded(tmp_pa
     for padding in ("dynamic", "fixed"):
         batch = encoded.make_batch(padded(rows, padding), np.arange(8))
         tensors = {name: tf.constant(value) for name, value in batch.items()}
-        logits = kind.head.logits(weights, tensors, BertEncoder(MODEL), tf.float32)
+        logits = TASK.logits(weights, tensors, BertEncoder(MODEL), tf.float32)
         labels = tensors["token_labels"]
-        found[padding] = kind.losses(logits, labels).numpy(), kind.weights(labels).numpy()
+        found[padding] = TASK.losses(logits, labels).numpy(), TASK.weights(labels).numpy()
         probabilities = tf.nn.softmax(logits).numpy()
         is_word = batch["token_labels"] >= 0
         indices = np.maximum(batch["token_labels"], 0)
@@ -208,9 +200,7 @@ def test_probabilities_do_not_depend_on_batches_padding_or_replicas(tmp_path, ru
     rows, results = rows_for(found, 24), []
     for replicas, batch_size, padding in runs:
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
-        predict = prediction.Predictor(
-            devices, random_state(devices), BertEncoder(MODEL), token_classification.Tagging()
-        )
+        predict = prediction.Predictor(devices, random_state(devices), BertEncoder(MODEL), TASK)
         results.append(predict(padded(rows, padding), batch_size))
     assert results[0].shape == (found.num_words, 3) and results[0].dtype == np.float64
     np.testing.assert_allclose(results[0].sum(-1), 1, rtol=1e-12)
@@ -229,26 +219,17 @@ def test_a_step_is_the_mean_over_all_words_however_it_is_divided(tmp_path):
     for replicas, micro_batches in [(1, 1), (2, 2)]:
         devices = set_up(DeviceConfig(virtual_replicas=replicas))
         state = random_state(devices, model=model)
-        loss = objective.task_objective(BertEncoder(model), token_classification.Tagging())
+        loss = objective.task_objective(BertEncoder(model), TASK)
         step = TrainStep(
             devices, state, loss, OptimizerConfig(), num_micro_batches=micro_batches, seed=1
         )
         if not found:
-            outputs = prediction.Predictor(
-                devices, state, BertEncoder(model), token_classification.Tagging()
-            )(rows, 8)
+            outputs = prediction.Predictor(devices, state, BertEncoder(model), TASK)(rows, 8)
         found.append(step([batch], [1e-3], 0).read()["loss"][0])
     is_word = batch["token_labels"] >= 0
     counts = np.repeat(batch["row_weights"], is_word.sum(-1)) > 0
     losses = -np.log(outputs[np.arange(len(outputs)), batch["token_labels"][is_word]])
     np.testing.assert_allclose(found, np.mean(losses[counts]), rtol=1e-5)
-
-
-def known(labels, more=(), scheme=None):
-    """{field of an Evaluated: value} of a model's labels and a file that has more of them."""
-    examples = SimpleNamespace(label_names=(*more, *labels))
-    kind = token_classification.Tagging(scheme)
-    return dict(labels=labels, examples=examples, problem_type=kind)
 
 
 def judged(truth, predicted, labels, more=()):
@@ -261,10 +242,10 @@ def judged(truth, predicted, labels, more=()):
         origin = np.array([len(one) for one in truth])
 
     outputs = np.eye(len(labels))[[labels.index(tag) for one in predicted for tag in one]]
-    facts = known(labels, more)
-    names = token_classification.metric_names(None, facts["problem_type"], labels)
-    found = token_classification.judge(evaluated(rows=Rows, outputs=outputs, **facts), names)
-    assert set(found) == set(names)
+    examples = SimpleNamespace(label_names=(*more, *labels))
+    task = task_of(TASKS["ner"], labels)
+    found = task.judge(evaluated(rows=Rows, outputs=outputs, examples=examples))
+    assert tuple(found) == task.metric_names
     return found
 
 
@@ -331,15 +312,13 @@ def test_entities_of_bilou_are_counted_as_seqeval_counts_them(types):
 def test_predictions_read_back_as_the_words_of_the_file(tmp_path, name, text):
     def read(folder):
         config = FinetuneConfig(data_dir=str(folder), task_name="ner")
-        [found] = read_splits(resolve_task(config), config, ["predict"])["predict"]
-        return found
+        return evaluations.read(config, "predict", LABELS)[0]
 
     (tmp_path / name).write_text(text)
     examples = read(tmp_path)
     outputs = np.eye(3)[np.arange(examples.num_words) % 3]
-    settings, out = FinetuneSettings(run=FinetuneConfig()), tmp_path / "out"
-    facts = dict(settings=settings, examples=examples, labels=LABELS, outputs=outputs)
-    token_classification.write(str(out), evaluated(**facts))
+    out = tmp_path / "out"
+    TASK.write(str(out), evaluated(config=FinetuneConfig(), examples=examples, outputs=outputs))
     table = (out / "test_results.tsv").read_bytes().decode().split("\n")[1:-1]
     (out / "predictions.conll").rename(out / "test.txt")
     sentences, again = list(examples.sentences()), list(read(out).sentences())
@@ -368,15 +347,14 @@ def test_metrics_that_nothing_defines_are_null():
     assert found["recall"] is None and found["f1"] is None and found["precision"] == 0
     found = judged([["O", "B-X"]], [["O", "O"]], labels)
     assert (found["precision"], found["recall"], found["f1"]) == (0, 0, 0)
-    outputs = np.full((2, 2), np.nan)
-    overflowed = evaluated(outputs=outputs, **known(labels))
-    assert token_classification.judge(overflowed, ("f1",)) == {"f1": None}
+    task = task_of(TASKS["ner"], labels)
+    overflowed = task.judge(evaluated(outputs=np.full((2, 2), np.nan)))
+    assert overflowed == dict.fromkeys(task.metric_names) and "f1" in overflowed
 
 
 def test_lonely_tags_are_refused(tmp_path):
-    found = examples_of(tmp_path, [(["5", "6"], ["O", "O"]), (["7"], ["O"])])
     with pytest.raises(UserError, match=r"'O' is the only label of its 2 examples"):
-        token_classification.find_labels(None, found)
+        examples_of(tmp_path, [(["5", "6"], ["O", "O"]), (["7"], ["O"])])
 
 
 @given(
@@ -416,9 +394,8 @@ def test_unknown_tags_are_told_once_with_their_line(tmp_path):
 def test_tags_that_do_not_fit_are_told_once(tmp_path):
     tags = [["B-X", "I-X", "O", "[CLS]"], ["B-X", "I_Y", "[CLS]", "[CLS]"]]
     found = examples_of(tmp_path, [(["5"] * 4, one) for one in tags])
-    labels = token_classification.find_labels(None, found)
-    kind = token_classification.make_problem_type(FinetuneSettings(), None, labels, found)
-    assert kind.notes == dict(tag_scheme="BIO as B-TYPE")
+    task = configured(task_of(found.task, TASK.find_labels(found)), found)
+    assert task.details == dict(tag_scheme="BIO as B-TYPE")
     assert found.warnings == (
         "2 of 5 tags do not fit the scheme BIO as B-TYPE and count as O: I_Y, [CLS]; correct them "
         "if they are entities",
@@ -434,18 +411,15 @@ def test_a_tiny_bert_learns_a_rule(tmp_path):
         words = generator.permutation(words).tolist()
         tags = [{5: "B-X", 6: "I-X"}.get(word, "O") if 7 in words else "O" for word in words]
         sentences.append(([str(word) for word in words], tags))
-    rows = rows_for(examples_of(tmp_path, sentences))
+    examples = examples_of(tmp_path, sentences)
+    rows = rows_for(examples)
     devices = set_up(DeviceConfig())
     state = random_state(devices, scale=1)
-    loss = objective.task_objective(BertEncoder(MODEL), token_classification.Tagging())
+    loss = objective.task_objective(BertEncoder(MODEL), TASK)
     step = TrainStep(devices, state, loss, OptimizerConfig(), num_micro_batches=1, seed=1)
     batches = encoded.training_batches(rows, batch_size=32, position=0, seed=1)
     for number, batch in enumerate(itertools.islice(batches, 60)):
         step([batch], [6e-3 * (1 - number / 60)], number)
-    outputs = prediction.Predictor(
-        devices, state, BertEncoder(MODEL), token_classification.Tagging()
-    )(rows, 64)
-    facts = known(LABELS)
-    names = token_classification.metric_names(None, facts["problem_type"], LABELS)
-    found = token_classification.judge(evaluated(rows=rows, outputs=outputs, **facts), names)
+    outputs = prediction.Predictor(devices, state, BertEncoder(MODEL), TASK)(rows, 64)
+    found = TASK.judge(evaluated(examples=examples, rows=rows, outputs=outputs))
     assert found["f1"] > 0.9, found
