@@ -20,7 +20,6 @@ import tensorflow as tf
 from bert_gpu.base.console import Console
 from bert_gpu.devices.config import DeviceConfig
 from bert_gpu.devices.devices import set_up
-from bert_gpu.finetune import results
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig
 from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.files.examples import Examples
@@ -127,7 +126,6 @@ def judge(evaluated, names):
 
 TRIPLETS = dict(
     HEAD=CLASSIFIER,
-    PREDICTED=results.PREDICTIONS,
     open_examples=lambda task, source, needs_label, labels: TripletExamples(task, source),
     find_labels=lambda task, examples: ("score",),
     make_problem_type=lambda settings, task, labels, examples: Triplets(),

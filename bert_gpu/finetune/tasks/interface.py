@@ -56,7 +56,6 @@ class TaskType(typing.Protocol):
     """
 
     HEAD: Head
-    PREDICTED: str  # name of the file of predictions
 
     def open_examples(
         self, task: TaskSpec, source: Source, needs_label: bool, labels: tuple[str, ...] | None

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 tf = LazyModule("tensorflow")
 
 HEAD = SENTENCE
-PREDICTED = results.PREDICTIONS
 
 
 @dataclasses.dataclass(frozen=True)

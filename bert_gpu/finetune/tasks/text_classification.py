@@ -20,7 +20,6 @@ from bert_gpu.finetune.tasks.problem_types import TextProblem
 from bert_gpu.finetune.tasks.table import TaskSpec
 
 HEAD = CLASSIFIER
-PREDICTED = results.PREDICTIONS
 
 
 def open_examples(
