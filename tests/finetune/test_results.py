@@ -106,7 +106,7 @@ def test_what_is_written_is_a_result(tmp_path, part):
     folder = tmp_path / "out"
     write_ner(folder, part)
     write_others(folder)
-    for name in (".predictions.conll", "pictures/.dev-scatter.png", ".eval_results.json"):
+    for name in (".predictions.conll", "submission/.MNLI-mm.tsv", ".eval_results.json"):
         path, name = os.path.split(name)
         (folder / path / f"{name}.7.partial").write_text("")
     assert is_accepted(folder)
