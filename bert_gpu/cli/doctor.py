@@ -10,10 +10,9 @@ from bert_gpu.doctor import checks
 from bert_gpu.doctor.config import DoctorConfig
 
 SUMMARY = (
-    "Examines this machine: versions, processor, memory, disks, GPUs, driver, CUDA libraries and "
-    "NCCL, the rate of matrix products, one training step on every device, and two replicas "
-    "where there are two GPUs. Exit code 0: training would work; 2: it would not, and the output "
-    "says what to do. Put the output into a bug report."
+    "Examines this machine: versions, memory, disks, GPUs and whether TensorFlow finds them, one "
+    "training step on every device, and one on all GPUs together. Exit code 0: training would "
+    "work; 2: it would not, and the output says what to do. Put the output into a bug report."
 )
 EXAMPLE = (
     "python -m bert_gpu doctor",
