@@ -225,7 +225,7 @@ def seen_texts(run: Run[PretrainSettings], dataset: Dataset) -> list[str]:
         if run.run_json is None
         else run.run_json["hashes"].get("texts", [])
     )
-    texts = {*before, *(info.text for info in dataset.infos.values() if info)}
+    texts = {*before, *(info.text for info in dataset.infos.values() if info and info.text)}
     files = dataset.validation.files if dataset.validation else ()
     for folder, info in read_manifests(file.path for file in files).items():
         if info and any(info.text[:9] == seen[:9] and info.text != seen for seen in texts):
