@@ -605,8 +605,6 @@ def choose_start(
         settings,
         devices=devices,
         num_tokens=examples.rows_per_example,
-        eval_batch_size=settings.run.eval_batch_size,
-        run_json=run.run_json,
     )
     is_own = "max_seq_length" not in settings.flexible
     length = settings.run.max_seq_length if is_own else None

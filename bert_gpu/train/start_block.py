@@ -37,12 +37,9 @@ def rows(
     plan: BatchPlan,
     devices: Devices,
     summary_rows: Iterable[tuple[str, str]],
-    min_device_bytes: int | None,
 ) -> list[tuple[str, str]]:
     """Return the rows (label, text) that describe a run, without the rows whose text is empty.
-
-    summary_rows: further rows, on the model and the data. min_device_bytes: the least memory that
-    the run needs on a device, None = not known.
+    summary_rows: further rows, on the model and the data.
     """
     settings = run.settings
     tokens = plan.global_batch_size * data.rows_per_example * data.max_seq_length
@@ -55,7 +52,6 @@ def rows(
         ("learning rate", describe_rate(settings, plan)),
         ("length", describe_length(plan, data)),
         ("time", describe_time(plan, run.folder, run.run_json)),
-        ("memory", describe_memory(min_device_bytes, devices)),
         ("first step", describe_first_step(devices)),
     ]
     return [(label, text) for label, text in candidates if text]
@@ -165,16 +161,6 @@ def last_pace(folder: RunFolder | SharedFolder) -> tuple[int, float] | None:
         if speed := values.get("steps_per_second"):
             return values["step"], speed
     return None
-
-
-def describe_memory(min_device_bytes: int | None, devices: Devices) -> str:
-    if min_device_bytes is None:
-        return ""
-    where = "on each GPU" if devices.kind == "GPU" else "in all"
-    return (
-        f"at least {format_size(min_device_bytes)} {where}: "
-        "weights, gradients, optimizer, activations"
-    )
 
 
 def describe_first_step(devices: Devices) -> str:

@@ -38,7 +38,6 @@ def rows(
     run_json=None,
     replicas=1,
     data=DATA,
-    least=2_500_000_000,
     **schedule,
 ):
     settings = RunSettings(
@@ -48,7 +47,7 @@ def rows(
     plan = plan_batch(settings.batch, settings.optimizer.learning_rate, replicas)
     plan = dataclasses.replace(plan, num_steps=num_steps, schedule=settings.schedule)
     run = types.SimpleNamespace(settings=settings, folder=RunFolder(str(folder)), run_json=run_json)
-    return dict(start_block.rows(run, data, plan, devices, SUMMARY, least))
+    return dict(start_block.rows(run, data, plan, devices, SUMMARY))
 
 
 def test_a_run_on_four_gpus(tmp_path, monkeypatch):
@@ -62,7 +61,6 @@ def test_a_run_on_four_gpus(tmp_path, monkeypatch):
         batch="micro-batch 32 x accumulation 2 x 4 GPUs = global batch 256 sequences",
         tokens="32,768 a step, padding included",
         length="1,000 steps = 4.0 epochs",
-        memory="at least 2.5 GB on each GPU: weights, gradients, optimizer, activations",
     )
     assert (
         "peak 0.0004 = 0.0001 x 4 (--lr_scaling=linear); linear, by steps"
@@ -138,10 +136,6 @@ def test_a_resumed_run_has_the_pace_of_its_last_session(tmp_path):
     assert found["time"] == "3:20 left at the 4 steps/s of step 200"
     (tmp_path / "metrics.jsonl").write_text("damaged\n")
     assert "measured" in rows(tmp_path, run_json=dict(num_steps=1000))["time"]
-
-
-def test_what_is_not_known_is_left_out(tmp_path):
-    assert "memory" not in rows(tmp_path, least=None)
 
 
 def test_the_memory_that_was_used(monkeypatch):
