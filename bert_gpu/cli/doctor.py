@@ -4,7 +4,6 @@ import json
 import sys
 
 from bert_gpu.base import console
-from bert_gpu.base.errors import UserError
 from bert_gpu.cli import flags
 from bert_gpu.doctor import checks
 from bert_gpu.doctor.config import DoctorConfig
@@ -21,12 +20,8 @@ EXAMPLE = (
 
 
 def main(argv: list[str]) -> int:
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, [DoctorConfig], positionals="")
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, [DoctorConfig])
     config = parsed.make(DoctorConfig)
-    if parsed.positionals:
-        raise UserError(
-            f"{parsed.positionals[0][:60]!r}: takes flags only", "drop it", where="doctor"
-        )
 
     def say(text: str) -> None:
         if console.is_terminal(sys.stderr):

@@ -23,6 +23,7 @@ import bert_gpu
 from bert_gpu.base.console import aligned
 from bert_gpu.base.environment import cache_folder
 from bert_gpu.base.errors import printable
+from bert_gpu.base.files import existing_parent
 from bert_gpu.devices.nvml import handle_of, machine_bytes, session
 from bert_gpu.doctor import probes
 from bert_gpu.runs.provenance import git_commit
@@ -153,10 +154,7 @@ def disks() -> Finding:
     free = {}
     for what, path in folders.items():
         with contextlib.suppress(OSError):
-            parent = path
-            while not os.path.exists(parent):
-                parent = os.path.dirname(parent)
-            free[what] = shutil.disk_usage(parent).free
+            free[what] = shutil.disk_usage(existing_parent(path)).free
     is_full = any(num_bytes < MIN_FREE_BYTES for num_bytes in free.values())
     texts = [f"{format_size(free[what])} in {folders[what]} ({what})" for what in free]
     remedy = "make room: checkpoints of BERT base take 1.3 GB each" if is_full else ""

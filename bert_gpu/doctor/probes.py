@@ -100,12 +100,10 @@ def step(device: str) -> dict[str, Any]:
     length = 32
     num_masked = 4
     rows = 4 * devices.num_replicas
-    encoder = BertEncoder(preset("tiny", vocab_size=vocab_size))
-    objective = open_objective(("mlm", "nsp"), encoder)
+    objective = open_objective(("mlm", "nsp"), BertEncoder(preset("tiny", vocab_size=vocab_size)))
     specs = objective.weights()
     config = OptimizerConfig()
-    weights = initialize(specs, 0)
-    state = TrainState(devices.strategy, weights, config, (), column_blocks(specs))
+    state = TrainState(devices.strategy, initialize(specs, 0), config, (), column_blocks(specs))
     draw = np.random.default_rng(0)
     batch = dict(
         input_ids=draw.integers(5, vocab_size, (rows, length), np.int32),
