@@ -1,23 +1,17 @@
 """Describes a run before its first step: rows (label, text) for the console.
 
-The time that the run takes is not guessed: it is printed where an earlier session has measured it,
-and otherwise with the first log line.
+The time that the run takes is not guessed: it is printed with the first log line.
 """
 
 import math
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
-from bert_gpu.base.console import format_seconds
-from bert_gpu.base.errors import UserError
 from bert_gpu.devices.devices import Devices
 from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
-from bert_gpu.runs import metrics
-from bert_gpu.runs.folder import RunFolder
-from bert_gpu.runs.shared_folder import SharedFolder
 from bert_gpu.train.batching import BatchPlan, TrainingData
 from bert_gpu.train.config import RunSettings
 from bert_gpu.train.memory_check import format_size
@@ -51,7 +45,7 @@ def rows(
         ("tokens", f"{at_most}{tokens:,} a step, padding included"),
         ("learning rate", describe_rate(settings, plan)),
         ("length", describe_length(plan, data)),
-        ("time", describe_time(plan, run.folder, run.run_json)),
+        ("time", describe_time(plan.schedule.total_training_time)),
         ("first step", describe_first_step(devices)),
     ]
     return [(label, text) for label, text in candidates if text]
@@ -66,10 +60,9 @@ def device_rows(devices: Devices, memory_limit: int | None = None) -> list[tuple
         more = "" if memory is None else f", {format_size(memory)} each"
     else:
         more = f"; {os.cpu_count()} cores, {format_size(machine_bytes())}"
-    compiled = "on" if devices.xla else "off"
     return [
         ("devices", devices.summary + more),
-        ("precision", f"{devices.precision}; XLA {compiled}"),
+        ("precision", f"{devices.precision}; XLA {'on' if devices.xla else 'off'}"),
     ]
 
 
@@ -128,39 +121,12 @@ def length_problem(plan: BatchPlan, data: TrainingData, settings: RunSettings) -
     return None
 
 
-def describe_time(
-    plan: BatchPlan, folder: RunFolder | SharedFolder, run_json: Mapping[str, Any] | None
-) -> str:
-    """Return the time limit of a run, and the time left at the pace of an earlier session."""
-    hours = plan.schedule.total_training_time
-    limit = ""
-    if hours is not None:
-        limit = f"at most {hours:g} hours" if hours >= 1 else f"at most {60 * hours:g} min"
-        limit += " (--total_training_time)"
-    if plan.num_steps is None:
-        return limit
-    pace = run_json and last_pace(folder)
-    if not pace:
-        known = "measured from the first step on; see the log lines"
-    else:
-        step, steps_per_second = pace
-        left = format_seconds(max(0, plan.num_steps - step) / steps_per_second)
-        known = f"{left} left at the {steps_per_second:.3g} steps/s of step {step}"
-    return f"{limit}; {known}" if limit else known
-
-
-def last_pace(folder: RunFolder | SharedFolder) -> tuple[int, float] | None:
-    """Return (step, steps per second) from the last line of metrics.jsonl that has a speed, or
-    None.
-    """
-    try:
-        lines = metrics.read_lines(folder.metrics)
-    except UserError:  # `run.resume` reports the damaged file
-        return None
-    for values, _ in reversed(lines):
-        if speed := values.get("steps_per_second"):
-            return values["step"], speed
-    return None
+def describe_time(hours: float | None) -> str:
+    """Return the time limit of a run, --total_training_time, in words; "" without a limit."""
+    if hours is None:
+        return ""
+    limit = f"{hours:g} hours" if hours >= 1 else f"{60 * hours:g} min"
+    return f"at most {limit} (--total_training_time)"
 
 
 def describe_first_step(devices: Devices) -> str:
