@@ -442,3 +442,10 @@ def format_metric(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "none"
     return f"{value:.4f}" if abs(value) < HUGE else f"{value:.4g}"
+
+
+def format_bytes(num_bytes: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:,.1f} {unit}"
+    return f"{num_bytes:.0f} bytes"

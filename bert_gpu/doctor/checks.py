@@ -20,14 +20,13 @@ import psutil
 import pynvml
 
 import bert_gpu
-from bert_gpu.base.console import aligned
+from bert_gpu.base.console import aligned, format_bytes
 from bert_gpu.base.environment import cache_folder
 from bert_gpu.base.errors import printable
 from bert_gpu.base.files import existing_parent
 from bert_gpu.devices.nvml import handle_of, machine_bytes, session
 from bert_gpu.doctor import probes
 from bert_gpu.runs.provenance import git_commit
-from bert_gpu.train.memory_check import format_size
 
 PACKAGES = ("tensorflow", "tensorflow-text", "tf-models-official", "numpy", "numba", "keras")
 MIN_FREE_BYTES = 2 << 30
@@ -90,11 +89,12 @@ def report(findings: Sequence[Finding], columns: int | None = None) -> list[str]
     """Return the findings as the lines of a table that ends with a verdict. columns: width at which
     lines are broken.
     """
-    marks = {OK: "", NOTE: "", PROBLEM: "PROBLEM: "}
     rows = [
         (
             finding.topic,
-            marks[finding.state] + finding.text + (finding.remedy and f" -> {finding.remedy}"),
+            "PROBLEM: " * (finding.state == PROBLEM)
+            + finding.text
+            + (finding.remedy and f" -> {finding.remedy}"),
         )
         for finding in findings
     ]
@@ -113,9 +113,8 @@ def verdict(findings: Sequence[Finding]) -> str:
     problems = [finding.topic for finding in findings if finding.state == PROBLEM]
     if problems:
         return f"training would not work as it should: {', '.join(problems)}"
-    steps = [finding.topic for finding in findings if finding.topic.startswith("step on")]
-    where = ", ".join(topic.removeprefix("step on ") for topic in steps)
-    return f"training would work, on {where}" if steps else "no problem found; nothing was run"
+    steps = [finding.topic for finding in findings if finding.topic.startswith("step on ")]
+    return f"training would work, on {', '.join(step.removeprefix('step on ') for step in steps)}"
 
 
 def versions() -> Finding:
@@ -140,7 +139,7 @@ def memory() -> Finding:
     """Return the Finding on the machine's memory, or the part of it that its container may use."""
     total = machine_bytes()
     available = min(total, psutil.virtual_memory().available)
-    text = f"{format_size(total)}, {format_size(available)} of it available"
+    text = f"{format_bytes(total)}, {format_bytes(available)} of it available"
     return Finding("memory", OK, text, details=dict(total_bytes=total, available_bytes=available))
 
 
@@ -156,7 +155,7 @@ def disks() -> Finding:
         with contextlib.suppress(OSError):
             free[what] = shutil.disk_usage(existing_parent(path)).free
     is_full = any(num_bytes < MIN_FREE_BYTES for num_bytes in free.values())
-    texts = [f"{format_size(free[what])} in {folders[what]} ({what})" for what in free]
+    texts = [f"{format_bytes(free[what])} in {folders[what]} ({what})" for what in free]
     remedy = "make room: checkpoints of BERT base take 1.3 GB each" if is_full else ""
     details = dict(
         disks=[dict(what=what, path=folders[what], free_bytes=free[what]) for what in free]
@@ -191,7 +190,7 @@ def gpus_finding(driver: dict[str, Any]) -> Finding:
         return Finding("GPUs", OK, f"none ({driver['problem']})", details=driver)
     texts = [f"driver {driver['driver']}, for CUDA up to {driver['cuda']}"]
     for index, gpu in enumerate(driver["gpus"]):
-        sizes = [format_size(gpu[key]) for key in ("memory_bytes", "used_bytes") if key in gpu]
+        sizes = [format_bytes(gpu[key]) for key in ("memory_bytes", "used_bytes") if key in gpu]
         texts.append(
             f"{index}: {gpu['name']}" + (", {} ({} in use)".format(*sizes) if sizes else "")
         )

@@ -11,6 +11,7 @@ import math
 import typing
 from collections.abc import Callable, Mapping
 
+from bert_gpu.base.console import format_bytes
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
@@ -58,8 +59,8 @@ def check_size(
     for where, needed, available in needs:
         if available is not None and needed > available:
             raise UserError(
-                f"this run needs at least {format_size(needed)}, and {where} has "
-                f"{format_size(available)}",
+                f"this run needs at least {format_bytes(needed)}, and {where} has "
+                f"{format_bytes(available)}",
                 "take a smaller model (--model, --hidden_size), add --recompute, or lower "
                 "--train_batch_size (auto finds the largest), --gradient_accumulation_steps or "
                 "--global_batch_size",
@@ -96,15 +97,3 @@ def activation_bytes(
         width = 3 * config.hidden_size + config.inner_size
     num_layers = config.num_hidden_layers // (memory.layers_recomputed or 1)
     return num_tokens * width * num_layers * (4 if devices.precision == "float32" else 2)
-
-
-def format_size(num_bytes: float) -> str:
-    """Return a number of bytes as text, to three digits and with a unit that is a power of 1,000,
-    such as "1.23 GB".
-    """
-    num_bytes = float(f"{num_bytes:.3g}")  # rounded first: 999,999 is 1 MB, not 1,000 kB
-    unit = 0
-    while num_bytes >= 1000 and unit < 8:
-        num_bytes /= 1000
-        unit += 1
-    return f"{num_bytes:,.3g} {('B', 'kB', 'MB', 'GB', 'TB', 'PB', 'EB', 'ZB', 'YB')[unit]}"

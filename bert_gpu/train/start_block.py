@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from bert_gpu.base.console import format_bytes
 from bert_gpu.devices.devices import Devices
 from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
 from bert_gpu.train.batching import BatchPlan, TrainingData
 from bert_gpu.train.config import RunSettings
-from bert_gpu.train.memory_check import format_size
 
 if TYPE_CHECKING:
     from bert_gpu.train.run import Run
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 MANY_PASSES = 1000
 FEW_STEPS = 100  # a run with fewer, when a recipe sets its length, brings a warning
 LENGTHS = ("num_train_steps", "num_train_epochs")
+# {whether XLA compiles the step: what happens in the first one}
+FIRST_STEP = {
+    True: "XLA compiles it, which takes seconds to minutes",
+    False: "TensorFlow traces it, which takes a few seconds",
+}
 
 
 def rows(
@@ -46,7 +51,7 @@ def rows(
         ("learning rate", describe_rate(settings, plan)),
         ("length", describe_length(plan, data)),
         ("time", describe_time(plan.schedule.total_training_time)),
-        ("first step", describe_first_step(devices)),
+        ("first step", f"{FIRST_STEP[devices.xla]}; the time is logged afterwards"),
     ]
     return [(label, text) for label, text in candidates if text]
 
@@ -57,9 +62,9 @@ def device_rows(devices: Devices, memory_limit: int | None = None) -> list[tuple
     """
     if devices.kind == "GPU":
         memory = gpu_bytes(devices.nvml, memory_limit)
-        more = "" if memory is None else f", {format_size(memory)} each"
+        more = "" if memory is None else f", {format_bytes(memory)} each"
     else:
-        more = f"; {os.cpu_count()} cores, {format_size(machine_bytes())}"
+        more = f"; {os.cpu_count()} cores, {format_bytes(machine_bytes())}"
     return [
         ("devices", devices.summary + more),
         ("precision", f"{devices.precision}; XLA {'on' if devices.xla else 'off'}"),
@@ -129,12 +134,6 @@ def describe_time(hours: float | None) -> str:
     return f"at most {limit} (--total_training_time)"
 
 
-def describe_first_step(devices: Devices) -> str:
-    compiled = "XLA compiles it, which takes seconds to minutes"
-    traced = "TensorFlow traces it, which takes a few seconds"
-    return f"{compiled if devices.xla else traced}; the time is logged afterwards"
-
-
 def peak_memory(devices: Devices) -> str:
     """Return the most memory that TensorFlow has used on one of the GPUs so far, in words; "" on
     CPUs.
@@ -150,5 +149,5 @@ def peak_memory(devices: Devices) -> str:
     except (ValueError, KeyError, tf.errors.OpError):  # some allocators do not count their memory
         return ""
     total = gpu_bytes(devices.nvml, None)
-    has = f", which has {format_size(total)}" if total else ""
-    return f"{format_size(max(peaks))} of a GPU's memory in use{has}"
+    has = f", which has {format_bytes(total)}" if total else ""
+    return f"{format_bytes(max(peaks))} of a GPU's memory in use{has}"

@@ -74,7 +74,7 @@ def test_gpus_work_when_each_and_all_together_make_a_step(monkeypatch, count):
     assert checks.verdict(findings) == f"training would work, on {', '.join(names)}"
     text = "\n".join(checks.report(findings))
     assert "driver 550.54.15, for CUDA up to 12.4; 0: NVIDIA H100 80GB HBM3, 85.5 GB" in text
-    assert "85.5 GB (1 kB in use); 1: NVIDIA GB10" in text
+    assert "85.5 GB (1.0 kB in use); 1: NVIDIA GB10" in text
 
 
 def test_gpus_that_tensorflow_does_not_find_are_a_problem(monkeypatch):

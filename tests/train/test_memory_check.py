@@ -8,6 +8,7 @@ import types
 import numpy as np
 import pytest
 
+from bert_gpu.base.console import format_bytes
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices import nvml
 from bert_gpu.devices.config import DeviceConfig
@@ -61,7 +62,7 @@ def test_what_cannot_fit_is_refused(monkeypatch, devices, changes, batch, flag):
     with pytest.raises(UserError) as caught:
         check(monkeypatch, 64 * 10**9, settings=settings, devices=devices, **changes)
     text = str(caught.value)
-    assert re.search("(this machine|a GPU) has 64 GB", text)
+    assert re.search("(this machine|a GPU) has 64.0 GB", text)
     assert flag in text and len(text) <= 300
 
 
@@ -85,17 +86,12 @@ def test_gpus_are_looked_at_one_by_one(monkeypatch):
         if fits:
             check(monkeypatch, 10**9, settings=settings, devices=GPU)
         else:
-            with pytest.raises(UserError, match="a GPU has 268 MB"):
+            with pytest.raises(UserError, match="a GPU has 268.4 MB"):
                 check(monkeypatch, 10**9, settings=settings, devices=GPU)
 
 
 def test_this_machine_has_memory():
     assert 10**8 < nvml.machine_bytes() < 10**15
     sizes = (0, 999, 1500, 999_600_000, 25 * 10**9)
-    assert [memory_check.format_size(n) for n in sizes] == [
-        "0 B",
-        "999 B",
-        "1.5 kB",
-        "1 GB",
-        "25 GB",
-    ]
+    texts = ["0 bytes", "999 bytes", "1.5 kB", "999.6 MB", "25.0 GB"]
+    assert list(map(format_bytes, sizes)) == texts

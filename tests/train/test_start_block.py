@@ -51,7 +51,7 @@ def test_a_run_on_four_gpus(monkeypatch):
     found = rows(GPUS, replicas=4)
     assert found == dict(
         found,
-        devices="4 x NVIDIA H100, 85 GB each",
+        devices="4 x NVIDIA H100, 85.0 GB each",
         precision="bfloat16; XLA on",
         model="base: 12 layers x 768",
         batch="micro-batch 32 x accumulation 2 x 4 GPUs = global batch 256 sequences",
@@ -130,7 +130,7 @@ def test_the_memory_that_was_used(monkeypatch):
     )
     monkeypatch.setattr(start_block.tf, "config", config)
     monkeypatch.setattr(start_block, "gpu_bytes", lambda gpus, limit: 85e9)
-    assert start_block.peak_memory(GPUS) == "4 GB of a GPU's memory in use, which has 85 GB"
+    assert start_block.peak_memory(GPUS) == "4.0 GB of a GPU's memory in use, which has 85.0 GB"
 
     def refuses(name):
         raise ValueError("allocator has no statistics")
