@@ -65,7 +65,7 @@ def examine(
     findings = [
         versions(),
         memory(),
-        disks(),
+        free_disk(),
         gpus_finding(driver),
         tensorflow_finding(tensorflow, driver),
     ]
@@ -143,24 +143,26 @@ def memory() -> Finding:
     return Finding("memory", OK, text, details=dict(total_bytes=total, available_bytes=available))
 
 
-def disks() -> Finding:
+def free_disk() -> Finding:
     """Return the Finding on the free disk space in the folders to which the commands write."""
     folders = {
         "current folder": os.getcwd(),
         "cache": cache_folder("numba"),
         "temporary": tempfile.gettempdir(),
     }
-    free = {}
+    disks: list[dict[str, Any]] = []
     for what, path in folders.items():
         with contextlib.suppress(OSError):
-            free[what] = shutil.disk_usage(existing_parent(path)).free
-    is_full = any(num_bytes < MIN_FREE_BYTES for num_bytes in free.values())
-    texts = [f"{format_bytes(free[what])} in {folders[what]} ({what})" for what in free]
+            free = shutil.disk_usage(existing_parent(path)).free
+            disks.append(dict(what=what, path=path, free_bytes=free))
+    texts = [
+        f"{format_bytes(disk['free_bytes'])} in {disk['path']} ({disk['what']})" for disk in disks
+    ]
+    is_full = any(disk["free_bytes"] < MIN_FREE_BYTES for disk in disks)
     remedy = "make room: checkpoints of BERT base take 1.3 GB each" if is_full else ""
-    details = dict(
-        disks=[dict(what=what, path=folders[what], free_bytes=free[what]) for what in free]
+    return Finding(
+        "free disk", NOTE if is_full else OK, "; ".join(texts), remedy, dict(disks=disks)
     )
-    return Finding("free disk", NOTE if is_full else OK, "; ".join(texts), remedy, details)
 
 
 def driver_report() -> dict[str, Any]:

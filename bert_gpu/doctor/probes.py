@@ -24,7 +24,7 @@ def attempt(kind: str, device: str = "", seconds: float = 300.0) -> dict[str, An
     or crashes.
 
     Args:
-      kind: a key of TRIALS. device: "CPU", or the indices of GPUs such as "0" or "0,1". seconds:
+      kind: "look" or "step". device: "CPU", or the indices of GPUs such as "0" or "0,1". seconds:
         time limit.
     """
     command = [sys.executable, "-m", "bert_gpu.doctor.probes", kind, device]
@@ -56,9 +56,9 @@ def last_line(text: str) -> str:
     return f": {lines[-1].strip()[:200]}" if lines else ""
 
 
-def look(_: str) -> dict[str, Any]:
+def look() -> dict[str, Any]:
     """Return TensorFlow's "version", its "cuda" and "cudnn" versions, and "gpus", the names of the
-    GPUs that it finds. The argument is ignored.
+    GPUs that it finds.
     """
     build = tf.sysconfig.get_build_info()
     return dict(
@@ -114,8 +114,9 @@ def step(device: str) -> dict[str, Any]:
         masked_lm_weights=np.ones((rows, num_masked), np.float32),
         next_sentence_labels=np.zeros(rows, np.int32),
     )
-    joint = objective.of_training()
-    train_step = TrainStep(devices, state, joint, config, num_micro_batches=1, seed=0)
+    train_step = TrainStep(
+        devices, state, objective.of_training(), config, num_micro_batches=1, seed=0
+    )
     loss = float(train_step([batch], [1e-4], 0).read()["loss"][0])
     if not math.isfinite(loss):
         raise ArithmeticError(f"the loss of the first step is {loss}")
@@ -128,12 +129,9 @@ def step(device: str) -> dict[str, Any]:
     )
 
 
-TRIALS = dict(look=look, step=step)
-
-
 def main(kind: str, device: str) -> None:
     try:
-        result = TRIALS[kind](device)
+        result = look() if kind == "look" else step(device)
     except Exception as error:  # the doctor prints errors of any kind
         reason = " ".join(str(error).split())[:200]
         result = dict(error=f"{type(error).__name__}: {reason}" if reason else repr(error))
