@@ -132,10 +132,9 @@ class OutputFolder:
     def _compare(self, content: Mapping[str, Any]) -> None:
         old = content["settings"]
         new = self.identity["settings"]
-        names = sorted(set(old) | set(new))
         changed = [
             f"--{name}: {old.get(name)} -> {new.get(name)}"
-            for name in names
+            for name in sorted(set(old) | set(new))
             if old.get(name) != new.get(name)
         ]
         if not changed and self.identity["inputs"] not in (None, content["inputs"]):
