@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from helpers import command, measure, pretrain_by_work, process, race, report, text_tasks, tf_idf
 from helpers import scaling_model as model
 from helpers.command import Failed
+from helpers.processor import processor
 
 FOLDER = ROOT / "benchmarks"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
@@ -650,6 +651,14 @@ def test_gains_are_held_against_their_errors(capsys):
     assert "30.0 points, pairs (goal: 10: reached)" in text and "goal: two tasks: missed" in text
     assert [row[-1] for row in tables(text)[0]] == ["12.0 ± 5.1", "-", "16.0 ± 0.1"]
     assert "in 2 of 2 rows that have both: pairs (200), r8 (50)." in text
+
+
+def test_features_of_a_processor(tmp_path):
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor: 0\nmodel name\t: Xeon\nflags\t\t: fpu avx2 avx512f amx_tile\n")
+    found = processor(str(info))
+    assert found["name"] == "Xeon" and found["features"] == ["AVX2", "AVX512", "AMX"]
+    assert processor(str(tmp_path / "missing"))["features"] is None
 
 
 def test_pairs_have_features_of_how_they_differ(tmp_path):

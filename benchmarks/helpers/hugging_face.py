@@ -105,9 +105,7 @@ class HuggingFace(Trainer):
         return torch.cuda.max_memory_allocated() if self.device == "cuda" else super().peak_bytes()
 
     def matrix_rate(self, precision, seconds=2.0):
-        """Return the FLOP/s of a large product, as throughput.measured_matrix_rate measures
-        TensorFlow's.
-        """
+        """Return the FLOP/s of a large product, as ours.py measures TensorFlow's."""
         size, num_products = (1024, 4) if self.device == "cpu" else (8192, 4)
         matrix = torch.randn(size, size, device=self.device, dtype=DTYPES[precision]) / size**0.5
         best, end = float("inf"), time.perf_counter() + seconds

@@ -13,10 +13,9 @@ import subprocess
 import sys
 import threading
 
-from bert_gpu.doctor.processor import processor
-
 from . import ROOT
 from .command import Failed
+from .processor import processor
 
 
 def output_of(*command):

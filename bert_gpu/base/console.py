@@ -182,8 +182,8 @@ class ShareBar:
         start = f"{count} [{self.bar.format_interval(now - self.started)}<{remaining}"
         other_columns = len(self.bar.desc) + len(f": 100%|| {start}]^C") + self.MIN_COLUMNS
         texts = fitting(self.fields, (columns_of(sys.stderr) or 80) - other_columns)
-        text = "".join(f", {field}" for field in texts)
-        self.bar.bar_format = f"{{l_bar}}{{bar}}| {start}{escaped(text)}]"
+        text = "".join(f", {field}" for field in texts).replace("{", "{{").replace("}", "}}")
+        self.bar.bar_format = f"{{l_bar}}{{bar}}| {start}{text}]"
         with tolerate_lost_stream(sys.stderr):
             self.bar.refresh()
 
@@ -254,11 +254,6 @@ def fitting(fields: Iterable[tuple[int, str]], room: int) -> list[str]:
         least = min(importance for importance, _ in remaining)
         del remaining[max(index for index, field in enumerate(remaining) if field[0] == least)]
     return [text for _, text in remaining]
-
-
-def escaped(text: str) -> str:
-    """Return a text with its braces doubled, for a format string."""
-    return text.replace("{", "{{").replace("}", "}}")
 
 
 def aligned(rows: Iterable[tuple[str, str]], columns: int | None = None) -> list[str]:
@@ -442,3 +437,10 @@ def format_metric(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "none"
     return f"{value:.4f}" if abs(value) < HUGE else f"{value:.4g}"
+
+
+def format_bytes(num_bytes: float) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:,.1f} {unit}"
+    return f"{num_bytes:.0f} bytes"

@@ -231,8 +231,7 @@ def model_values(parsed: flags.Parsed, folder: str | None) -> dict[str, object]:
     if values["do_lower_case"] and not folder_strips_accents(folder):
         # the folder's tokenizer keeps accents, but the user's own --do_lower_case strips them
         values["strip_accents"] = "do_lower_case" in user_values
-    size = read_config(folder).vocab_size
-    for name, value in (values | dict(vocab_size=size)).items():
+    for name, value in (values | dict(vocab_size=read_config(folder).vocab_size)).items():
         if user_values.get(name, value) != value:
             raise UserError(
                 f"the model in {folder} has {value}",

@@ -4,16 +4,14 @@ import json
 import sys
 
 from bert_gpu.base import console
-from bert_gpu.base.errors import UserError
 from bert_gpu.cli import flags
 from bert_gpu.doctor import checks
 from bert_gpu.doctor.config import DoctorConfig
 
 SUMMARY = (
-    "Examines this machine: versions, processor, memory, disks, GPUs, driver, CUDA libraries and "
-    "NCCL, the rate of matrix products, one training step on every device, and two replicas "
-    "where there are two GPUs. Exit code 0: training would work; 2: it would not, and the output "
-    "says what to do. Put the output into a bug report."
+    "Examines this machine: versions, memory, disks, GPUs and whether TensorFlow finds them, one "
+    "training step on every device, and one on all GPUs together. Exit code 0: training would "
+    "work; 2: it would not, and the output says what to do. Put the output into a bug report."
 )
 EXAMPLE = (
     "python -m bert_gpu doctor",
@@ -22,12 +20,8 @@ EXAMPLE = (
 
 
 def main(argv: list[str]) -> int:
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, [DoctorConfig], positionals="")
+    parsed = flags.parse(argv, SUMMARY, EXAMPLE, [DoctorConfig])
     config = parsed.make(DoctorConfig)
-    if parsed.positionals:
-        raise UserError(
-            f"{parsed.positionals[0][:60]!r}: takes flags only", "drop it", where="doctor"
-        )
 
     def say(text: str) -> None:
         if console.is_terminal(sys.stderr):

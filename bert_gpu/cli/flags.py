@@ -307,13 +307,12 @@ def parse(
     for field in fields.values():
         define(field, values, defaults.get(field.name, field.default))
     switches = {name: value_type(field)[0] is bool for name, field in fields.items()}
-    listing = f"help(bert_gpu.{argv[0]})" if in_program else "--helpfull"
     reader = arguments.Reader(
         switches,
         foreign | own_aliases(fields),
         positionals is not None,
         script,
-        listing,
+        f"help(bert_gpu.{argv[0]})" if in_program else "--helpfull",
         {name: defaults.get(name, field.default) for name, field in fields.items()},
     )
     user_flags, texts = reader.read(argv[1:])

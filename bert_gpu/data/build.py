@@ -25,7 +25,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from bert_gpu.base.console import LOG, Console, format_seconds
+from bert_gpu.base.console import LOG, Console, format_bytes, format_seconds
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import (
     check_writable,
@@ -61,7 +61,7 @@ from bert_gpu.text import clean, corpus, parallel, quality
 from bert_gpu.text.config import AUTO, FILE_NAMES, TextFormat
 from bert_gpu.text.formats import inputs
 from bert_gpu.text.near_duplicates import disk_bytes, find_near_duplicates
-from bert_gpu.text.progress import ByteProgress, format_bytes
+from bert_gpu.text.progress import ByteProgress
 from bert_gpu.text.ray_cluster import open_workers
 from bert_gpu.text.tokenizers.hugging_face import SEPARATORS
 from bert_gpu.text.tokenizers.open import open_tokenizer

@@ -83,8 +83,7 @@ class Dataset:
         if config.eval_input_file is not None:
             validation = expand_globs(config.eval_input_file, "eval_input_file")
             for folder_info in read_manifests(validation).items():
-                training = (self.folder, self.info)
-                check_pair(folder_info, training, "eval_input_file", "name others")
+                check_pair(folder_info, (self.folder, self.info), "eval_input_file", "name others")
         excluded = {os.path.realpath(path) for path in held_out + validation}
         paths = [path for path in paths if os.path.realpath(path) not in excluded]
         if not paths:
@@ -228,8 +227,7 @@ class Dataset:
         records: Any = self.train if split == "train" else self.validation
         if self.info is not None and self.schema.kind == examples.COMPACT:
             settings = self.info.settings
-            num_predictions = self.info.max_predictions_per_seq
-            spec = MaskingSpec.from_settings(settings, num_predictions, tokenizer)
+            spec = MaskingSpec.from_settings(settings, self.info.max_predictions_per_seq, tokenizer)
             masking = Masking(spec, tokenizer.word_starts)
         return Reader(
             records,

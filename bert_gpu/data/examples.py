@@ -150,8 +150,7 @@ def parse_compact(
     parsed = tf.io.parse_example(records, spec)
     ids, starts = parsed["input_ids"], parsed["starts"]
     lengths = np.diff(ids.row_splits)
-    num_starts = np.diff(starts.row_splits)
-    rows = np.repeat(np.arange(len(lengths)), num_starts)
+    rows = np.repeat(np.arange(len(lengths)), np.diff(starts.row_splits))
     if len(lengths) and lengths.max() > max_seq_length:
         raise tf.errors.InvalidArgumentError(
             None, None, f"a row is longer than {max_seq_length} tokens"

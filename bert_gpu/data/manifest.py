@@ -77,7 +77,9 @@ class Manifest(Settings):
         0.0, "Mean tokens of a record to train on, without padding.", low=0.0
     )
     text: str = setting(
-        "", "Hash of the content of the files of text, a colon, and one of the documents held out."
+        "",
+        "Hash of the content of the files of text, a colon, and one of the documents held out; "
+        "empty in data sets that were made before it was stored.",
     )
     settings: dict[str, Any] = setting(
         None, "Settings that the data set was made with.", inside=MADE_WITH
@@ -124,7 +126,7 @@ def read_manifest(folder: str) -> Manifest | None:
         return None
     fields = fields_of(Manifest)
     content = read_json(path, "the description of a data set", fields)
-    odd = sorted(set(content).symmetric_difference(fields))
+    odd = sorted(set(content).symmetric_difference(fields) - {"text"})
     if odd:
         raise UserError(
             f"{'unknown' if odd[0] in content else 'missing'} entry {odd[0][:60]!r}",

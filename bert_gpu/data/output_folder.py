@@ -66,8 +66,7 @@ class OutputFolder:
             json.dumps(dict(settings=settings, inputs=inputs))
         )
         self.building = os.path.join(config.folder, f".{config.name}.building.json")
-        is_librarys = needs_library(read_stored(config.vocabulary_path))
-        kind = "BPE" if is_librarys else config.tokenization
+        kind = "BPE" if needs_library(read_stored(config.vocabulary_path)) else config.tokenization
         self.vocab_file = os.path.join(config.folder, FILE_NAMES[kind])
         # folder of unpacked input files
         self.spool = os.path.join(config.folder, f".{config.name}.spool")
@@ -136,10 +135,9 @@ class OutputFolder:
     def _compare(self, content: Mapping[str, Any]) -> None:
         old = content["settings"]
         new = self.identity["settings"]
-        names = sorted(set(old) | set(new))
         changed = [
             f"--{name}: {old.get(name)} -> {new.get(name)}"
-            for name in names
+            for name in sorted(set(old) | set(new))
             if old.get(name) != new.get(name)
         ]
         if not changed and self.identity["inputs"] not in (None, content["inputs"]):
@@ -241,8 +239,7 @@ class OutputFolder:
             write_json(self.building, self.identity)
             if not (os.path.exists(self.vocab_file) and self._is_users(self.vocab_file)):
                 write_whole_file(self.vocab_file, content, "the vocabulary")
-        identity = self.open_tokenizer().identity
-        write_json(self.building, self.identity | dict(tokenizer=identity))
+        write_json(self.building, self.identity | dict(tokenizer=self.open_tokenizer().identity))
 
     def keep(self, shards: Iterable[Shard]) -> list[Shard]:
         """Return the job's complete shards. Remove all other shards of this data set's name, which

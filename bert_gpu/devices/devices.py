@@ -176,11 +176,10 @@ def strategy_of_workers(
         with stderr_discarded():  # TensorFlow's server prints its address
             workers.strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, communication)
     except tf.errors.OpError as error:  # an error of the strategy's server
-        address = workers.cluster.addresses[workers.index]
         raise UserError(
             f"this worker cannot listen there ({error.message[:120]})",
             "is the port in use, or the address that of another machine?",
-            where=address,
+            where=workers.cluster.addresses[workers.index],
         ) from error
     workers.connect()
     return workers.strategy

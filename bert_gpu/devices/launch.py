@@ -179,8 +179,7 @@ def cause_of(codes: Sequence[int], first: int | None) -> int | None:
     """
     if first is None or codes[first] != LOST:
         return first
-    others = (index for index, code in enumerate(codes) if code not in (0, LOST))
-    return next(others, first)
+    return next((index for index, code in enumerate(codes) if code not in (0, LOST)), first)
 
 
 def send(processes: Iterable[subprocess.Popen], number: int) -> None:
@@ -216,8 +215,7 @@ def run(  # type: ignore[return]  # the last attempt returns
         console.say(f"output of {others}: {os.path.join(log_dir, 'worker-*.log')}")
     with collect_signals() as signals:
         for attempt in range(config.restarts + 1):
-            processes = start(command, environments(num_workers, num_gpus), log_dir)
-            ended = wait(processes, signals)
+            ended = wait(start(command, environments(num_workers, num_gpus), log_dir), signals)
             if ended.cause is None:
                 return 0
             code = ended.codes[ended.cause]

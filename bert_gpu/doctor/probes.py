@@ -5,18 +5,13 @@ time limit, because it may hang or crash.
 starts this command.
 """
 
-import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 from bert_gpu.base import environment
-
-if TYPE_CHECKING:
-    from bert_gpu.devices.devices import Devices
 
 tf = environment.LazyModule("tensorflow")
 
@@ -28,44 +23,31 @@ def attempt(kind: str, device: str = "", seconds: float = 300.0) -> dict[str, ob
     or crashes.
 
     Args:
-      kind: a key of TRIALS. device: "CPU", or the indices of GPUs such as "0" or "0,1". seconds:
+      kind: "look" or "step". device: "CPU", or the indices of GPUs such as "0" or "0,1". seconds:
         time limit.
     """
     command = [sys.executable, "-m", "bert_gpu.doctor.probes", kind, device]
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = [root, os.environ.get("PYTHONPATH", "")]
-    process = subprocess.Popen(
-        command,
-        env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths))),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
     try:
-        output, errors = process.communicate(timeout=seconds)
+        process = subprocess.run(
+            command,
+            env=dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, paths))),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+        )
     except subprocess.TimeoutExpired:
-        end(process)
         return dict(error=f"did not end within {seconds:g} seconds", is_late=True)
-    except BaseException:  # Ctrl-C does not reach the trial, which has its own session
-        end(process)
-        raise
-    results = [line for line in output.splitlines() if line.startswith(OUTPUT)]
+    results = [line for line in process.stdout.splitlines() if line.startswith(OUTPUT)]
     if results:
         return json.loads(results[-1].removeprefix(OUTPUT))
     if process.returncode < 0:
         name = signal.Signals(-process.returncode).name
-        return dict(error=f"ended by {name}{last_line(errors)}")
-    return dict(error=f"ended with code {process.returncode}{last_line(errors)}")
-
-
-def end(process: subprocess.Popen) -> None:
-    """Kill a process and its children, and wait for its end."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+        return dict(error=f"ended by {name}{last_line(process.stderr)}")
+    return dict(error=f"ended with code {process.returncode}{last_line(process.stderr)}")
 
 
 def last_line(text: str) -> str:
@@ -73,9 +55,9 @@ def last_line(text: str) -> str:
     return f": {lines[-1].strip()[:200]}" if lines else ""
 
 
-def look(_: str) -> dict[str, object]:
+def look() -> dict[str, object]:
     """Return TensorFlow's "version", its "cuda" and "cudnn" versions, and "gpus", the names of the
-    GPUs that it finds. The argument is ignored.
+    GPUs that it finds.
     """
     build = tf.sysconfig.get_build_info()
     return dict(
@@ -89,29 +71,18 @@ def look(_: str) -> dict[str, object]:
     )
 
 
-def rate(device: str) -> dict[str, object]:
-    """Return {"flops": {dtype: FLOP/s of a matrix product}}, for float32 and, on a GPU, a type of
-    16 bits as well.
-    """
-    from bert_gpu.monitor.throughput import measured_matrix_rate
-
-    devices = set_up(device)
-    place = "CPU:0" if devices.kind == "CPU" else "GPU:0"
-    dtypes = dict.fromkeys(["float32", devices.precision])
-    rates = {name: measured_matrix_rate(tf.as_dtype(name), place, seconds=0.5) for name in dtypes}
-    return dict(flops=rates)
-
-
 def step(device: str) -> dict[str, object]:
     """Run one step of a tiny BERT on a random batch, and return its loss, its seconds (compiling
-    included) and its devices' settings. Each of several GPUs, or of the two devices of "CPU x 2",
-    has a replica.
+    included) and its devices' settings. device: "CPU", or indices of GPUs, each of which has a
+    replica.
     """
     import math
     import time
 
     import numpy as np
 
+    from bert_gpu.devices import devices as all_devices
+    from bert_gpu.devices.config import DeviceConfig
     from bert_gpu.model.config import preset
     from bert_gpu.model.encoder import BertEncoder
     from bert_gpu.model.weights import column_blocks, initialize
@@ -121,17 +92,17 @@ def step(device: str) -> dict[str, object]:
     from bert_gpu.train.step import TrainStep
 
     since = time.monotonic()
-    devices = set_up(device)
+    devices = all_devices.set_up(
+        DeviceConfig(num_gpus=0) if device == "CPU" else DeviceConfig(gpus=device)
+    )
     vocab_size = 512
     length = 32
     num_masked = 4
     rows = 4 * devices.num_replicas
-    encoder = BertEncoder(preset("tiny", vocab_size=vocab_size))
-    objective = open_objective(("mlm", "nsp"), encoder)
+    objective = open_objective(("mlm", "nsp"), BertEncoder(preset("tiny", vocab_size=vocab_size)))
     specs = objective.weights()
     config = OptimizerConfig()
-    weights = initialize(specs, 0)
-    state = TrainState(devices.strategy, weights, config, (), column_blocks(specs))
+    state = TrainState(devices.strategy, initialize(specs, 0), config, (), column_blocks(specs))
     draw = np.random.default_rng(0)
     batch = dict(
         input_ids=draw.integers(5, vocab_size, (rows, length), np.int32),
@@ -142,8 +113,9 @@ def step(device: str) -> dict[str, object]:
         masked_lm_weights=np.ones((rows, num_masked), np.float32),
         next_sentence_labels=np.zeros(rows, np.int32),
     )
-    joint = objective.of_training()
-    train_step = TrainStep(devices, state, joint, config, num_micro_batches=1, seed=0)
+    train_step = TrainStep(
+        devices, state, objective.of_training(), config, num_micro_batches=1, seed=0
+    )
     loss = float(train_step([batch], [1e-4], 0).read()["loss"][0])
     if not math.isfinite(loss):
         raise ArithmeticError(f"the loss of the first step is {loss}")
@@ -156,25 +128,9 @@ def step(device: str) -> dict[str, object]:
     )
 
 
-def set_up(device: str) -> "Devices":
-    """Set up and return the Devices that `device` names: "CPU", "CPU x 2" (two replicas on the CPU)
-    or indices of GPUs, such as "0,1".
-    """
-    from bert_gpu.devices import devices
-    from bert_gpu.devices.config import DeviceConfig
-
-    if device.startswith("CPU"):
-        copies = int(device.partition(" x ")[2] or 1)
-        return devices.set_up(DeviceConfig(num_gpus=0, virtual_replicas=copies))
-    return devices.set_up(DeviceConfig(gpus=device))
-
-
-TRIALS = dict(look=look, rate=rate, step=step)
-
-
 def main(kind: str, device: str) -> None:
     try:
-        result = TRIALS[kind](device)
+        result = look() if kind == "look" else step(device)
     except Exception as error:  # the doctor prints errors of any kind
         reason = " ".join(str(error).split())[:200]
         result = dict(error=f"{type(error).__name__}: {reason}" if reason else repr(error))

@@ -133,8 +133,6 @@ def open_start(run: Run, task: TaskType, examples: Loaded, devices: Devices) -> 
         settings,
         devices=devices,
         num_tokens=examples.rows_per_example,
-        eval_batch_size=settings.run.eval_batch_size,
-        run_json=run.run_json,
     )
     is_own = "max_seq_length" not in settings.flexible
     length = settings.run.max_seq_length if is_own else None

@@ -209,11 +209,10 @@ class LogInterval:
         }
         rates["input_wait"] = min(1.0, self.waited / elapsed) if is_timed else None
         if self.flops and is_timed:
-            share = self.totals["tokens"] / self.totals["padded_tokens"]
             peak_shares = utilization(
                 rates["model_flops_per_second"],
                 rates["hardware_flops_per_second"],
-                share,
+                self.totals["tokens"] / self.totals["padded_tokens"],
                 self.peak_flops,
             )
             rates |= {name: value for name, value in peak_shares.items() if value is not None}

@@ -3,10 +3,8 @@ FLOPs of forward and backward passes, shared_update.py those of an optimizer's p
 """
 
 import re
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 
 # Highest rates of matrix products in TFLOP/s, without sparsity: (16 bits in, summed in float32;
@@ -138,7 +136,7 @@ def utilization(
       model_flops_per_second, hardware_flops_per_second: of all GPUs together, over all positions of
         the rows, padding included.
       real_share: share of the positions that hold real tokens; mfu_real_tokens is mfu times that.
-      peak: FLOP/s of all GPUs together, from `total_peak_flops` or `measured_matrix_rate`.
+      peak: FLOP/s of all GPUs together, from `total_peak_flops`.
     """
     if model_flops_per_second is None or hardware_flops_per_second is None or peak is None:
         return dict(mfu=None, mfu_real_tokens=None, hfu=None)
@@ -148,46 +146,3 @@ def utilization(
         mfu_real_tokens=None if real_share is None else mfu * real_share,
         hfu=hardware_flops_per_second / peak,
     )
-
-
-def measured_matrix_rate(
-    dtype: tf.DType = tf.float32,
-    device: str = "CPU:0",
-    size: int | None = None,
-    seconds: float = 2.0,
-    clock: Callable[[], float] = time.perf_counter,
-) -> float:
-    """Return the FLOP/s that a large square matrix product reaches; it stands in for the peak of a
-    CPU, or of a GPU that is not in PEAK_TFLOPS.
-
-    Args:
-      dtype: of the product. device: TensorFlow's name of the device. size: rows of the matrices;
-        default 1024 on CPUs, 8192 elsewhere.
-      seconds: duration of the measurement; the fastest call counts. clock: returns seconds.
-    """
-    is_cpu = "CPU" in device.upper()
-    size = size or (1024 if is_cpu else 8192)
-    num_products = 4
-    with tf.device(device):
-        # divided by sqrt(size), repeated products keep their scale, and no number overflows
-        values = np.random.default_rng(0).standard_normal((size, size)).astype(
-            np.float32
-        ) / np.sqrt(size)
-        matrix = tf.cast(tf.constant(values), dtype)
-
-        @tf.function(autograph=False)
-        def multiply(x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            for _ in range(num_products):
-                x = tf.matmul(matrix, x)
-            return x, tf.reduce_sum(tf.cast(x[0], tf.float32))
-
-        _, total = multiply(matrix)
-        total.numpy()
-        best = np.inf
-        end = clock() + seconds
-        while best == np.inf or clock() < end:
-            started = clock()
-            _, total = multiply(matrix)
-            total.numpy()  # waits for the device
-            best = min(best, clock() - started)
-    return 2.0 * size**3 * num_products / best

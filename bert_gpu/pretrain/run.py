@@ -63,7 +63,7 @@ def pretrain(
         objective = start.training_objective(run, dataset, devices, model)
         fixed = fixed_settings(run.settings, model, devices, dataset)
         start.check_resume(run, dataset, model, fixed)
-        min_device_bytes = start.check_memory(run, dataset, devices, model)
+        start.check_memory(run.settings, dataset, devices, model)
         weights = start.initial_weights(run, model)
         frozen = frozen_names(weights, settings.memory.freeze)
         data, validation_reader = start.open_records(run, dataset, model)
@@ -91,7 +91,7 @@ def pretrain(
         if not run.is_done(plan):
             step = make_step(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped)
             rows = describe(settings, model.config, devices.kind, weights, frozen, dataset, plan)
-            engine.print_summary(run, step, plan, data, rows, min_device_bytes)
+            engine.print_summary(run, step, plan, data, rows)
             export = functools.partial(write_model, run, model)
             hashes = start.hashes(run, dataset, model.vocab)
             with run.begin(

@@ -158,20 +158,15 @@ def check_resume(
 
 
 def check_memory(
-    run: Run[PretrainSettings], dataset: Dataset, devices: Devices, model: Model
-) -> int | None:
-    """Return the least bytes that the training needs on a device, None = not known. Raises
-    UserError when the training is certain not to fit.
-    """
-    settings = run.settings
-    return check_size(
+    settings: PretrainSettings, dataset: Dataset, devices: Devices, model: Model
+) -> None:
+    """Raise UserError when the training is certain not to fit in memory."""
+    check_size(
         settings,
         model.config,
         lambda config: model.objective(open_encoder(config)).weights(),
         devices,
         dataset.max_seq_length if settings.inputs.padding == "fixed" else 1,
-        0 if dataset.validation is None else settings.run.eval_batch_size,
-        run.run_json,
     )
 
 
@@ -225,7 +220,7 @@ def seen_texts(run: Run[PretrainSettings], dataset: Dataset) -> list[str]:
         if run.run_json is None
         else run.run_json["hashes"].get("texts", [])
     )
-    texts = {*before, *(info.text for info in dataset.infos.values() if info)}
+    texts = {*before, *(info.text for info in dataset.infos.values() if info and info.text)}
     files = dataset.validation.files if dataset.validation else ()
     for folder, info in read_manifests(file.path for file in files).items():
         if info and any(info.text[:9] == seen[:9] and info.text != seen for seen in texts):

@@ -11,9 +11,11 @@ COSTS = ("tokens", "padded_tokens", "model_flops")  # the entries of Progress an
 
 
 def describe_cost(values: Mapping[str, float]) -> str:
-    """Return the cost of a run in words. values: {name in COSTS: number}. FLOPs of 0 are not
-    counted.
+    """Return the cost of a run in words. values: {name in COSTS: number}; FLOPs of 0 are not
+    counted. A run that began before costs were counted has none of the names.
     """
+    if COSTS[0] not in values:
+        return "unknown, because an earlier revision began the run"
     tokens, padded, flops = (values[name] for name in COSTS)
     counted = f"{flops:.3g} FLOPs" if flops else "FLOPs not counted"
     share = f" and {100 * flops / BERT_FLOPS:.3g} % of the FLOPs" if flops else ""

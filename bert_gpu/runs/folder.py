@@ -46,6 +46,7 @@ from bert_gpu.base.run_names import (
 )
 from bert_gpu.base.settings import fields_of
 from bert_gpu.base.tensor_files import load_file, save_file
+from bert_gpu.runs.cost import COSTS
 from bert_gpu.runs.progress import PROGRESS_FIELDS, RUN_ENTRIES, Progress, RunRecord, read_progress
 from bert_gpu.runs.provenance import differences
 
@@ -281,7 +282,7 @@ class RunFolder:
             os.path.join(self._checkpoint(step), PROGRESS),
             "a checkpoint's progress",
             PROGRESS_FIELDS,
-            tuple(PROGRESS_FIELDS),
+            tuple(name for name in PROGRESS_FIELDS if name not in COSTS),
         )
         return read_progress(content)
 

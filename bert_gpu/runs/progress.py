@@ -52,13 +52,14 @@ class Progress:
         None, "The latest bad steps in a row.", inside=fields_of(HealthState)
     )
     num_skipped_records: int = setting(0, "Bad records among the consumed ones.", low=0)
-    tokens: int = setting(0, "Tokens trained on, without padding.", low=0)
-    padded_tokens: int = setting(0, "Tokens and padding.", low=0)
-    model_flops: float = setting(0.0, "Model FLOPs of the steps; 0 = not counted.", low=0.0)
+    # a run that began before these three were counted has null
+    tokens: int | None = setting(0, "Tokens trained on, without padding.", low=0)
+    padded_tokens: int | None = setting(0, "Tokens and padding.", low=0)
+    model_flops: float | None = setting(0.0, "Model FLOPs of the steps; 0 = not counted.", low=0.0)
 
     def cost(self) -> dict[str, float]:
-        """Return {name in COSTS: number} of the run until now."""
-        return {name: getattr(self, name) for name in COSTS}
+        """Return {name in COSTS: number} of the run until now; {} if they are not known."""
+        return {} if self.tokens is None else {name: getattr(self, name) for name in COSTS}
 
     def improve(self, metric: float | None, name: str = "loss") -> bool:
         """Record `metric`, from a validation at the current step, as the best if it is finite and
@@ -105,8 +106,11 @@ RUN_ENTRIES = (
 
 
 def read_progress(content: Mapping[str, Any]) -> Progress:
-    """Return the Progress in a JSON object; its other entries are ignored."""
-    return Progress(**{name: value for name, value in content.items() if name in PROGRESS_FIELDS})
+    """Return the Progress in a JSON object; its other entries are ignored, and it may lack the
+    COSTS.
+    """
+    values = {**dict.fromkeys(COSTS), **content}
+    return Progress(**{name: value for name, value in values.items() if name in PROGRESS_FIELDS})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

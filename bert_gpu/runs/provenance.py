@@ -58,11 +58,8 @@ def run_git(folder: str, *arguments: str) -> str:
 
 def file_hash(path: str | os.PathLike) -> str:
     """Return the SHA-256 of a file's bytes, hexadecimal."""
-    digest = hashlib.sha256()
     with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def weights_hash(weights: Mapping[str, np.ndarray]) -> str:

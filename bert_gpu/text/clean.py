@@ -237,8 +237,7 @@ def count_lines(blocks: Sequence[Block], is_used: np.ndarray, normalization: str
     for block in blocks:
         documents = map(hash_lines, read(block, is_used, normalization))
         counts = collections.Counter(itertools.chain.from_iterable(map(set, documents)))
-        hashes = np.frombuffer(b"".join(counts), np.uint64)
-        parts.append(counted(hashes, list(counts.values())))
+        parts.append(counted(np.frombuffer(b"".join(counts), np.uint64), list(counts.values())))
     return np.concatenate(parts)
 
 
@@ -281,8 +280,7 @@ def drop_repeated(documents: list[list[bytes]], path: str) -> list[list[bytes]]:
     must not be empty; a document of such sentences alone is left out.
     """
     repeated = np.memmap(path, np.uint64, "r")
-    hashes = hash_lines(itertools.chain.from_iterable(documents))
-    own = np.frombuffer(b"".join(hashes), np.uint64)
+    own = np.frombuffer(b"".join(hash_lines(itertools.chain.from_iterable(documents))), np.uint64)
     places = np.minimum(np.searchsorted(repeated, own), len(repeated) - 1)
     is_other = iter(repeated[places] != own)
     kept = (list(itertools.compress(document, is_other)) for document in documents)

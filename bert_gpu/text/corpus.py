@@ -496,5 +496,4 @@ def check_utf8(name: str, lines: bytes, lines_before: int) -> None:
         lines.decode()
     except UnicodeDecodeError as error:
         line_number = lines_before + lines.count(b"\n", 0, error.start) + 1
-        head = b"" if lines_before else lines[:4]
-        raise not_utf8(name, f"line {line_number}", head) from None
+        raise not_utf8(name, f"line {line_number}", b"" if lines_before else lines[:4]) from None

@@ -36,10 +36,3 @@ class ByteProgress:
             f"  {self.num_parts / seconds:,.0f} {self.parts}/s" if self.num_parts else ""
         )
         self.bar.update(round(self.num_bytes / 1e6, 1), text)
-
-
-def format_bytes(num_bytes: float) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:,.1f} {unit}"
-    return f"{num_bytes:.0f} bytes"

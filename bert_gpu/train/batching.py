@@ -231,8 +231,7 @@ def check_same_batch(
             setting="global_batch_size",
             value=config.global_batch_size,
         )
-    unit = plan.micro_batch_size * plan.num_replicas
-    if is_ramped and run_json["unit_size"] != unit:
+    if is_ramped and run_json["unit_size"] != plan.micro_batch_size * plan.num_replicas:
         raise UserError(
             f"a run with a batch ramp must keep GPUs x micro-batch = {run_json['unit_size']}",
             setting="train_batch_size",

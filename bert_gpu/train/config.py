@@ -300,10 +300,9 @@ class RunSettings:
     @classmethod
     def kinds(cls) -> dict[str, type[Settings]]:
         """Return {field: its class} for the fields whose class is a subclass of Settings."""
-        kinds = {field.name: field.type for field in dataclasses.fields(cls)}
         return {
             name: kind
-            for name, kind in kinds.items()
+            for name, kind in {field.name: field.type for field in dataclasses.fields(cls)}.items()
             if isinstance(kind, type) and issubclass(kind, Settings)
         }
 

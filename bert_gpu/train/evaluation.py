@@ -58,10 +58,9 @@ class ForwardPass:
         ]
 
     def _run(self, batch: object) -> dict[str, tuple[tf.Tensor, ...]]:
-        results = self.devices.strategy.run(self._replica, args=(batch,))
         return {
             name: self.devices.strategy.experimental_local_results(value)
-            for name, value in results.items()
+            for name, value in self.devices.strategy.run(self._replica, args=(batch,)).items()
         }
 
     def _replica(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -86,10 +85,9 @@ class MeanMetrics:
         def flat(
             weights: Mapping[str, tf.Tensor], batch: Mapping[str, tf.Tensor], dtype: tf.DType
         ) -> dict[str, tf.Tensor]:
-            pairs = function(weights, batch, dtype)
             return {
                 name: tf.stack([tf.cast(part, tf.float32) for part in pair])
-                for name, pair in pairs.items()
+                for name, pair in function(weights, batch, dtype).items()
             }
 
         self.forward = ForwardPass(devices, state, flat)

@@ -452,21 +452,15 @@ def print_summary(
     plan: BatchPlan,
     data: TrainingData,
     summary_rows: Iterable[tuple[str, str]],
-    min_device_bytes: int | None = None,
 ) -> None:
-    """Print a description of a run before its first step, unless no steps are left.
-
-    summary_rows: rows (label, text) on the model and the data. min_device_bytes: the least memory
-    that the run needs on a device, None = not known.
+    """Print a description of a run before its first step, unless no steps are left. summary_rows:
+    rows (label, text) on the model and the data.
     """
     if run.is_complete:
         return
     devices = step.devices
     console = run.console
-    pace = start_block.last_pace(run.folder, run.run_json)
-    console.block(
-        start_block.rows(run.settings, data, plan, devices, summary_rows, min_device_bytes, pace)
-    )
+    console.block(start_block.rows(run.settings, data, plan, devices, summary_rows))
     if problem := start_block.length_problem(plan, data, run.settings):
         console.warn(problem)
     shared_update.announce(devices, step.state.joint_parts, step.is_shared, console)

@@ -116,8 +116,7 @@ def own_share(
         size = math.ceil(value.shape[0] / num_replicas)
         missing = size * num_replicas - value.shape[0]
         padded = tf.pad(value, [[0, missing], *[[0, 0]] * len(shape)])
-        start = [replica * size, *[0] * len(shape)]
-        shares[shape] = tf.slice(padded, start, [size, *shape])
+        shares[shape] = tf.slice(padded, [replica * size, *[0] * len(shape)], [size, *shape])
     return shares
 
 

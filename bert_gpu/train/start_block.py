@@ -1,30 +1,29 @@
 """Describes a run before its first step: rows (label, text) for the console.
 
-The time that the run takes is not guessed: it is printed where an earlier session has measured it,
-and otherwise with the first log line.
+The time that the run takes is not guessed: it is printed with the first log line.
 """
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import tensorflow as tf
 
-from bert_gpu.base.console import format_seconds
-from bert_gpu.base.errors import UserError
+from bert_gpu.base.console import format_bytes
 from bert_gpu.devices.devices import Devices
 from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
-from bert_gpu.runs import metrics
-from bert_gpu.runs.folder import RunFolder
-from bert_gpu.runs.shared_folder import SharedFolder
 from bert_gpu.train.batching import BatchPlan, TrainingData
 from bert_gpu.train.config import RunSettings
-from bert_gpu.train.memory_check import format_size
 
 # passes over the text; even pretrainings on little text make fewer (40 by default)
 MANY_PASSES = 1000
 FEW_STEPS = 100  # a run with fewer, when a recipe sets its length, brings a warning
 LENGTHS = ("num_train_steps", "num_train_epochs")
+# {whether XLA compiles the step: what happens in the first one}
+FIRST_STEP = {
+    True: "XLA compiles it, which takes seconds to minutes",
+    False: "TensorFlow traces it, which takes a few seconds",
+}
 
 
 def rows(
@@ -33,14 +32,9 @@ def rows(
     plan: BatchPlan,
     devices: Devices,
     summary_rows: Iterable[tuple[str, str]],
-    min_device_bytes: int | None,
-    pace: tuple[int, float] | None,
 ) -> list[tuple[str, str]]:
     """Return the rows (label, text) that describe a run, without the rows whose text is empty.
-
-    summary_rows: further rows, on the model and the data. min_device_bytes: the least memory that
-    the run needs on a device, None = not known. pace: (step, steps per second) of an earlier
-    session, None = not known.
+    summary_rows: further rows, on the model and the data.
     """
     tokens = plan.global_batch_size * data.rows_per_example * data.max_seq_length
     at_most = "up to " if plan.is_ramped or data.length_axes else ""
@@ -51,9 +45,8 @@ def rows(
         ("tokens", f"{at_most}{tokens:,} a step, padding included"),
         ("learning rate", describe_rate(settings, plan)),
         ("length", describe_length(plan, data)),
-        ("time", describe_time(plan, pace)),
-        ("memory", describe_memory(min_device_bytes, devices)),
-        ("first step", describe_first_step(devices)),
+        ("time", describe_time(plan.schedule.total_training_time)),
+        ("first step", f"{FIRST_STEP[devices.xla]}; the time is logged afterwards"),
     ]
     return [(label, text) for label, text in candidates if text]
 
@@ -64,13 +57,12 @@ def device_rows(devices: Devices, memory_limit: int | None = None) -> list[tuple
     """
     if devices.kind == "GPU":
         memory = gpu_bytes(devices.nvml, memory_limit)
-        more = "" if memory is None else f", {format_size(memory)} each"
+        more = "" if memory is None else f", {format_bytes(memory)} each"
     else:
-        more = f"; {os.cpu_count()} cores, {format_size(machine_bytes())}"
-    compiled = "on" if devices.xla else "off"
+        more = f"; {os.cpu_count()} cores, {format_bytes(machine_bytes())}"
     return [
         ("devices", devices.summary + more),
-        ("precision", f"{devices.precision}; XLA {compiled}"),
+        ("precision", f"{devices.precision}; XLA {'on' if devices.xla else 'off'}"),
     ]
 
 
@@ -129,58 +121,12 @@ def length_problem(plan: BatchPlan, data: TrainingData, settings: RunSettings) -
     return None
 
 
-def describe_time(plan: BatchPlan, pace: tuple[int, float] | None) -> str:
-    """Return the time limit of a run, and the time left at the pace (step, steps per second) of an
-    earlier session.
-    """
-    hours = plan.schedule.total_training_time
-    limit = ""
-    if hours is not None:
-        limit = f"at most {hours:g} hours" if hours >= 1 else f"at most {60 * hours:g} min"
-        limit += " (--total_training_time)"
-    if plan.num_steps is None:
-        return limit
-    if pace is None:
-        known = "measured from the first step on; see the log lines"
-    else:
-        step, steps_per_second = pace
-        left = format_seconds(max(0, plan.num_steps - step) / steps_per_second)
-        known = f"{left} left at the {steps_per_second:.3g} steps/s of step {step}"
-    return f"{limit}; {known}" if limit else known
-
-
-def last_pace(
-    folder: RunFolder | SharedFolder, run_json: Mapping[str, object] | None
-) -> tuple[int, float] | None:
-    """Return (step, steps per second) from the last line of metrics.jsonl that has a speed; None
-    where there is none, or no run to resume: run_json is its run.json.
-    """
-    if not run_json:
-        return None
-    try:
-        lines = metrics.read_lines(folder.metrics)
-    except UserError:  # `run.resume` reports the damaged file
-        return None
-    for values, _ in reversed(lines):
-        if speed := values.get("steps_per_second"):
-            return values["step"], speed
-    return None
-
-
-def describe_memory(min_device_bytes: int | None, devices: Devices) -> str:
-    if min_device_bytes is None:
+def describe_time(hours: float | None) -> str:
+    """Return the time limit of a run, --total_training_time, in words; "" without a limit."""
+    if hours is None:
         return ""
-    where = "on each GPU" if devices.kind == "GPU" else "in all"
-    return (
-        f"at least {format_size(min_device_bytes)} {where}: "
-        "weights, gradients, optimizer, activations"
-    )
-
-
-def describe_first_step(devices: Devices) -> str:
-    compiled = "XLA compiles it, which takes seconds to minutes"
-    traced = "TensorFlow traces it, which takes a few seconds"
-    return f"{compiled if devices.xla else traced}; the time is logged afterwards"
+    limit = f"{hours:g} hours" if hours >= 1 else f"{60 * hours:g} min"
+    return f"at most {limit} (--total_training_time)"
 
 
 def peak_memory(devices: Devices) -> str:
@@ -198,5 +144,5 @@ def peak_memory(devices: Devices) -> str:
     except (ValueError, KeyError, tf.errors.OpError):  # some allocators do not count their memory
         return ""
     total = gpu_bytes(devices.nvml, None)
-    has = f", which has {format_size(total)}" if total else ""
-    return f"{format_size(max(peaks))} of a GPU's memory in use{has}"
+    has = f", which has {format_bytes(total)}" if total else ""
+    return f"{format_bytes(max(peaks))} of a GPU's memory in use{has}"

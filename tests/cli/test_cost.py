@@ -4,6 +4,7 @@ and what is counted is what its records hold, over several sessions.
 
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from bert_gpu.model.config import preset
 from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.flops import FlopsCounter
 from bert_gpu.pretrain.objectives.joint import open_objective
-from bert_gpu.runs.cost import BERT_FLOPS, BERT_TOKENS, describe_cost
+from bert_gpu.runs.cost import BERT_FLOPS, BERT_TOKENS, COSTS, describe_cost
 from bert_gpu.runs.progress import Progress
 from bert_gpu.watch.run_data import read_run
 from bert_gpu.watch.sections import summary
@@ -136,3 +137,28 @@ def test_flops_that_are_not_counted_are_left_out():
     assert "(5 without), FLOPs not counted: 50 % of the tokens of BERT" in describe_cost(
         counted.cost()
     )
+
+
+def test_a_run_that_began_before_costs_were_counted_resumes_without_a_cost(data, tmp_path, capsys):
+    """Revision 6ecee0dd stored no hash of the text in dataset.json, and counted no costs."""
+
+    def edit(path, *entries):
+        content = json.loads(path.read_text())
+        content = {
+            name: value for name, value in content.items() if name not in (*entries, "crc32c")
+        }
+        content.get("hashes", {}).pop("texts", None)
+        path.write_text(json.dumps(content))
+
+    folder, output = tmp_path / "data", tmp_path / "run"
+    shutil.copytree(data, folder)
+    edit(folder / "dataset.json", "text")
+    assert pretrain(folder, output, steps=1) == 0
+    edit(output / "run.json")
+    edit(output / "checkpoints" / "step-00000001" / "progress.json", *COSTS)
+    capsys.readouterr()
+    assert pretrain(folder, output, "--noquiet", steps=2) == 0
+    assert "cost: unknown, because an earlier revision" in capsys.readouterr().out
+    last = json.loads((output / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == 2 and not set(COSTS) & set(last)
+    assert "| cost | unknown" in (output / "model" / "README.md").read_text()

@@ -12,11 +12,11 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from bert_gpu.base.console import format_bytes
 from bert_gpu.cli import flags
 from bert_gpu.cli import vocab as command
 from bert_gpu.text import quality
 from bert_gpu.text.corpus import plan_blocks
-from bert_gpu.text.progress import format_bytes
 from bert_gpu.text.tokenizers.sentence_piece import SentencePieceTokenizer
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.text.vocabulary import counting, learning, wordpiece_learner

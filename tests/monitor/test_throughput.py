@@ -1,7 +1,6 @@
 """Laws of peak FLOP/s: unknown devices have none, and utilization is a share of all GPUs' sum."""
 
 import pytest
-import tensorflow as tf
 
 from bert_gpu.monitor import throughput
 
@@ -75,19 +74,3 @@ def test_utilization_is_a_share_of_all_gpus():
     assert throughput.total_peak_flops([], "float32") is None
     assert set(throughput.utilization(1.0, 1.0, 0.5, None).values()) == {None}
     assert set(throughput.utilization(None, None, None, peak).values()) == {None}
-
-
-@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
-def test_a_measured_rate_is_that_of_the_fastest_call(dtype):
-    """A call is four products of 2 x 64^3 FLOP. On this clock calls take 3, 2 and 5 seconds, and
-    the time is up in the third.
-    """
-    times = iter([0.0, 10.0, 13.0, 13.0, 20.0, 22.0, 22.0, 25.0, 30.0, 30.0])
-    found = throughput.measured_matrix_rate(dtype, size=64, seconds=30.0, clock=lambda: next(times))
-    assert found == 4 * 2 * 64**3 / 2.0 and not list(times)
-
-
-def test_a_measured_rate_has_one_call_at_least():
-    times = iter([0.0, 10.0, 14.0, 14.0])
-    found = throughput.measured_matrix_rate(size=64, seconds=1.0, clock=lambda: next(times))
-    assert found == 4 * 2 * 64**3 / 4.0

@@ -21,6 +21,7 @@ from bert_gpu.base import tensor_files
 from bert_gpu.base.errors import UserError
 from bert_gpu.runs import folder as run_folder
 from bert_gpu.runs.checkpoint_writer import CheckpointWriter, SaveFailed
+from bert_gpu.runs.cost import COSTS
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress
 
@@ -234,7 +235,10 @@ def test_progress_that_is_none_is_named(folder):
     path = os.path.join(folder.checkpoints, "step-00000003", run_files.PROGRESS)
     content = dataclasses.asdict(Progress(step=3))
     for text in (
-        *(json.dumps({k: v for k, v in content.items() if k != name}) for name in content),
+        *(
+            json.dumps({k: v for k, v in content.items() if k != name})
+            for name in content.keys() - set(COSTS)
+        ),
         "[]",
         json.dumps(content | dict(best_step="x")),
         "",

@@ -69,10 +69,9 @@ class TensorBoard(Sink):
         folder = os.path.join(self.folder, run)
         os.makedirs(folder, exist_ok=True)
         # names have a serial number: readers sort files by name, and files may share a second
-        num_files = len(event_files(folder))
         name = (
             f"events.out.tfevents.{int(time.time()):010d}."
-            f"{num_files:06d}.{socket.gethostname()}.{os.getpid()}"
+            f"{len(event_files(folder)):06d}.{socket.gethostname()}.{os.getpid()}"
         )
         self.files[run] = tf.io.TFRecordWriter(os.path.join(folder, name))
         self._write(run, Event(file_version="brain.Event:2"))

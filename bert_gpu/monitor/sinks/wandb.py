@@ -102,9 +102,8 @@ def is_network(error: Exception) -> bool:
 
 
 def cannot_start(project: str, error: Exception) -> UserError:
-    reason = " ".join(str(error).split())[:120]
     return UserError(
-        f"Weights & Biases cannot start ({reason})",
+        f"Weights & Biases cannot start ({' '.join(str(error).split())[:120]})",
         "run `wandb login`, or set WANDB_MODE=offline",
         setting="wandb_project",
         value=project,

@@ -14,14 +14,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.base.console import Console
+from bert_gpu.base.console import Console, format_bytes
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.text import corpus
 from bert_gpu.text.config import AUTO, FILE_NAMES, TextFormat
 from bert_gpu.text.formats import archives
 from bert_gpu.text.formats.table import FORMATS
-from bert_gpu.text.progress import ByteProgress, format_bytes
+from bert_gpu.text.progress import ByteProgress
 from bert_gpu.text.sentences import split_sentences
 
 HEAD_BYTES = 1 << 16  # bytes of a file from which its format is decided

@@ -12,13 +12,13 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from bert_gpu.base.console import Console
+from bert_gpu.base.console import Console, format_bytes
 from bert_gpu.base.errors import UserError, shortened_path
 from bert_gpu.base.files import exists
 from bert_gpu.text import corpus, parallel, quality
 from bert_gpu.text.config import TextFormat, VocabConfig
 from bert_gpu.text.formats.inputs import Inputs, find_inputs, read_standard_input, unpack
-from bert_gpu.text.progress import ByteProgress, format_bytes
+from bert_gpu.text.progress import ByteProgress
 from bert_gpu.text.ray_cluster import open_workers
 from bert_gpu.text.tokenizers import hugging_face, sentence_piece
 from bert_gpu.text.vocabulary import counting, letters, wordpiece_learner
