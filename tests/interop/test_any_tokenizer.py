@@ -14,7 +14,6 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune.files.squad import Question
-from bert_gpu.finetune.tasks.offsets import locate_pieces
 from bert_gpu.finetune.tasks.question_answering import cut_rows
 from bert_gpu.finetune.tasks.token_classification import word_pieces
 from bert_gpu.inference.masked_words import frame_masked
@@ -24,6 +23,7 @@ from bert_gpu.model.config import ModelConfig
 from bert_gpu.text.framing import frame
 from bert_gpu.text.tokenizers import basic
 from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer, learn_bpe
+from bert_gpu.text.tokenizers.offsets import locate_pieces
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.sentence_piece import count_words, learn_sentencepiece
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer

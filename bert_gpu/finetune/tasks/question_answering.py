@@ -27,11 +27,11 @@ from bert_gpu.finetune.files.squad import Question, Questions
 from bert_gpu.finetune.tasks import n_best, squad_metrics
 from bert_gpu.finetune.tasks.interface import Evaluated, RowFormat, TaskType
 from bert_gpu.finetune.tasks.n_best import NO_ANSWER, AnswerRules, Best
-from bert_gpu.finetune.tasks.offsets import locate_pieces
 from bert_gpu.finetune.tasks.windows import cut_windows
 from bert_gpu.model.encoders import Encoder
 from bert_gpu.model.heads import cross_entropy, span_logits
 from bert_gpu.text.framing import ranges
+from bert_gpu.text.tokenizers.offsets import locate_pieces
 
 CONTEXTS_PER_CALL = 512  # contexts that are tokenized at once
 MASKED_SCORE = -1e9  # the score of a token that cannot be chosen

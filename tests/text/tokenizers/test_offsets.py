@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from bert_gpu.finetune.files.squad import Question
-from bert_gpu.finetune.tasks.offsets import locate_pieces
 from bert_gpu.finetune.tasks.question_answering import answer_pieces
 from bert_gpu.interop.tokenizer_json import tokenizer_json
 from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer
+from bert_gpu.text.tokenizers.offsets import locate_pieces
 from bert_gpu.text.tokenizers.sentence_piece import SentencePieceTokenizer, learn_sentencepiece
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 
