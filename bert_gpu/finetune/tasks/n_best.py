@@ -2,7 +2,7 @@
 
 As in Google's run_squad the candidates are pairs of the best first and last tokens of each row; a
 first token counts in the row that shows most of its context. Unlike in run_squad, the characters of
-each token are known (text/tokenizers/offsets.py), so that answers are cut out of the context itself.
+each token are known (text/tokenizers/offsets.py), so answers are cut out of the context itself.
 
 Legend: R rows, T tokens of a row, K best tokens of a row, P pairs.
 """
