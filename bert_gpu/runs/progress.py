@@ -109,7 +109,7 @@ def read_progress(content: Mapping[str, Any]) -> Progress:
     """Return the Progress in a JSON object; its other entries are ignored, and it may lack the
     COSTS.
     """
-    values = dict.fromkeys(COSTS) | content
+    values: dict[str, Any] = {**dict.fromkeys(COSTS), **content}
     return Progress(**{name: value for name, value in values.items() if name in PROGRESS_FIELDS})
 
 

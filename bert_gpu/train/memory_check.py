@@ -52,7 +52,9 @@ def check_size(
     num_examples = batch.global_batch_size or micro_batch * (batch.gradient_accumulation_steps or 1)
     rows = num_examples * num_tokens * TOKEN_BYTES
     if devices.kind == "CPU":
-        needs = [("this machine", on_device + rows, machine_bytes())]
+        needs: list[tuple[str, int, int | None]] = [
+            ("this machine", on_device + rows, machine_bytes())
+        ]
     else:
         gpu = gpu_bytes(devices.nvml, settings.devices.gpu_memory_limit)
         needs = [("a GPU", on_device, gpu), ("this machine", rows, machine_bytes())]
