@@ -53,7 +53,9 @@ def check_size(
     rows = num_examples * num_tokens * TOKEN_BYTES
     needs: list[tuple[str, int, int | None]]
     if devices.kind == "CPU":
-        needs = [("this machine", on_device + rows, machine_bytes())]
+        needs: list[tuple[str, int, int | None]] = [
+            ("this machine", on_device + rows, machine_bytes())
+        ]
     else:
         gpu = gpu_bytes(devices.nvml, settings.devices.gpu_memory_limit)
         needs = [("a GPU", on_device, gpu), ("this machine", rows, machine_bytes())]
