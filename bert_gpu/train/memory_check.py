@@ -51,7 +51,6 @@ def check_size(
     on_device *= settings.devices.virtual_replicas
     num_examples = batch.global_batch_size or micro_batch * (batch.gradient_accumulation_steps or 1)
     rows = num_examples * num_tokens * TOKEN_BYTES
-    needs: list[tuple[str, int, int | None]]
     if devices.kind == "CPU":
         needs: list[tuple[str, int, int | None]] = [
             ("this machine", on_device + rows, machine_bytes())
