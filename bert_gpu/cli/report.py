@@ -1,4 +1,4 @@
-"""python -m bert_gpu report: draws charts of runs, in one HTML file and a PNG for each chart."""
+"""python -m bert_gpu report: draws charts of runs in one HTML file."""
 
 from bert_gpu.base import console
 from bert_gpu.base.environment import quick_imports
@@ -9,8 +9,7 @@ from bert_gpu.watch.config import ReportConfig
 SUMMARY = (
     "Draws runs of pretraining and fine-tuning, several of them in the same charts: losses, "
     "learning rate, speed, GPUs, validation, settings and how these differ. Writes one HTML file "
-    "that opens without a network, and a picture of each chart. A folder of runs stands for all "
-    "of them."
+    "that opens without a network. A folder of runs stands for all of them."
 )
 EXAMPLE = (
     "python -m bert_gpu report runs/pretrain",
@@ -28,6 +27,5 @@ def main(argv: list[str]) -> None:
     with quick_imports():
         from bert_gpu.watch import report, run_data
     runs = run_data.read_whole_runs(parsed.positionals, console.warn)
-    report.import_drawing()
-    num_pictures = report.write_report(runs, config.output)
-    console.answer(f"{config.output}, and {num_pictures} pictures beside it")
+    report.write_report(runs, config.output)
+    console.answer(config.output)

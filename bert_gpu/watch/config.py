@@ -4,19 +4,12 @@ import dataclasses
 
 from bert_gpu.base.settings import Settings, setting
 
-AXES = ("step", "tokens", "hours")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportConfig(Settings):
     """A report on runs."""
 
-    output: str = setting(
-        "report/report.html",
-        "HTML file to write. Each chart is also written beside it as a picture, "
-        "such as report-loss.png.",
-        path="one",
-    )
+    output: str = setting("report/report.html", "HTML file to write.", path="one")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import only_writer
 from bert_gpu.base.locks import read_holder, this_process, write_holder
 from bert_gpu.watch import run_data
-from bert_gpu.watch.curves import NUM_BINS, binned, finite, smoothed, thinned
-from tests.watch.runs import line, make_run, noisy, read_runs, validation
+from bert_gpu.watch.curves import smoothed, thinned
+from tests.watch.runs import line, make_run, read_runs, validation
 
 
 def read(folder):
@@ -184,35 +184,24 @@ def test_garbage_is_refused_by_name(tmp_path):
 
 def test_reading_needs_nothing_heavy():
     code = "import sys, bert_gpu.watch.run_data, bert_gpu.watch.sections; print('tensorflow' in "
-    call = [sys.executable, "-c", f"{code} sys.modules, 'matplotlib' in sys.modules)"]
+    call = [sys.executable, "-c", f"{code} sys.modules, 'plotly' in sys.modules)"]
     assert subprocess.run(call, capture_output=True, text=True).stdout == "False False\n"
 
 
 def test_thin_curves_keep_every_spike():
     x, y = np.arange(10000.0), np.zeros(10000)
     y[[1234, 8000]] = 5.0, -5.0
-    thin_x, thin_y = thinned(x, y)
-    assert len(thin_x) <= 2 * NUM_BINS and (np.diff(thin_x) > 0).all()
+    thin_x, thin_y = thinned(x, y, 240)
+    assert len(thin_x) <= 480 and (np.diff(thin_x) > 0).all()
     assert thin_y[thin_x == 1234] == 5 and thin_y[thin_x == 8000] == -5
-    assert all(len(part) == 10 for part in thinned(x[:10], y[:10]))
+    assert all(len(part) == 10 for part in thinned(x[:10], y[:10], 240))
 
 
 def test_smoothing_neither_lags_nor_bends_a_line_and_takes_noise_away():
     x = np.linspace(0, 1, 5000)
-    fit_x, fit_y = smoothed(x, 3 * x + 1, 0.02)
+    fit_x, fit_y = smoothed(x, 3 * x + 1, 240)
+    assert len(fit_x) == 240
     np.testing.assert_allclose(fit_y, 3 * fit_x + 1, atol=1e-9)
     noise = np.random.default_rng(0).normal(size=200)
-    assert smoothed(x[::25], noise, 0.02)[1].std() < 0.5 * noise.std()
-    np.testing.assert_allclose(smoothed(x, np.exp(3 * x), 0.02, True)[1], np.exp(3 * fit_x))
-    gap = np.array([0.0, 1.0, 1000.0]), np.array([5.0, 7.0, 1.0])
-    np.testing.assert_allclose(smoothed(*gap, 0.0001)[1], gap[1])
-    np.testing.assert_array_equal(smoothed(x, x, 0), binned(x, x))
-    assert len(finite([1, 2, np.nan], [1, np.nan, 3])[0]) == 1
-    single = smoothed(np.array([3.0]), np.array([4.0]), 0.1)
-    assert [part.tolist() for part in single] == [[3.0], [4.0]]
-
-
-def test_a_long_log_is_drawn_with_few_points(tmp_path):
-    run = read(make_run(tmp_path / "run", noisy(3000)))
-    assert len(run.train["step"]) == 3000
-    assert len(smoothed(run.train["step"], run.train["loss"], 0.02)[0]) == NUM_BINS
+    assert smoothed(x[::25], noise, 240)[1].std() < 0.5 * noise.std()
+    np.testing.assert_allclose(smoothed(x, np.exp(3 * x), 240, True)[1], np.exp(3 * fit_x))
