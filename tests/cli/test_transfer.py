@@ -201,9 +201,9 @@ def test_a_training_starts_from_what_was_exported(name, switches, tmp_path, caps
     folder = tmp_path / "there"
     if name == "google" and switches:
         with pytest.raises(UserError, match="norm_first"):
-            formats.open_format(name).write(model, str(folder), ExportConfig(format=name))
+            formats.open_format(name).write(model, str(folder))
         return
-    formats.open_format(name).write(model, str(folder), ExportConfig(format=name))
+    formats.open_format(name).write(model, str(folder))
     task = task_of(TASKS["pairs"], ("no", "yes"))
     start = start_training(StartConfig(init_checkpoint=str(folder)), task, 0)
     hidden = "layer_1/attention/qkv/kernel"

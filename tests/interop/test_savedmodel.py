@@ -20,7 +20,6 @@ from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.tasks.table import TASKS
 from bert_gpu.inference import masked_words
 from bert_gpu.interop import models, onnx, savedmodel
-from bert_gpu.interop.config import ExportConfig
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoder import BertEncoder
@@ -128,7 +127,7 @@ def test_onnx_gives_the_same_for_the_same_strings(served, texts, tmp_path):
 
 @pytest.mark.long
 def test_a_fresh_process_gives_our_results(served, texts, tmp_path):
-    line = savedmodel.write(served, str(tmp_path / "model"), ExportConfig(format="savedmodel"))
+    line = savedmodel.write(served, str(tmp_path / "model"))
     assert "embed, fill_mask, classify, classify_pairs" in line
     (tmp_path / "texts.json").write_text(json.dumps(texts))
     command = [sys.executable, str(HERE / "saved_model_process.py"), str(tmp_path / "model")]
@@ -168,11 +167,10 @@ def test_a_fresh_process_gives_our_results(served, texts, tmp_path):
 
 @pytest.mark.long
 def test_bfloat16_agrees_to_two_digits_and_nothing_is_warned_of(served, tmp_path, caplog):
-    config = ExportConfig(format="savedmodel", precision="bfloat16")
     model = served._replace(
         weights={name: v for name, v in served.weights.items() if not name.startswith("mlm/")}
     )
-    line = savedmodel.write(model, str(tmp_path / "model"), config)
+    line = savedmodel.write(model, str(tmp_path / "model"), "bfloat16")
     assert "bfloat16, with embed, classify, classify_pairs;" in line
     signature = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
     texts = ["a line of text", "another"]
@@ -242,7 +240,7 @@ def test_without_ops_it_takes_ids(tmp_path, architecture, switches, inputs):
     model = model_of(config, architecture)
     own = {name: x for name, x in model.weights.items() if not name.startswith("nsp/")}
     model = model._replace(tokenizer=FromJson(str(tmp_path / "vocab.txt")), weights=own)
-    line = savedmodel.write(model, str(tmp_path / "out"), ExportConfig(format="savedmodel"))
+    line = savedmodel.write(model, str(tmp_path / "out"))
     assert f"token ids ({', '.join(sorted(inputs))})" in line and "\n" not in line
     assert "input_mask=input_mask" in (tmp_path / "out" / "README.md").read_text()
     signatures = tf.saved_model.load(str(tmp_path / "out")).signatures
@@ -289,5 +287,5 @@ def test_the_mask_has_its_own_name_too(served, tmp_path):
 
 def test_it_needs_a_vocabulary_and_leaves_nothing(served, tmp_path):
     with pytest.raises(UserError, match="the model has no vocabulary; give --vocab_file"):
-        savedmodel.write(served._replace(tokenizer=None), str(tmp_path / "x"), ExportConfig())
+        savedmodel.write(served._replace(tokenizer=None), str(tmp_path / "x"))
     assert os.listdir(tmp_path) == []

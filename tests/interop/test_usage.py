@@ -261,7 +261,7 @@ def test_scores_without_a_meaning_are_refused(kind, labels, word, tokenizer, tmp
     with pytest.raises(UserError, match=word):
         read_trained(StartConfig(), str(tmp_path / "model"))
     with pytest.raises(UserError, match=word):
-        savedmodel.write(model, str(tmp_path / "served"), ExportConfig())
+        savedmodel.write(model, str(tmp_path / "served"))
 
 
 @pytest.mark.parametrize("asked", [dict(task_kind="classification"), dict(task_name="sts-b")])
