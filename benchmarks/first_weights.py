@@ -168,7 +168,7 @@ def settings_of(options):
     """Return what the rows of a JSON file have in common."""
     settings = {task: pairs_digest(folder_of(options, task)) for task in LABELS}
     models = {f"model {x}": digest(f"{y}/model.safetensors") for x, y in options.models.items()}
-    return settings | models | dict(rates=options.rates)
+    return settings | models
 
 
 def make_parser():
