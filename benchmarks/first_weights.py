@@ -18,7 +18,6 @@ measured again. A gain is an accuracy less that of `.0176` with the same seed, m
 """
 
 import collections
-import dataclasses
 import functools
 import itertools
 import logging
@@ -61,31 +60,30 @@ def draw(path, count, seed, target):
     return target
 
 
-def with_rule(rule, row, first_state, prepared):
-    """Return the result of bert_gpu's first_state with the first weights of a rule. Note in `row`
-    the root mean square of the outputs' differences and of their means, before they are scaled.
+def with_rule(rule, row, train, run, task, start, data, devices, state, *more):
+    """Return the result of finetune.run.train with the first weights of a rule. Note in `row` the
+    root mean square of the outputs' differences and of their means, before they are scaled.
     """
     import tensorflow as tf
 
     from bert_gpu.finetune.files.encoded import make_batch
     from bert_gpu.model.weights import initialize
 
-    start, rows = prepared.start, prepared.encoded["train"][0]
-    head, seed = prepared.problem_type.head, prepared.settings.run.seed
-    spec = head.weights(start.encoder, len(start.labels))[KERNEL]
+    rows, seed = data["train"][0].rows, run.settings.run.seed
+    spec = task.weight_specs(start.encoder, len(task.labels))[KERNEL]
     kernel = initialize({KERNEL: spec}, seed)[KERNEL]
     if rule == ".02":
         kernel = np.random.default_rng(seed).normal(0, 0.02, spec.shape).astype(np.float32)
     batch = make_batch(rows, np.arange(min(NUM_FIRST, len(rows))))
     weights = start.weights | {KERNEL: kernel}
     inputs = ({x: tf.constant(y) for x, y in each.items()} for each in (weights, batch))
-    outputs = head.logits(*inputs, start.encoder, tf.float32).numpy().astype(np.float64)
+    outputs = task.logits(*inputs, start.encoder, tf.float32).numpy().astype(np.float64)
     row["spread"] = float(np.sqrt(np.var(outputs, 0).mean()))
     row["offset"] = float(np.sqrt((outputs.mean(0) ** 2).mean()))
     if rule.startswith("t"):
         weights[KERNEL] = kernel * np.float32(float(rule[1:]) / row["spread"])
-    start = dataclasses.replace(start, weights=weights)
-    return first_state(dataclasses.replace(prepared, start=start))
+    state.assign_weights(weights)
+    return train(run, task, start, data, devices, state, *more)
 
 
 def fine_tune(options, model, task, rule, rate, seed, split="test"):
@@ -96,12 +94,12 @@ def fine_tune(options, model, task, rule, rate, seed, split="test"):
 
     logging.getLogger("tensorflow").setLevel("ERROR")  # it warns that each one is traced
     row, path, started = {}, folder_of(options, task), time.process_time()
-    state = functools.partial(with_rule, rule, row, run.first_state)
+    state = functools.partial(with_rule, rule, row, run.train)
     factors = optimizers.layer_factors
     own = dict.fromkeys((KERNEL, BIAS), float(rule[4:])) if rule.startswith("head") else {}
     with (
         tempfile.TemporaryDirectory(dir=options.folder) as folder,
-        mock.patch.object(run, "first_state", state),
+        mock.patch.object(run, "train", state),
         mock.patch.object(optimizers, "layer_factors", lambda *each: factors(*each) | own),
     ):
         folder = pathlib.Path(folder)

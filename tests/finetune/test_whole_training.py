@@ -22,18 +22,16 @@ PADDINGS = ("fixed", "dynamic", "uniform")
 STEPS, BATCH = 40, 16
 
 
-def write_start(prepared, folder):
+def write_start(run, task, start, data, folder):
     """Write the model that a training starts from, its batches and the examples to predict."""
-    start = prepared.start
-    architecture = prepared.problem_type.head.architecture
-    notes = models.Notes([], [], architecture, start.labels)
+    notes = models.Notes([], [], task.architecture, task.labels)
     model = models.Model(start.model, start.weights, notes, start.tokenizer)
     models.write_own(model, str(folder / "start"))
-    rows, seed = prepared.encoded["train"][0], prepared.settings.run.seed
+    rows, seed = data["train"][0].rows, run.settings.run.seed
     batches = training_batches(rows, batch_size=BATCH, position=0, seed=seed)
     for step, batch in enumerate(itertools.islice(batches, STEPS)):
         np.savez(folder / f"batch-{step}.npz", **batch)
-    tested = prepared.encoded["predict"][0]
+    tested = data["predict"][0].rows
     np.savez(folder / "test.npz", **make_batch(tested, np.arange(len(tested))))
 
 
@@ -44,21 +42,21 @@ def test_a_whole_training_is_that_of_torch(tmp_path, monkeypatch):
     test_classify.make_model(tmp_path)
     for seed, (split, count) in enumerate(dict(train=128, dev=30, test=100).items()):
         test_classify.write_split(tmp_path, split, count, seed)
-    first_state = run.first_state
+    train = run.train
     folders = [tmp_path / padding for padding in PADDINGS]
     for folder in folders:
         folder.mkdir()
 
-        def written(prepared, folder=folder):
-            write_start(prepared, folder)
-            return first_state(prepared)
+        def written(run, task, start, data, *more, folder=folder):
+            write_start(run, task, start, data, folder)
+            return train(run, task, start, data, *more)
 
         flags = [f"--data_dir={tmp_path}", f"--init_checkpoint={tmp_path}/model"]
         flags += [f"--output_dir={folder}/run", f"--padding={folder.name}", "--max_seq_length=16"]
         flags += ["--hidden_dropout_prob=0", "--attention_probs_dropout_prob=0", "--log_steps=1"]
         flags += [f"--num_train_steps={STEPS}", f"--train_batch_size={BATCH}"]
         with monkeypatch.context() as patch:
-            patch.setattr(run, "first_state", written)
+            patch.setattr(run, "train", written)
             assert command(["bert-gpu", "classify", "--learning_rate=1e-3", *flags]) == 0
         lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
         steps = [line for line in lines if "loss" in line]
