@@ -4,11 +4,9 @@ numbers.
 """
 
 import ast
-import dataclasses
 import importlib
 import itertools
 import json
-import math
 import os
 import random
 import re
@@ -27,7 +25,6 @@ from tests.test_architecture import ROOT
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from helpers import command, measure, pretrain_by_work, process, race, report, text_tasks, tf_idf
-from helpers import scaling_model as model
 from helpers.command import Failed
 from helpers.processor import processor
 
@@ -139,9 +136,6 @@ def test_a_benchmark_explains_itself_and_refuses_unknown_flags(name, monkeypatch
         ("training --part=none", "none: must be one of race, packed"),
         ("recipes --seeds=0", "--seeds: 0: must be a whole number from 1"),
         ("recipes --cores=two", "two: must be a whole number from 1"),
-        ("scaling --part=predict --length=64", "is not in .*give --step_seconds and --rows"),
-        ("scaling --step_seconds=1 --update_seconds=2", "--step_seconds: must be more than"),
-        ("scaling --workers=1", "1: must be 2 or more"),
         ("optimizers --json=x.json --part=pairs", "needs --folder"),
         ("recipes --table --json=other.json", "no rows of recipes.py; name a file"),
     ],
@@ -398,22 +392,6 @@ def test_optimizers_are_compared(small, tmp_path):
     assert adamw[:2] == ["adamw", "0.002"] and 4 < number(adamw[3]) < 8 and adamw[6] == "-"
     assert [row[:2] for row in pairs] == [["untrained", "adamw"], ["adamw", "adamw"]]
     assert all(0 <= number(row[3]) <= 1 for row in pairs) and number(cost[1]) > 0
-
-
-@pytest.mark.long
-def test_scaling_is_measured_here():
-    """On virtual replicas, and on workers on loopback."""
-    sizes = "--here_model=tiny --here_length=16 --here_rows=1 --turns=1"
-    [here] = tables(run("scaling", "--part=here", sizes))
-    places = ["2 virtual replicas"] * 3 + ["2 workers"] * 3
-    assert [row[0] for row in here] == places and [row[1] for row in here] == ["1", "2", "4"] * 2
-    assert all(number(cell) >= 0 for row in here for cell in row[2:6])
-
-
-@pytest.mark.long
-def test_the_first_second_is_measured():
-    [rows] = tables(run("startup", "--runs=1"))
-    assert len(rows) == 14 and all(number(row[1]) > 0 for row in rows)
 
 
 @pytest.mark.long
@@ -693,98 +671,3 @@ def test_pairs_have_features_of_how_they_differ(tmp_path):
         text_tasks.write_rows(tmp_path / f"{split}.tsv", ("text_a", "text_b", "label"), rows[::2])
     found = tf_idf.accuracies(tmp_path / "train.tsv", tmp_path, 100)
     assert found == dict(dev=1.0, test=1.0)
-
-
-# -- the cost model of scaling
-
-WORK = model.Work(micro_batch_seconds=0.04, update_seconds=0.001, gradient_bytes=4e8)
-CLUSTERS = [
-    model.Cluster(machines, gpus, inside, model.network(gbits))
-    for machines in (1, 2, 3, 8, 64)
-    for gpus in (1, 2, 8)
-    for inside in model.INSIDE.values()
-    for gbits in (1, 25, 400, 3200)
-]
-
-
-def test_limits_of_the_cost_model():
-    """One GPU does not communicate, and a perfect network scales perfectly."""
-    alone = model.Cluster(1, 1, model.INSIDE["pcie4"], model.network(25))
-    for overlap in (False, True):
-        assert model.step_seconds(WORK, alone, 3, overlap) == 3 * 0.04 + 0.001
-        assert model.efficiency(WORK, alone, 3, overlap) == 1.0
-    link = model.Link(math.inf, 0.0)
-    assert model.efficiency(WORK, model.Cluster(64, 8, link, link)) == 1.0
-
-
-def test_a_ring_sends_each_byte_about_twice():
-    link = model.Link(1e9, 0.0)
-    assert model.ring(1e9, 2, link) == 1.0
-    assert model.ring(1e9, 4, link) == pytest.approx(1.5)
-    assert model.ring(1e9, 10**6, link) == pytest.approx(2.0, rel=1e-5)
-    assert model.ring(0.0, 4, model.Link(1e9, 1e-3)) == pytest.approx(6e-3)
-    machine = model.Cluster(1, 4, link, model.network(1))
-    assert model.all_reduce(1e9, machine) == pytest.approx(1.5)
-
-
-def test_a_cheaper_step_is_never_slower():
-    """Overlapping, half the bytes, accumulation, fewer GPUs; stages beat one ring where a GPU's
-    link is as fast as those of all machines together.
-    """
-    half = dataclasses.replace(WORK, gradient_bytes=WORK.gradient_bytes / 2)
-    num_compared = 0
-    for cluster in CLUSTERS:
-        ways = model.flat_ring(4e8, cluster), model.hierarchical(4e8, cluster)
-        assert model.all_reduce(4e8, cluster) == min(ways)
-        between = cluster.num_machines * cluster.between.bytes_per_second
-        if cluster.num_machines > 1 and cluster.inside.bytes_per_second >= between:
-            assert ways[1] <= ways[0]
-            num_compared += 1
-        plain = model.step_seconds(WORK, cluster)
-        assert model.step_seconds(WORK, cluster, overlap=True) <= plain
-        assert model.step_seconds(half, cluster) <= plain
-        for overlap in (False, True):
-            shares = [model.efficiency(WORK, cluster, count, overlap) for count in (1, 2, 8, 64)]
-            assert shares == sorted(shares) and 0 < shares[0] <= shares[-1] <= 1
-        more = dataclasses.replace(cluster, num_machines=2 * cluster.num_machines)
-        assert model.all_reduce(4e8, more) >= model.all_reduce(4e8, cluster)
-        least = model.least_accumulation(WORK, cluster, 0.95)
-        assert model.efficiency(WORK, cluster, least) >= 0.95 - 1e-9
-        assert least == 1 or model.efficiency(WORK, cluster, least - 1) < 0.95
-    assert num_compared > 20
-
-
-def test_times_are_fitted_and_published_figures_predicted():
-    from helpers import scaling_published
-
-    fit = model.fitted({size: 0.002 + size / 1e9 for size in (1e6, 2e6, 8e6)})
-    assert fit == (pytest.approx(0.002), pytest.approx(1e9))
-    for (name, _, precision), (base, *others) in scaling_published.read_figures().items():
-        predicted = scaling_published.predicted(name, precision, base, base)
-        assert predicted == pytest.approx(base.throughput) and others
-        for row in others:
-            perfect = base.throughput * row.size / base.size
-            assert scaling_published.predicted(name, precision, base, row) < perfect
-
-
-def test_tables_of_predictions(monkeypatch, capsys, tmp_path):
-    """All but those measured; from a measured step, and as a picture."""
-    import scaling
-
-    monkeypatch.setattr(scaling, "num_parameters", dict(base=110e6, large=336e6).get)
-    flags = ["--part=predict,accumulate,muon,published", f"--plots={tmp_path}"]
-    monkeypatch.setattr(sys, "argv", ["scaling", *flags])
-    scaling.main()
-    base, large, accumulate, muon, published = tables(capsys.readouterr().out)
-    for rows in (base, large):
-        assert rows[0][0] == "1 x 1" and rows[-1][0] == "64 x 8"
-        assert rows[0][4:] == ["100.0"] * 6
-        assert all(0 < number(cell) <= 100 for row in rows for cell in row[4:])
-    assert all(number(row[1]) > number(row[2]) > 0 for row in muon)
-    assert len(accumulate) == 12 and len(published) == 26
-    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
-    step = "--part=predict --model=base --step_seconds=0.5 --update_seconds=0.1 --rows=8"
-    monkeypatch.setattr(sys, "argv", ["scaling", *step.split()])
-    scaling.main()
-    text = "micro-batches of 8: 400.0 ms, update 100.0 ms, 440 MB"
-    assert text in capsys.readouterr().out
