@@ -71,7 +71,7 @@ def test_a_whole_training_is_that_of_torch(tmp_path, monkeypatch):
     for folder in folders:
         losses = np.load(folder / "losses.npy")
         np.testing.assert_allclose(np.load(folder / "ours.npy"), losses, rtol=3e-4)
-        assert losses.max() > 5 * losses[-1]  # it has learnt
+        assert losses[-10:].mean() < 0.97 * losses[:10].mean()  # it learns
         with open(folder / "run" / "test_results.tsv", encoding="utf-8") as file:
             rows = list(csv.reader(file, delimiter="\t"))[1:]
         probabilities = np.array([row[2:] for row in rows], float)
