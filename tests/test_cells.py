@@ -25,7 +25,7 @@ from bert_gpu.inference import lines
 from bert_gpu.text import corpus
 from bert_gpu.text.config import TextFormat
 from bert_gpu.text.formats import archives
-from tests.finetune.evaluations import read, task_of
+from tests.finetune.evaluations import column, read, task_of
 
 DAY = datetime.date(2026, 11, 27)
 NOON = datetime.datetime(2026, 11, 27, 12, 0, 1)
@@ -155,9 +155,7 @@ def labels_of_classifier(path):
 
 
 def config_of(path, **columns):
-    return FinetuneConfig(
-        task_name="single", train_file=str(path), predict_file=str(path), **columns
-    )
+    return FinetuneConfig(task_name="single", train_file=str(path), test_file=str(path), **columns)
 
 
 def texts_of_corpus(path):
@@ -257,8 +255,8 @@ def test_blank_lines_are_no_rows_and_count_as_lines(
     path.write_bytes("".join(line + end for line in lines).encode())
     config = config_of(path, text_a="value", label="label")
     [found] = read(config, "predict" if width == 1 else "train")
-    assert found.column("texts_a") == [text for text, _ in rows]
-    assert found.column("lines") == begins[1:]
+    assert column(found, "texts_a") == [text for text, _ in rows]
+    assert column(found, "lines") == begins[1:]
     assert found.table.num_skipped == 0
     texts = ["\n".join(filter(None, map(str.strip, text.split("\n")))) for text, _ in rows]
     if any(texts):

@@ -70,7 +70,7 @@ def test_accuracy(folder, predictions):
     [test] = read_splits(task, config, ["predict"])[1]["predict"]
     if not test.has_labels:
         return None
-    labels = (" ".join(label.split()) for label in test.column("labels"))
+    labels = (" ".join(label.split()) for part in test.chunks() for label in part.labels)
     predicted = [line.split("\t")[1] for line in predictions.read_text().splitlines()[1:]]
     return statistics.mean(float(a == b) for a, b in zip(predicted, labels, strict=True))
 

@@ -193,6 +193,14 @@ ROWS = (
             "predict_batch_size": "predictions use --eval_batch_size",
         },
     ),
+    *entries(
+        (GOOGLE, HUGGING_FACE),
+        ("classify",),
+        "flag",
+        {
+            "predict_file": "test_file",
+        },
+    ),
     # flags of Hugging Face's BERT
     *entries(
         (HUGGING_FACE,),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from bert_gpu.cli import flags, grid, training
 from bert_gpu.cli.quick import implied_recipe
 from bert_gpu.finetune.config import (
-    STANDARD_OUTPUT,
     FinetuneConfig,
     FinetuneSettings,
     SweepConfig,
@@ -42,7 +41,7 @@ EXAMPLE = (
     "python run_classifier.py --task_name=mnli --data_dir=glue --output_dir=runs/mnli",
     "python run_classifier.py --task_name=ner --data_dir=conll2003 --output_dir=runs/ner",
     "python run_classifier.py --task_name=similarity --train_file=raw.txt --output_dir=runs/search",
-    "python run_classifier.py --do_predict --output_dir=runs/classify --predict_file=new.csv",
+    "python run_classifier.py --do_predict --output_dir=runs/classify --test_file=new.csv",
 )
 
 CLASSES = training.classes_of(FinetuneSettings, SweepConfig)
@@ -122,5 +121,4 @@ def run(
             cell: training.read_settings(one, FinetuneSettings) for cell, one in variants.items()
         }
         return run_sweep(cells, sweep, parsed.console(common.quiet))
-    prints_predictions = settings.run.predictions_file == STANDARD_OUTPUT
-    return finetune(settings, parsed.console(common.quiet or prints_predictions))
+    return finetune(settings, parsed.console(common.quiet))

@@ -21,8 +21,8 @@ OPEN = {
     "data": "input_file input_format text_field output_file output_dir num_workers ray_address "
     "strict show",
     "pretrain": "input_file output_dir tensorboard",
-    "classify": "task_name task_kind data_dir train_file dev_file test_file predict_file "
-    "predictions_file dev_share test_share columns text_a text_b label output_dir do_train do_eval "
+    "classify": "task_name task_kind data_dir train_file dev_file test_file "
+    "dev_share test_share columns text_a text_b label output_dir do_train do_eval "
     "do_predict tensorboard",
 }
 COMMON = "overwrite quiet show_config save_config"

@@ -16,7 +16,6 @@ T = TypeVar("T")
 # defaults of a training
 DEFAULT_START = "runs/pretrain/model"
 DEFAULT_TASK = "pairs"
-STANDARD_OUTPUT = "-"
 FILES = dict(train="train", eval="dev", predict="test")  # {phase: the split that it reads}
 
 
@@ -59,21 +58,8 @@ class FinetuneConfig(Settings):
     )
     test_file: str | None = setting(
         None,
-        "The file to predict, with labels or without. Default: as for --train_file.",
-        path="one",
-    )
-    predict_file: str | None = setting(
-        None,
-        "Instead of the test file: a file to predict, with any further columns, which "
-        "predictions.tsv repeats; - reads it from standard input.",
-        path="one",
-    )
-    predictions_file: str | None = setting(
-        None,
-        "File for the predicted rows, with the predicted label: with commas where its "
-        "name ends in .csv, else with tabs; - is standard output. An existing one is replaced "
-        "only if it was written with the same --output_dir. "
-        "Default: predictions.tsv in --output_dir.",
+        "The file to predict, with labels or without, and any further columns, which "
+        "predictions.tsv repeats. Default: as for --train_file.",
         path="one",
     )
     dev_share: float = setting(
@@ -119,7 +105,7 @@ class FinetuneConfig(Settings):
     )
     do_eval: bool | None = setting(None, "Evaluate on the dev file and write eval_results.json.")
     do_predict: bool | None = setting(
-        None, "Predict the labels of the test file and write test_results.tsv."
+        None, "Predict the labels of the test file and write predictions.tsv and test_results.tsv."
     )
     max_seq_length: int | None = setting(
         None,
@@ -327,7 +313,7 @@ def resolve_phases(config: FinetuneConfig) -> list[str]:
 def has_test_file(config: FinetuneConfig) -> bool:
     """Return whether there is a file to predict."""
     has_all = config.task_name == table.ALL
-    if has_all or config.predict_file or config.test_file or config.test_share:
+    if has_all or config.test_file or config.test_share:
         return True
     if config.data_dir is None:
         return False

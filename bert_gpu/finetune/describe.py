@@ -6,8 +6,6 @@ import numpy as np
 
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError, shortened
-from bert_gpu.finetune import results
-from bert_gpu.finetune.config import FinetuneConfig
 from bert_gpu.finetune.files.encoded import EncodedExamples
 from bert_gpu.finetune.files.examples import Loaded
 from bert_gpu.finetune.files.splits import Data
@@ -46,12 +44,9 @@ def describe(task: TaskType, start: Start, data: Data) -> tuple[tuple[str, str],
     return tuple(rows)
 
 
-def warn_of_data(
-    task: TaskType, path: str, data: Data, config: FinetuneConfig, console: Console
-) -> None:
+def warn_of_data(data: Data, console: Console) -> None:
     """Warn of rows that are left out and of texts that are also trained on, and print the warnings
-    from reading the files; a warning that several files share is printed once. Warn when GLUE's
-    server would not take the predictions, because the model at `path` has other labels.
+    from reading the files; a warning that several files share is printed once.
     """
     printed: set[str] = set()
     for phase, files in data.items():
@@ -66,13 +61,6 @@ def warn_of_data(
                 if warning not in printed:
                     console.warn(f"{examples.path}: {warning}")
             printed.update(warnings)
-    predicted = data.get("predict", [])
-    is_submitted = any(results.is_submitted(config, file.examples) for file in predicted)
-    if is_submitted and not results.has_labels_of(task.spec, task.labels):
-        console.warn(
-            f"{path[:120]}: its labels ({shortened(', '.join(task.labels))}) are not those "
-            f"of {task.spec.name}, so submission/ is left out; predict with a model of this task"
-        )
 
 
 def describe_overlap(

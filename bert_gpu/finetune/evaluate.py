@@ -6,10 +6,9 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from bert_gpu.base.console import Console
+from bert_gpu.base.console import Console, format_metric
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, fields_of, like
-from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.devices import Devices
 from bert_gpu.devices.workers import Alone, Workers
 from bert_gpu.finetune import results
@@ -20,7 +19,6 @@ from bert_gpu.finetune.files.splits import (
     Data,
     EncodedFile,
     read_splits,
-    standard_input_spooled,
     with_data_of_run,
 )
 from bert_gpu.finetune.notes import TaskNotes
@@ -32,6 +30,7 @@ from bert_gpu.model.config import ModelConfig
 from bert_gpu.monitor.metrics_log import check_monitoring
 from bert_gpu.runs import shared_folder
 from bert_gpu.runs.folder import RunFolder
+from bert_gpu.runs.trials import markdown
 from bert_gpu.train import run as engine
 from bert_gpu.train.start_block import device_rows
 from bert_gpu.train.state import ModelState
@@ -60,7 +59,8 @@ def evaluate_only(
     """Evaluate and predict with a model that is trained already; return its folder, and {stem of a
     file: metrics}.
     """
-    workers, console = join(settings, console)
+    check_monitoring(settings.monitor)
+    workers, console = engine.join(settings, console)
     trained = find_trained(settings.start, settings.run.output_dir)
     start = trained.start
     config = with_data_of_run(settings.run, resolve_phases(settings.run), start.path)
@@ -68,16 +68,15 @@ def evaluate_only(
     task = open_task(settings, trained.notes)
     check_use(trained, task, console)
     task = dataclasses.replace(task, labels=trained.labels)
-    with workers.barrier_at_exit(), standard_input_spooled(config) as config:
-        settings = dataclasses.replace(settings, run=config)
-        task, files = read_files(task, settings.run, workers)
+    with workers.barrier_at_exit():
+        task, files = read_files(task, config, workers)
         with open_results(settings, workers, console, clock) as run:
             devices = engine.open_devices(run)
             task, data = encode(run, task, files, start, devices, trained.notes)
             rows = next(parts[0].rows for parts in data.values())
             alike = dict(labels=task.labels, max_seq_length=rows.max_seq_length)
             workers.check_alike(dict(vocabulary=start.tokenizer.identity) | alike)
-            warn_of_data(task, start.path, data, config, console)
+            warn_of_data(data, console)
             console.block([*device_rows(devices), *describe(task, start, data)])
             state = ModelState(devices.strategy, start.weights)
             predict = Predictor(devices, state, start.encoder, task)
@@ -88,25 +87,11 @@ def evaluate_only(
             return start.path, evaluate(run, task, data, predict, start.path, step)
 
 
-def join(settings: FinetuneSettings, console: Console | None) -> tuple[Workers | Alone, Console]:
-    """Return (the Workers that work together, the Console of this worker)."""
-    check_monitoring(settings.monitor)
-    workers, console = engine.join(settings, console)
-    if workers.count > 1 and STANDARD_INPUT == settings.run.predict_file:
-        raise UserError(
-            "standard input is that of one worker",
-            "write it to a file that all of them see, and name that",
-            setting="predict_file",
-            value="-",
-        )
-    return workers, console
-
-
 def read_files(
     task: TaskType, config: FinetuneConfig, workers: Workers | Alone
 ) -> tuple[TaskType, Files]:
     """Return what files.splits.read_splits returns for all phases of a run, checked to be the same
-    for all workers, and that the predictions may be written.
+    for all workers.
     """
     task, files = read_splits(task, config, resolve_phases(config))
     workers.check_alike(
@@ -115,7 +100,6 @@ def read_files(
             for phase in FILES
         }
     )
-    results.check_predictions_file(config, files.get("predict", ()))
     return task, files
 
 
@@ -167,10 +151,9 @@ def evaluations(
     """Yield the model's outputs for each file of a phase, "eval" or "predict"; until_stopped: as
     for Predictor.
     """
-    config = run.settings.run
-    batch_size = config.eval_batch_size * predict.num_replicas
+    batch_size = run.settings.run.eval_batch_size * predict.num_replicas
     for examples, rows in data.get(phase, ()):
-        yield Evaluated(config, examples, rows, predict(rows, batch_size, until_stopped))
+        yield Evaluated(examples, rows, predict(rows, batch_size, until_stopped))
 
 
 def judge(task: TaskType, evaluated: Evaluated) -> Metrics:
@@ -197,11 +180,12 @@ def evaluate(
     workers, console, folder = run.workers, run.console, run.folder.path
     metrics: dict[str, Metrics] = {}
     predicted = []
-    lines: list[tuple[str | float | None, ...]] = [("", "examples", *task.metric_names)]
+    lines = [["file", "examples", *task.metric_names]]
     for phase in ("eval", "predict"):
         for one in evaluations(run, data, predict, phase):
             metrics[one.stem] = judge(task, one)
-            lines.append((one.stem, len(one.examples), *metrics[one.stem].values()))
+            values = [metrics[one.stem].get(name) for name in task.metric_names]
+            lines.append([one.stem, f"{len(one.examples):,}", *map(format_metric, values)])
             if one.examples.has_labels:
                 workers.on_chief(functools.partial(task.after_evaluation, folder, one))
             if phase == "predict":
@@ -209,7 +193,7 @@ def evaluate(
     if "eval" in data:
         key = result_key(task, data, path, step)
         workers.from_chief(results.write_results, folder, metrics, *key)
-    console.say(results.table(lines))
+    console.say(markdown(lines))
     positive = task.positive_label
     if positive and "f1" in task.metric_names:
         console.say(f"f1 is that of {positive!r}; --positive_label names the other class")

@@ -52,10 +52,6 @@ class Predictor(typing.Generic[R, O]):
         batch_size: int,
         until_stopped: Stop = iter,
     ) -> O:
-        if batch_size % self.num_replicas:
-            raise ValueError(
-                f"a batch of {batch_size} rows does not divide among {self.num_replicas} replicas"
-            )
         # a batch of more rows than there are examples would only add padding
         everything = -(-len(examples) // self.num_replicas) * self.num_replicas
         rows: list[R] = []

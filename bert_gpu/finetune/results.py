@@ -1,5 +1,5 @@
-"""Writes eval_results.json and .txt, test_results.tsv, predictions.tsv and the files for GLUE's
-server, and checks that the folder may receive them.
+"""Writes eval_results.json and .txt, test_results.tsv and predictions.tsv, and checks that the
+folder may receive them.
 
 A training owns its folder. Without training, results may be written to the folder of a finished run
 or a folder of their own, but must never overwrite foreign files of the same names.
@@ -11,8 +11,6 @@ removes the listed files first, then eval_results.json, then run.json (RunFolder
 """
 
 import contextlib
-import csv
-import io
 import itertools
 import json
 import os
@@ -22,19 +20,15 @@ from typing import IO, Any
 
 import numpy as np
 
-from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.files import atomic_file, check_writable, is_inside, write_text
+from bert_gpu.base.files import atomic_file, check_writable, write_text
 from bert_gpu.base.run_names import EVAL_RESULTS, LOCK, RUN
-from bert_gpu.finetune.config import STANDARD_OUTPUT, FinetuneConfig
 from bert_gpu.finetune.files.examples import Examples, Loaded, Source
-from bert_gpu.finetune.tasks.table import TaskSpec
 from bert_gpu.runs.folder import RunFolder
 
 RESULTS_TEXT = "eval_results.txt"
 PROBABILITIES = "test_results.tsv"
 PREDICTIONS = "predictions.tsv"
-SUBMISSION = "submission"
 TAGGED = "predictions.conll"
 ANSWERS = "predictions.json"
 N_BEST = "nbest_predictions.json"
@@ -49,7 +43,7 @@ BREAKS = re.compile(r"[\t\r\n]+")  # separators of the cells and lines of a tabl
 NAMES = re.compile(
     r"eval_results\.(json|txt)|(test_results|predictions)(_[^/]+)?\.tsv|predictions\.conll|"
     r"(predictions|nbest_predictions|null_odds)(_[^/]+)?\.json|"
-    rf"{SUBMISSION}/[^/]+\.tsv|pictures/[^/]+\.png"
+    r"submission/[^/]+\.tsv|pictures/[^/]+\.png"
 )
 
 
@@ -83,9 +77,9 @@ def read_content(folder: str) -> dict[str, Any]:
 
 
 def read_files(folder: str) -> set[str]:
-    """Return the names of the results that a folder has or will have, eval_results.json included:
-    relative to the folder, or absolute for a file outside of it. The names are those in the list in
-    eval_results.json; set() when that file is no fine-tuning's.
+    """Return the names of the results that a folder has or will have, relative to the folder,
+    eval_results.json included. The names are those in the list in eval_results.json; set() when
+    that file is no fine-tuning's.
     """
     content = read_content(folder)
     files = content.get(FILES)
@@ -96,16 +90,6 @@ def read_files(folder: str) -> set[str]:
     return set() if os.path.lexists(os.path.join(folder, EVAL_RESULTS)) else {EVAL_RESULTS}
 
 
-def name_in(output_dir: str, path: str) -> str:
-    """Return the name by which the list in eval_results.json has a file: relative to output_dir, or
-    absolute for a file outside of it.
-    """
-    folder, name = os.path.split(path)
-    whole = os.path.join(os.path.realpath(folder), name)
-    inside = is_inside(folder, output_dir)
-    return os.path.relpath(whole, os.path.realpath(output_dir)) if inside else whole
-
-
 def write_list(folder: str, content: Mapping[str, Any], files: Iterable[str]) -> None:
     """Write eval_results.json with a content and a list of files. OSError: it cannot be written."""
     text = json.dumps({**content, FILES: sorted({*files} - {EVAL_RESULTS})}, indent=1)
@@ -113,14 +97,15 @@ def write_list(folder: str, content: Mapping[str, Any], files: Iterable[str]) ->
 
 
 @contextlib.contextmanager
-def new_file(output_dir: str, path: str) -> Iterator[IO[bytes]]:
+def new_file(output_dir: str, name: str) -> Iterator[IO[bytes]]:
     """Yield a new result file, which exists as a whole or not at all, open for writing. Before,
     eval_results.json in output_dir lists it. Raise UserError when it cannot be written.
     """
+    path = os.path.join(output_dir, name)
     try:
         os.makedirs(output_dir, exist_ok=True)
         files = read_files(output_dir)
-        if (name := name_in(output_dir, path)) not in files:
+        if name not in files:
             listing = os.path.join(output_dir, EVAL_RESULTS)
             before = os.stat(listing) if os.path.exists(listing) else None
             write_list(output_dir, read_content(output_dir), {*files, name})
@@ -137,10 +122,7 @@ def new_file(output_dir: str, path: str) -> Iterator[IO[bytes]]:
 
 def find_results(folder: str) -> list[str]:
     """Return the paths of the result files in a run's folder that --overwrite removes, then those
-    of their subfolders, then that of eval_results.json.
-
-    Files outside of the folder stay. Where the list has one, eval_results.json stays too, without
-    the metrics: --predictions_file may still replace that file.
+    of their subfolders, then that of eval_results.json. Files outside of the folder stay.
     """
     files = read_files(folder)
     kept = {EVAL_RESULTS, RUN, LOCK}
@@ -148,10 +130,7 @@ def find_results(folder: str) -> list[str]:
     for path, _, _ in os.walk(folder, topdown=False):
         inner = os.path.relpath(path, folder)
         names += [inner] * any(name.startswith(f"{inner}/") for name in files)
-    if any(os.path.isabs(name) and os.path.isfile(name) for name in files):
-        write_list(folder, {}, files)
-    else:
-        names.append(EVAL_RESULTS)  # in a run's folder it is always the run's own
+    names.append(EVAL_RESULTS)  # in a run's folder it is always the run's own
     return [os.path.join(folder, name) for name in names]
 
 
@@ -272,7 +251,6 @@ def write_predictions(
     titles: Sequence[str],
     answers: Sequence[str],
     outputs: np.ndarray,
-    predictions_file: str | None = None,
 ) -> str:
     """Write two files of predictions for examples: test_results.tsv, with the model's outputs, and
     predictions.tsv, with the unchanged columns of the examples' file and the prediction. Return the
@@ -284,7 +262,6 @@ def write_predictions(
     Args:
       titles: of the C columns of outputs. answers: the prediction for each example. outputs: such
         as probabilities, float64 (N, C).
-      predictions_file: takes the place of predictions.tsv; "-" is standard output.
     """
     suffix = suffix_of(examples.source)
     heading = ["id", "prediction", *titles]
@@ -309,90 +286,14 @@ def write_predictions(
     title = "prediction"
     while title in examples.header:
         title += "_"
-    where, name = predictions_path(output_dir, suffix, predictions_file)
+    name = with_suffix(PREDICTIONS, suffix)
     write_table(
-        where,
+        output_dir,
         name,
         [*([] if has_id else ["id"]), *examples.header, title],
-        ([*([] if has_id else [name]), *cells, answers[index]] for index, name, cells in rows()),
-        output_dir,
+        ([*([] if has_id else [row]), *cells, answers[index]] for index, row, cells in rows()),
     )
-    return os.path.join(where, name)
-
-
-def is_submitted(run: FinetuneConfig, examples: Loaded) -> bool:
-    """Return whether examples to predict are a test file whose predictions GLUE's server takes: the
-    task's own test file, not a --predict_file or a share of the training file.
-    """
-    is_own = run.predict_file is None and not run.test_share
-    return is_own and examples.source.stem in examples.task.submission
-
-
-def has_labels_of(task: TaskSpec, labels: Sequence[str]) -> bool:
-    """Return whether the classes of a model are those that GLUE's server takes for a task."""
-    if task.labels is None:
-        return task.submitted == "number" and len(labels) == 1
-    return set(labels) == set(task.labels)
-
-
-def write_submission(
-    output_dir: str, examples: Examples, answers: Sequence[str], outputs: np.ndarray
-) -> None:
-    """Write the predictions as a file in submission/, in the form that GLUE's server takes.
-    Arguments as for `write_predictions`.
-    """
-    task = examples.task
-    submitted = submission_of(task, outputs, answers)
-    ids = itertools.chain.from_iterable(chunk.ids for chunk in examples.chunks())
-    name = os.path.join(SUBMISSION, task.submission[examples.source.stem])
-    write_table(output_dir, name, ["index", "prediction"], zip(ids, submitted, strict=True))
-
-
-def predictions_path(
-    output_dir: str, suffix: str, predictions_file: str | None, default: str = PREDICTIONS
-) -> tuple[str, str]:
-    """Return (folder, name) of a file of predictions: `default` or the file that --predictions_file
-    names in its place, with `suffix` added to the name; "-" stands for standard output.
-    """
-    if predictions_file in (None, STANDARD_OUTPUT):
-        return output_dir, predictions_file or with_suffix(default, suffix)
-    folder, name = os.path.split(predictions_file)
-    return folder or ".", with_suffix(name, suffix)
-
-
-def check_predictions_file(run: FinetuneConfig, parts: Sequence[Loaded]) -> None:
-    """Raise UserError where --predictions_file cannot be written, or would replace a file that is
-    not listed as a result. parts: examples of each file to predict.
-    """
-    named = run.predictions_file
-    if named in (None, STANDARD_OUTPUT):
-        return
-    for part in parts:
-        path = os.path.join(*predictions_path(run.output_dir, suffix_of(part.source), named))
-        if os.path.isdir(path):
-            raise UserError("is a folder", "name a file", setting="predictions_file", value=named)
-        check_writable(os.path.dirname(path), "predictions_file", named)
-        files = read_files(run.output_dir) - {EVAL_RESULTS}
-        if os.path.exists(path) and (
-            os.path.samefile(path, part.path) or name_in(run.output_dir, path) not in files
-        ):
-            raise UserError(
-                "exists and is no file of earlier predictions",
-                "name another file, or remove it",
-                setting="predictions_file",
-                value=named,
-            )
-
-
-def submission_of(task: TaskSpec, outputs: np.ndarray, answers: Sequence[str]) -> Sequence[str]:
-    """Return the prediction for each example of a GLUE task as the text that GLUE's server takes.
-    Scores of STS-B are clipped to the range from 0 to 5.
-    """
-    if task.submitted == "number":
-        return [f"{value:.3f}" for value in np.clip(outputs[:, 0], 0, 5)]
-    if task.submitted == "index":
-        return [str((task.labels or ()).index(answer)) for answer in answers]
-    return answers
+    return os.path.join(output_dir, name)
 
 
 def suffix_of(source: Source) -> str:
@@ -409,28 +310,13 @@ def with_suffix(name: str, suffix: str) -> str:
 
 
 def write_table(
-    folder: str,
-    name: str,
-    heading: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    output_dir: str | None = None,
+    folder: str, name: str, heading: Sequence[str], rows: Iterable[Sequence[str]]
 ) -> None:
-    """Write a heading and rows of cells to a file: as CSV where its name ends in .csv, else with
-    tabs between the cells, inside which a space replaces tabs and line breaks. Arguments as for
-    `write`.
+    """Write a heading and rows of cells to a file, with tabs between the cells, inside which a
+    space replaces tabs and line breaks. Arguments as for `write`.
     """
-    line_of = comma_separated if name.lower().endswith(".csv") else tab_separated
-    write(folder, name, map(line_of, itertools.chain([heading], rows)), output_dir)
-
-
-def comma_separated(cells: Sequence[str]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(cells)
-    return line.getvalue()
-
-
-def tab_separated(cells: Sequence[str]) -> str:
-    return "\t".join(map(one_line, cells)) + "\n"
+    lines = itertools.chain([heading], rows)
+    write(folder, name, ("\t".join(map(one_line, cells)) + "\n" for cells in lines))
 
 
 def one_line(cell: str) -> str:
@@ -438,34 +324,7 @@ def one_line(cell: str) -> str:
     return BREAKS.sub(" ", cell)
 
 
-def write(folder: str, name: str, lines: Iterable[str], output_dir: str | None = None) -> None:
-    """Write lines of text to a file, which exists as a whole or not at all; "-" is standard
-    output. output_dir: the folder of the results, for a file in another folder.
-    """
-    if name == STANDARD_OUTPUT:
-        for line in lines:
-            console.answer(line.removesuffix("\n"))
-        return
-    with new_file(output_dir or folder, os.path.join(folder, name)) as file:
+def write(folder: str, name: str, lines: Iterable[str]) -> None:
+    """Write lines of text to a file, which exists as a whole or not at all."""
+    with new_file(folder, name) as file:
         file.writelines(line.encode(errors="replace") for line in lines)
-
-
-def table(lines: Sequence[Sequence[str | float | None]]) -> str:
-    """Return lines of (file, number of examples, metrics...) as the text of a table with aligned
-    columns; the first line is the heading.
-    """
-    rows = [
-        [text if isinstance(text, str) else show_number(text) for text in line] for line in lines
-    ]
-    columns = itertools.zip_longest(*rows, fillvalue="")  # a file without labels has no metrics
-    first, *others = (max(map(len, column)) for column in columns)
-    widths = [max(10, width + 2) for width in others]
-    return "\n".join(
-        f"  {line[0]:<{first}}"
-        + "".join(f"{text:>{width}}" for text, width in zip(line[1:], widths, strict=False))
-        for line in rows
-    )
-
-
-def show_number(value: float | None) -> str:
-    return f"{value:,}" if isinstance(value, int) else console.format_metric(value)

@@ -19,7 +19,6 @@ from bert_gpu.finetune.evaluate import (
     evaluate,
     evaluate_only,
     evaluations,
-    join,
     judge,
     merge_dev_metrics,
     read_files,
@@ -28,7 +27,7 @@ from bert_gpu.finetune.evaluate import (
 )
 from bert_gpu.finetune.files.encoded import LENGTH_AXES, training_batches
 from bert_gpu.finetune.files.examples import Loaded
-from bert_gpu.finetune.files.splits import Data, standard_input_spooled
+from bert_gpu.finetune.files.splits import Data
 from bert_gpu.finetune.notes import write_notes
 from bert_gpu.finetune.objective import task_objective
 from bert_gpu.finetune.prediction import Predictor, Stop
@@ -38,6 +37,7 @@ from bert_gpu.finetune.tasks.opening import open_task
 from bert_gpu.interop import models
 from bert_gpu.interop.sources import NONE
 from bert_gpu.model.weights import column_blocks
+from bert_gpu.monitor.metrics_log import check_monitoring
 from bert_gpu.runs.card_facts import facts_while_training
 from bert_gpu.runs.provenance import weights_hash
 from bert_gpu.train import run as engine
@@ -84,12 +84,12 @@ def finetune(
     """
     if "train" not in resolve_phases(settings.run):
         return Result(*evaluate_only(settings, console, clock), None)
-    workers, console = join(settings, console)
+    check_monitoring(settings.monitor)
+    workers, console = engine.join(settings, console)
     task = open_task(settings)
     source = settings.start.init_checkpoint or DEFAULT_START
-    with workers.barrier_at_exit(), standard_input_spooled(settings.run) as config:
-        settings = dataclasses.replace(settings, run=config)
-        task, files = read_files(task, config, workers)
+    with workers.barrier_at_exit():
+        task, files = read_files(task, settings.run, workers)
         opening = engine.open_run(
             settings, RUN_FIELDS, workers, console, clock, None if source == NONE else source
         )
@@ -101,7 +101,7 @@ def finetune(
             fixed = fixed_settings(run.settings, task, devices, start, data)
             workers.check_alike(fixed)
             run.check_resumable(fixed)
-            warn_of_data(task, start.path, data, config, console)
+            warn_of_data(data, console)
             warn_of_fresh(start, settings.memory.freeze, console)
             frozen = frozen_names(start.weights, settings.memory.freeze)
             blocks = column_blocks(start.encoder.weights())

@@ -21,7 +21,6 @@ from typing import Any
 from bert_gpu.base.console import Console, LogConsole
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.run_names import folder_name
-from bert_gpu.base.standard_input import STANDARD_INPUT
 from bert_gpu.devices.devices import join_workers
 from bert_gpu.finetune.config import (
     DEFAULT_TASK,
@@ -60,11 +59,9 @@ def plan_trials(
         settings}.
 
     Raises:
-      UserError: --data_dir holds no task, or all trials would read or write the same file.
+      UserError: --data_dir holds no task.
     """
     settings = next(iter(variants.values()))
-    for one in variants.values():
-        check_own_files(one.run)
     has_all = settings.run.task_name == table.ALL
     names: Sequence[str | None] = find_tasks(settings.run) if has_all else [None]
     checkpoint = settings.start.init_checkpoint
@@ -90,24 +87,6 @@ def plan_trials(
         row |= {} if mark is None else dict(mark=mark, hours=hours.get(mark))
         trials[folder] = Trial(dataclasses.replace(variant, run=run, start=start), row)
     return trials
-
-
-def check_own_files(run: FinetuneConfig) -> None:
-    """Raise UserError where a setting names a file that only one fine-tuning can read or write."""
-    if run.predict_file == STANDARD_INPUT:
-        raise UserError(
-            "standard input can be read only once, but there are several trials",
-            "save it to a file and name that file",
-            setting="predict_file",
-            value="-",
-        )
-    if run.predictions_file is not None:
-        raise UserError(
-            "several trials cannot share one file",
-            "drop it, and each leaves its predictions in its folder",
-            setting="predictions_file",
-            value=run.predictions_file[:100],
-        )
 
 
 def find_tasks(run: FinetuneConfig) -> list[str]:

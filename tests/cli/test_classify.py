@@ -2,8 +2,6 @@
 resume, bad input.
 """
 
-import csv
-import io
 import json
 import os
 import pathlib
@@ -378,7 +376,7 @@ def test_the_flags_of_a_training_from_a_fine_tuned_model_evaluate_what_it_has_tr
     assert code == 0 and f"model: {tmp_path / 'other'}" in out, err
 
 
-def test_a_file_of_any_name_needs_nothing_but_the_model(trained, capsys, tmp_path, monkeypatch):
+def test_a_file_of_any_name_needs_nothing_but_the_model(trained, capsys, tmp_path):
     """Columns, labels and length are the model's; further columns are repeated."""
     file = tmp_path / "asked today.csv"
     file.write_text(
@@ -387,7 +385,7 @@ def test_a_file_of_any_name_needs_nothing_but_the_model(trained, capsys, tmp_pat
     )
     output = tmp_path / "out"
     asked = [f"--init_checkpoint={trained}", f"--output_dir={output}", "--do_predict"]
-    code, out, err = call(capsys, *asked, f"--predict_file={file}")
+    code, out, err = call(capsys, *asked, f"--predict_file={file}")  # Google's name of --test_file
     assert code == 0 and str(output / "predictions.tsv") in out, err
     table = [line.split("\t") for line in (output / "predictions.tsv").read_text().splitlines()]
     assert table == [
@@ -395,47 +393,6 @@ def test_a_file_of_any_name_needs_nothing_but_the_model(trained, capsys, tmp_pat
         ["0", "first", "the cat sits a red", "a dog runs the", "yes"],
         ["1", 'a "b" c', "a cat sits the", "the dog a bird", "no"],
     ]
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(file.read_bytes())))
-    code, out, err = call(capsys, *asked, "--predict_file=-", "--predictions_file=-")
-    assert code == 0 and [line.split("\t") for line in out.splitlines()] == table, err
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"")))
-    code, _, err = call(capsys, *asked, "--predict_file=-")
-    assert code == 2 and err.startswith("standard input: has no examples; ")
-    own = tmp_path / "more" / "mine.tsv"
-    for _ in range(2):
-        code, _, _ = call(capsys, *asked, f"--predict_file={file}", f"--predictions_file={own}")
-        assert code == 0 and own.read_text() == (output / "predictions.tsv").read_text()
-    own = tmp_path / "more" / "mine.csv"  # with commas, also over an earlier one
-    for _ in range(2):
-        code, _, err = call(capsys, *asked, f"--predict_file={file}", f"--predictions_file={own}")
-        with open(own, newline="") as written:
-            assert code == 0 and list(csv.reader(written)) == table, err
-    # what it must not replace is refused before anything is written
-    config = trained / "model" / "config.json"
-    kept = {path: path.read_bytes() for path in (file, own, config)}
-    for source, target, problem in (
-        (file, file, "exists and is no file of earlier predictions"),
-        (own, own, "exists and is no file of earlier predictions"),
-        (file, config, "exists and is no file of earlier predictions"),
-        (file, tmp_path, "is a folder; name a file"),
-        (file, file / "x.tsv", "is a file, not a folder"),
-    ):
-        flags = [f"--predict_file={source}", f"--predictions_file={target}"]
-        code, _, err = call(capsys, *asked, f"--output_dir={tmp_path / 'new'}", *flags)
-        assert code == 2 and f"--predictions_file={target}: " in err and problem in err, err
-    assert not (tmp_path / "new").exists()
-    assert all(path.read_bytes() == content for path, content in kept.items())
-
-
-def test_standard_input_that_nothing_is_piped_to_is_refused(trained, capsys, tmp_path, monkeypatch):
-    terminal = io.TextIOWrapper(io.BytesIO(b""))
-    terminal.isatty = lambda: True
-    asked = [f"--init_checkpoint={trained}", f"--output_dir={tmp_path / 'out'}", "--do_predict"]
-    for stream in (terminal, None):  # None: a service without standard input
-        monkeypatch.setattr("sys.stdin", stream)
-        code, _, err = call(capsys, *asked, "--predict_file=-")
-        said = "--predict_file=-: nothing is piped to standard input; give a file, or pipe one\n"
-        assert code == 2 and err.endswith(said) and not (tmp_path / "out").exists(), err
 
 
 def test_fresh_weights_that_are_frozen_are_warned_of(workplace, tmp_path, capsys):
@@ -518,7 +475,7 @@ def test_kinds_of_tasks(workplace, capsys, tmp_path, kind, cells, metrics, flags
     assert said == open_task_type(kind).config_name
     (tmp_path / "run" / "model" / "task.json").unlink()  # config.json tells the kind, too
     alone = ["--do_predict", f"--init_checkpoint={tmp_path / 'run'}", FLAGS[0]]
-    alone += [f"--output_dir={tmp_path / 'alone'}", f"--predict_file={tmp_path / 'all.tsv'}"]
+    alone += [f"--output_dir={tmp_path / 'alone'}", f"--test_file={tmp_path / 'all.tsv'}"]
     code, _, err = call(capsys, *alone)
     table = (tmp_path / "alone" / "predictions.tsv").read_text().splitlines()[1:]
     assert code == 0 and len(table) == 200, err
@@ -552,13 +509,12 @@ def test_two_dev_files_and_two_test_files(workplace, capsys, tmp_path):
     assert values["dev_mismatched"]["num_examples"] == 6
     text = (tmp_path / "run" / "eval_results.txt").read_text()
     assert f"dev_mismatched_loss = {values['dev_mismatched']['loss']}\n" in text
-    for name, count in {"MNLI-m.tsv": 4, "MNLI-mm.tsv": 5}.items():
-        lines = (tmp_path / "run" / "submission" / name).read_text().splitlines()
+    for name, count in {"matched": 4, "mismatched": 5}.items():
+        lines = (tmp_path / "run" / f"test_results_{name}.tsv").read_text().splitlines()
         assert len(lines) == count + 1 and all(line.split("\t")[1] in labels for line in lines[1:])
-    assert (tmp_path / "run" / "test_results_matched.tsv").exists()
     code, _, err = call(capsys, *asked, "--overwrite", "--do_train")
     left = os.listdir(tmp_path / "run")
-    assert code == 0 and not any("results" in name or "submission" in name for name in left), err
+    assert code == 0 and not any("results" in name for name in left), err
 
 
 def test_trials_of_a_grid_resume_trial_by_trial(workplace, capsys, tmp_path, monkeypatch):
@@ -970,7 +926,7 @@ def test_the_separator_of_the_training_reads_and_writes_other_files(workplace, c
     assert notes["separator"] == ";"
     path = tmp_path / "one.tsv"
     path.write_text("text\tlabels\nred cat\tred, warm\nred cat\tcat\n")
-    asked = ["--do_eval", "--do_predict", f"--dev_file={path}", f"--predict_file={path}"]
+    asked = ["--do_eval", "--do_predict", f"--dev_file={path}", f"--test_file={path}"]
     code, _, err = call(capsys, *asked, f"--output_dir={tmp_path / 'run'}")
     assert code == 0 and "lacks" not in err, err  # one label, of which a part is none
     predictions = (tmp_path / "run" / "predictions.tsv").read_text().splitlines()[1:]
@@ -1087,7 +1043,7 @@ def test_data_that_are_unknown_or_gone_are_asked_for(trained, tmp_path, capsys, 
     assert not (tmp_path / "apart").exists()
     # what needs no data does not ask for them
     (tmp_path / "new.tsv").write_text("text_a\ttext_b\na cat\ta dog\n")
-    new = f"--predict_file={tmp_path / 'new.tsv'}"
+    new = f"--test_file={tmp_path / 'new.tsv'}"
     assert call(capsys, f"--output_dir={output}", "--do_predict", new)[0] == 0
 
 

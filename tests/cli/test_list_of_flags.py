@@ -24,7 +24,7 @@ null_score_diff_threshold num_attention_heads num_gpus num_hidden_groups num_hid
 num_shards num_tokens num_train_epochs num_train_steps num_trials num_warmup_steps num_workers
 objective on_divergence optimizer order output output_dir output_file overwrite pack_separator
 padding passage_prefix phase polynomial_power pooler_size pooling position_embedding_type
-positive_label precision predict_file predictions_file prompt query query_file query_prefix quiet
+positive_label precision prompt query query_file query_prefix quiet
 random_seed ray_address recipe recompute recompute_every reinit_layers restarts rotary_base
 save_checkpoints_minutes save_checkpoints_steps save_config seed short_seq_prob show show_config
 shuffle skip_corrupt_records source sp_model_file steps_per_loop strict strip_accents task_kind

@@ -204,8 +204,7 @@ def test_other_data_to_evaluate_are_told(finished, tmp_path, phase, split):
     trained = tmp_path / "trained"
     own = [f"--train_file={tmp_path}/train.tsv", f"--output_dir={trained}"]
     assert command(["bert-gpu", "classify", *given, *own, "--do_train"]) == 0
-    flag = "dev_file" if phase == "eval" else "predict_file"
-    files = [f"--{flag}={tmp_path}/{folder}/{split}.tsv" for folder in ("first", "second")]
+    files = [f"--{split}_file={tmp_path}/{folder}/{split}.tsv" for folder in ("first", "second")]
     words = [*FLAGS, "--quiet", f"--init_checkpoint={trained}/model", f"--do_{phase}"]
     words += [f"--output_dir={tmp_path}/results"]
     told = run_two("classify", *words, files[0], more=[files[1]])

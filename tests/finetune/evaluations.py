@@ -41,3 +41,11 @@ def form_of(tokenizer, max_seq_length, padding="dynamic", folder=".", seed=1):
 def evaluated(**known):
     """An Evaluated; what is not known is None."""
     return Evaluated(**dict.fromkeys(Evaluated._fields) | known)
+
+
+def column(examples, name):
+    """The entries of the list `name` (lines, ids, texts_a, texts_b, labels, cells) of all chunks of
+    Examples; None where the chunks have none.
+    """
+    parts = [getattr(chunk, name) for chunk in examples.chunks()]
+    return None if parts[0] is None else [value for part in parts for value in part]

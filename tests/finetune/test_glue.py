@@ -2,19 +2,15 @@
 spelling, and predictions are written as its server takes them.
 """
 
-import shutil
-import types
-
 import numpy as np
 import pytest
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.finetune import results
 from bert_gpu.finetune.config import FILES, FinetuneConfig, has_test_file
-from bert_gpu.finetune.describe import warn_of_data
-from bert_gpu.finetune.files.splits import EncodedFile, read_splits
+from bert_gpu.finetune.files.splits import read_splits
 from bert_gpu.finetune.tasks import table
-from tests.finetune.evaluations import evaluated, read, task_of
+from tests.finetune.evaluations import column, evaluated, read, task_of
 
 # {folder: {file: lines of cells}}
 FORMS = {
@@ -122,7 +118,6 @@ FORMS = {
         "test.tsv": ["index\tsentence1\tsentence2", "0\ta\tb", "1\tc\td"],
     },
 }
-DIAGNOSTIC = "index\tsentence1\tsentence2\n0\tThe cat sat.\tThe cat did not sit.\n1\ta\tb\n"
 # first texts, second texts and labels of the training examples
 TRAINING = {
     "CoLA": (["The sailors rode the breeze.", "They drank the pub."], None, ["1", "0"]),
@@ -149,8 +144,6 @@ def glue(tmp_path_factory):
         (folder / name).mkdir()
         for file, lines in contents.items():
             (folder / name / file).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (folder / "diagnostic").mkdir()
-    (folder / "diagnostic" / "diagnostic.tsv").write_text(DIAGNOSTIC)
     lines = [f"{row}\ta {row}\tb\t{('not_' * (row % 2))}entailment" for row in range(12)]
     text = "\n".join([FORMS["RTE"]["train.tsv"][0], *lines])
     (folder / "RTE" / "whole.tsv").write_text(text)
@@ -171,100 +164,39 @@ def test_files_of_glue(glue, folder):
         task, examples = read_splits(task_of(config), settings, list(FILES))
         [train] = examples["train"]
         assert TRAINING[folder] == tuple(
-            train.column(name) for name in ("texts_a", "texts_b", "labels")
+            column(train, name) for name in ("texts_a", "texts_b", "labels")
         )
         assert train.num_skipped == {"MRPC": 1, "QQP": 2}.get(folder, 0)
         assert not any(part.has_labels for part in examples["predict"])
         evaluated, predicted = len(examples["eval"]), len(examples["predict"])
-        assert (evaluated, predicted) == ((2, 3) if folder == "MNLI" else (1, 1))
+        assert (evaluated, predicted) == ((2, 2) if folder == "MNLI" else (1, 1))
         assert task.labels == (task.spec.labels or ("score",))
         for part in [train, *examples["eval"]]:
             assert len(task.targets(part)) == len(part)
 
 
 @pytest.mark.parametrize("folder", FORMS)
-def test_what_glue_takes(glue, tmp_path, folder):
-    """Every file has one prediction for each test example, by GLUE's name and in its words."""
+def test_test_results_begin_with_the_columns_that_glue_takes(glue, tmp_path, folder):
+    """Every file has the id and the prediction of each test example, in GLUE's words."""
     config = FinetuneConfig(task_name=folder, data_dir=str(glue))
     labels = task_of(config).spec.labels or ("score",)
     task = task_of(config, labels)
     for part in read(config, "predict", labels):
         outputs = np.eye(len(labels))[[len(labels) - 1 - i for i in range(len(labels))]]
-        outputs = np.array([[7.0], [-1.0]]) if folder == "STS-B" else outputs[: len(part)]
-        task.write(str(tmp_path), evaluated(config=config, examples=part, outputs=outputs))
-        lines = (tmp_path / "submission" / task.spec.submission[part.source.stem]).read_text()
-        heading, *rows = [line.split("\t") for line in lines.splitlines()]
-        assert heading == ["index", "prediction"]
+        outputs = np.array([[4.5], [0.5]]) if folder == "STS-B" else outputs[: len(part)]
+        task.write(str(tmp_path), evaluated(examples=part, outputs=outputs))
+        name = f"test_results{results.suffix_of(part.source)}.tsv"
+        lines = (tmp_path / name).read_text().splitlines()
+        heading, *rows = [line.split("\t")[:2] for line in lines]
+        assert heading == ["id", "prediction"]
         assert [row[0] for row in rows] == [str(index) for index in range(len(part))]
         wanted = {
-            "STS-B": ["5.000", "0.000"],
+            "STS-B": ["4.5", "0.5"],
             "MNLI": ["neutral", "entailment", "contradiction"][: len(part)],
             "QNLI": ["not_entailment", "entailment"],
             "RTE": ["not_entailment", "entailment"],
         }.get(folder, ["1", "0"])
         assert [row[1] for row in rows] == wanted
-
-
-@pytest.mark.parametrize(
-    "folder, more, labels, submits",
-    [
-        ("RTE", {}, ("not_entailment", "entailment"), True),
-        ("RTE", dict(predict_file="{}/RTE/dev.tsv"), ("entailment", "not_entailment"), False),
-        (
-            "RTE",
-            dict(test_share=0.5, train_file="{}/RTE/whole.tsv"),
-            ("entailment", "not_entailment"),
-            False,
-        ),
-        ("RTE", dict(test_file="{}/RTE/test.tsv"), ("not_entailment", "entailment"), True),
-        ("RTE", {}, ("contradiction", "entailment", "neutral"), False),
-        ("RTE", {}, ("0", "1"), False),
-        ("STS-B", dict(task_kind="classification"), ("0", "1"), False),
-    ],
-)
-def test_glue_takes_the_own_test_file_of_a_task_in_its_labels_alone(
-    glue, tmp_path, folder, more, labels, submits
-):
-    more = {
-        name: value.format(glue) if isinstance(value, str) else value
-        for name, value in more.items()
-    }
-    config = FinetuneConfig(task_name=folder, data_dir=str(glue), **more)
-    [part] = read(config, "predict")
-    outputs = np.eye(len(labels))[np.arange(len(part)) % len(labels)]
-    task = task_of(config, labels)
-    task.write(str(tmp_path), evaluated(config=config, examples=part, outputs=outputs))
-    assert (tmp_path / "test_results.tsv").exists()
-    path = tmp_path / "submission" / f"{folder}.tsv"
-    assert path.exists() == submits
-    if submits:
-        assert path.read_text() == "index\tprediction\n0\tnot_entailment\n1\tentailment\n"
-    told, is_foreign = [], not submits and not {"predict_file", "test_share"} & set(more)
-    path, data = "runs/" + "x" * 300, dict(predict=[EncodedFile(part, None)])
-    warn_of_data(task, path, data, config, types.SimpleNamespace(warn=told.append))
-    told = [text for text in told if "submission/" in text]
-    assert [len(text) <= 300 for text in told] == [True] * is_foreign
-
-
-def test_the_diagnostic_is_predicted_by_a_model_of_mnli(glue, tmp_path, monkeypatch):
-    """GLUE has it in a folder beside MNLI's; others keep it in MNLI's; it may be missing."""
-
-    def predicted(folder):
-        config = FinetuneConfig(task_name="mnli", data_dir=str(folder))
-        found = read(config, "predict")
-        suffixes = [results.suffix_of(part.source) for part in found]
-        assert suffixes == ["_matched", "_mismatched", "_diagnostic"][: len(found)]
-        return [part.path for part in found[2:]]
-
-    own, beside = tmp_path / "x" / "MNLI", glue / "diagnostic" / "diagnostic.tsv"
-    shutil.copytree(glue / "MNLI", own)
-    assert predicted(own) == predicted(tmp_path / "x") == []
-    shutil.copytree(glue / "diagnostic", tmp_path / "diagnostic")  # beside a folder of GLUE's
-    assert predicted(tmp_path / "x") == []
-    monkeypatch.chdir(glue / "MNLI")
-    assert predicted(glue) == predicted(".") == [str(beside)]
-    shutil.copy(beside, own)
-    assert predicted(tmp_path / "x") == [str(own / "diagnostic.tsv")]
 
 
 def test_names_of_tasks():
@@ -277,17 +209,17 @@ def test_a_header_is_one_also_where_glue_has_none(tmp_path):
     (tmp_path / "train.tsv").write_text("label\tsentence\n1\tYes.\n0\tNo yes.\n")
     config = FinetuneConfig(task_name="cola", data_dir=str(tmp_path))
     [train] = read(config, "train")
-    assert train.column("texts_a") == ["Yes.", "No yes."]
+    assert column(train, "texts_a") == ["Yes.", "No yes."]
 
 
 def test_what_is_predicted_needs_no_header_where_glue_has_none(glue, tmp_path):
-    dev = FinetuneConfig(task_name="cola", predict_file=str(glue / "CoLA" / "dev.tsv"))
+    dev = FinetuneConfig(task_name="cola", test_file=str(glue / "CoLA" / "dev.tsv"))
     shares = FinetuneConfig(task_name="cola", train_file=str(tmp_path / "all"), test_share=0.5)
     rows = [f"gj04\t{number % 2}\t\tSentence {number}.\n" for number in range(20)]
     (tmp_path / "all").write_text("".join(rows))
     [found] = read(dev, "predict")
-    assert found.column("texts_a") == ['He said "go".', "Go he."]
-    assert found.column("labels") == ["1", "0"]
+    assert column(found, "texts_a") == ['He said "go".', "Go he."]
+    assert column(found, "labels") == ["1", "0"]
     [part] = read(shares, "predict")
     assert part.header == list(table.TASKS["cola"].columns["test"]) and 2 < len(part) < 18
 
@@ -296,13 +228,13 @@ def test_own_files_without_a_header(tmp_path):
     (tmp_path / "train.csv").write_text('1,"Yes, sir."\n0,No\n')
     config = FinetuneConfig(data_dir=str(tmp_path), columns=("label", "text_a"))
     [train] = read(config, "train")
-    assert train.column("texts_a") == ["Yes, sir.", "No"] and not train.has_pairs
+    assert column(train, "texts_a") == ["Yes, sir.", "No"] and not train.has_pairs
 
 
 def test_texts_alone_may_begin_with_a_comma_in_the_first(tmp_path):
     """One column without a header has no delimiter to get wrong."""
     (tmp_path / "new.tsv").write_text("Hello, world; a|b\nno\nyes\n")
-    asked = dict(task_name="single", columns=("text",), predict_file=str(tmp_path / "new.tsv"))
+    asked = dict(task_name="single", columns=("text",), test_file=str(tmp_path / "new.tsv"))
     config = FinetuneConfig(**asked)
     [found] = read(config, "predict")
-    assert found.column("texts_a") == ["Hello, world; a|b", "no", "yes"]
+    assert column(found, "texts_a") == ["Hello, world; a|b", "no", "yes"]

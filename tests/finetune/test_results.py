@@ -58,19 +58,17 @@ def part(tmp_path_factory):
     return part
 
 
-def write_ner(folder, part, predictions_file=None):
+def write_ner(folder, part):
     """Leaves what a prediction and an evaluation of ner leave in a folder."""
-    config = FinetuneConfig(task_name="ner", predictions_file=predictions_file)
-    known = dict(config=config, examples=part, outputs=np.eye(2))
-    task_of(config, LABELS).write(str(folder), evaluated(**known))
+    task = task_of(FinetuneConfig(task_name="ner"), LABELS)
+    task.write(str(folder), evaluated(examples=part, outputs=np.eye(2)))
     metrics = {"test": dict(f1=0.5)}
     results.write_results(str(folder), metrics, {"eval": [part]}, "model", 1)
 
 
 def write_others(folder):
-    """Leaves files of other tasks."""
-    heading = ["index", "prediction"]
-    results.write_table(str(folder), "submission/MNLI-mm.tsv", heading, [["0", "a"]])
+    """Leaves files of other tasks, and one that earlier revisions wrote."""
+    results.write(str(folder), "submission/MNLI-mm.tsv", ["index\tprediction\n"])
     results.write_table(str(folder), "predictions_mismatched.tsv", ["id", "prediction"], [])
     for name in ("predictions_dev.json", "nbest_predictions.json", "null_odds.json"):
         results.write(str(folder), name, ['{\n "a": 1\n}\n'])
@@ -111,7 +109,7 @@ def test_what_is_written_is_a_result(tmp_path, part):
         (folder / path / f"{name}.7.partial").write_text("")
     assert is_accepted(folder)
     assert set(results.find_results(str(folder))) == {
-        str(folder / name) for name in files_in(folder) | {results.SUBMISSION}
+        str(folder / name) for name in files_in(folder) | {"submission"}
     }
 
 
@@ -125,14 +123,6 @@ def test_results_do_not_go_beside_foreign_files(tmp_path, part, name, has_result
     write_foreign(folder, [name])
     with pytest.raises(UserError, match=f"holds no run, but {name.partition('/')[0]}"):
         results.open_results(RunFolder(str(folder)), {})
-
-
-def test_a_file_of_any_name_that_was_written_into_the_folder_is_a_result(tmp_path, part):
-    write_ner(tmp_path / "out", part, str(tmp_path / "out" / "my" / "words.csv"))
-    assert "my/words.csv" in results.read_files(str(tmp_path / "out"))
-    assert is_accepted(tmp_path / "out")
-    start_over(tmp_path / "out")
-    assert os.listdir(tmp_path / "out") == []
 
 
 def test_a_folder_of_links_to_files_elsewhere_is_foreign(tmp_path, part):
@@ -175,11 +165,7 @@ def test_a_list_removes_nothing_outside_of_its_folder(tmp_path):
         content = dict(files=[*files, "own.tsv"], f1=0.5)
         (out / "eval_results.json").write_text(json.dumps(content))
         start_over(out)
-        kept = files_in(out) - {"eval_results.json"}
-        assert kept == {".run.lock", "notes.txt"} and (out / "link" / "x").exists()
-        if (out / "eval_results.json").exists():  # for --predictions_file, without the metrics
-            assert files[0] == absolute[0]
-            assert json.loads((out / "eval_results.json").read_text()).keys() == {"files"}
+        assert files_in(out) == {".run.lock", "notes.txt"} and (out / "link" / "x").exists()
         assert files_in(tmp_path / "mine") == {"x"} and (tmp_path / "mine" / "empty").is_dir()
         assert (tmp_path / "x").exists()
 
@@ -267,27 +253,6 @@ def test_a_file_that_is_named_as_an_entry_is_evaluated_again(tmp_path, part, ste
     assert results.read_results(str(tmp_path), examples, "model", 1) is None
 
 
-@pytest.mark.parametrize("where", ["out/mine.tsv", "elsewhere/mine.tsv"])
-def test_predictions_replace_those_of_the_same_folder_only(tmp_path, part, where):
-    def check(output_dir):
-        run = FinetuneConfig(output_dir=str(output_dir), predictions_file=str(tmp_path / where))
-        results.check_predictions_file(run, [part])
-
-    out = tmp_path / "out"
-    check(out)
-    write_ner(out, part, str(tmp_path / where))
-    check(out)
-    if where.startswith("elsewhere"):
-        start_over(out)
-        assert os.listdir(out) == ["eval_results.json"]  # it lists the file outside
-        check(out)
-    with pytest.raises(UserError, match="exists and is no file of earlier predictions"):
-        check(tmp_path / "other")
-    (out / "eval_results.json").unlink()
-    with pytest.raises(UserError, match="exists and is no file of earlier predictions"):
-        check(out)
-
-
 class Killed(BaseException):
     pass
 
@@ -317,21 +282,13 @@ def kill_at(monkeypatch, number):
 def test_a_kill_at_any_moment_leaves_what_a_later_call_accepts_and_removes(
     tmp_path, part, monkeypatch
 ):
-    """Of an evaluation in a new folder, and of a run that starts over; a file of predictions lies
-    outside.
-    """
-    outside = tmp_path / "elsewhere" / "mine.conll"
+    """Of an evaluation in a new folder, and of a run that starts over."""
 
     def write(folder):
-        write_ner(folder, part, str(outside))
+        write_ner(folder, part)
         results.write(str(folder), "submission/RTE.tsv", [])
 
-    def check(folder):
-        run = FinetuneConfig(output_dir=str(folder), predictions_file=str(outside))
-        results.check_predictions_file(run, [part])
-
     write(tmp_path / "whole")
-    outside.unlink()
     for number in itertools.count():
         folder = tmp_path / str(number)
         with monkeypatch.context() as patches, pytest.raises(Killed) as killed:
@@ -339,7 +296,6 @@ def test_a_kill_at_any_moment_leaves_what_a_later_call_accepts_and_removes(
             write(folder)
             raise Killed("the end")
         assert is_accepted(folder), number
-        check(folder)
         write(folder)
         whole = {name for name in files_in(folder) if not name.endswith(".partial")}
         assert whole == files_in(tmp_path / "whole") and is_accepted(folder)
@@ -348,8 +304,6 @@ def test_a_kill_at_any_moment_leaves_what_a_later_call_accepts_and_removes(
             kill_at(patches, number)
             start_over(folder)
             raise Killed
-        check(folder)
-        outside.unlink()
         start_over(folder)
         assert os.listdir(folder) == []
         if killed.value.args:

@@ -148,24 +148,6 @@ def test_marks_of_a_pretraining(tmp_path):
     assert first.settings.start.init_checkpoint == os.path.join(path, "0.05")
 
 
-@pytest.mark.parametrize(
-    "run, part",
-    [
-        (
-            dict(predictions_file="p.tsv"),
-            "--predictions_file=p.tsv: several trials cannot share one file",
-        ),
-        (dict(predictions_file="-"), "--predictions_file=-: several trials cannot share one file"),
-        (dict(predict_file="-", predictions_file="-"), "--predict_file=-: standard input"),
-    ],
-)
-def test_trials_do_not_share_a_file(tmp_path, run, part):
-    settings = settings_for(tmp_path / "out", **run)
-    with pytest.raises(UserError, match=part):
-        sweep.run_sweep({"": settings}, SweepConfig(num_trials=2))
-    assert not (tmp_path / "out").exists()
-
-
 def test_no_task_of_glue(tmp_path):
     with pytest.raises(UserError, match="has no folder of a task of GLUE"):
         sweep.find_tasks(FinetuneConfig(data_dir=str(tmp_path)))

@@ -215,7 +215,7 @@ def test_a_start_folder_gives_its_case_and_its_default_prefix(folder):
     write(folder / "prefixed.tsv", ["text_a", "text_b"], prefixed)
     more = dict(task_name="similarity", do_predict=True)
     for name, file in (("lower", "capitals.tsv"), ("plain", "prefixed.tsv")):
-        own = dict(init_checkpoint=str(folder / name), predict_file=str(folder / file))
+        own = dict(init_checkpoint=str(folder / name), test_file=str(folder / file))
         run(folder, f"of {name}", **USED | more | own)
     assert predictions(folder / "of lower") == predictions(folder / "of plain")
     own = dict(bert_config_file=None, vocab_file=None, init_checkpoint=str(folder / "lower"))

@@ -184,8 +184,8 @@ def full():
         job("report", "report --output=report.html adamw lamb"),
         job(
             "classify predict",
-            f"{CLASSIFY} --do_predict --output_dir=tuned/pairs --predict_file=predict.tsv "
-            "--predictions_file=-",
+            f"{CLASSIFY} --do_predict --output_dir=tuned/pairs --predict_file=predict.tsv",
+            files=["tuned/pairs/predictions.tsv"],
         ),
         *(
             job(

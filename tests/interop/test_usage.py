@@ -115,7 +115,7 @@ def predicted(model_folder, texts, folder, **run):
     """(titles, answers, numbers) of the test_results.tsv of --do_predict."""
     folder.mkdir()
     (folder / "in.tsv").write_text("\n".join(["text", *texts]) + "\n")
-    where = dict(predict_file=str(folder / "in.tsv"), output_dir=str(folder / "out"))
+    where = dict(test_file=str(folder / "in.tsv"), output_dir=str(folder / "out"))
     start = StartConfig(init_checkpoint=str(model_folder))
     finetune(FinetuneSettings(run=FinetuneConfig(do_predict=True, **where, **run), start=start))
     lines = (folder / "out" / "test_results.tsv").read_text().splitlines()

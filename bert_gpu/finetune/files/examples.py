@@ -344,13 +344,6 @@ class Examples(Loaded):
             cells=[cells for _, _, cells in rows],
         )
 
-    def column(self, name: str) -> list[Any] | None:
-        """Return a whole column, read anew: the entries of the list `name` (lines, ids, texts_a,
-        texts_b, labels) of all chunks, None where it is None in the chunks.
-        """
-        parts = [getattr(chunk, name) for chunk in self.chunks()]
-        return None if parts[0] is None else [value for part in parts for value in part]
-
 
 def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
     """Yield lists of `size` items; the last one may be shorter."""

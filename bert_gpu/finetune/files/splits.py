@@ -1,19 +1,15 @@
 """The rows of files that a fine-tuning trains on, evaluates and predicts."""
 
-import contextlib
 import dataclasses
 import os
-import shutil
-import tempfile
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from bert_gpu.base import files
 from bert_gpu.base.environment import LazyModule
 from bert_gpu.base.errors import UserError, shortened, shortened_path
 from bert_gpu.base.run_names import RUN
 from bert_gpu.base.settings import fields_of
-from bert_gpu.base.standard_input import STANDARD_INPUT, open_standard_input
 from bert_gpu.finetune.config import FILES, FinetuneConfig
 from bert_gpu.finetune.files.encoded import EncodedExamples
 from bert_gpu.finetune.files.examples import Loaded, Source, check_alike
@@ -48,15 +44,17 @@ def with_data_of_run(config: FinetuneConfig, phases: Sequence[str], model: str) 
       UserError: run.json cannot be read, or the data are not where the run read them.
     """
     path = os.path.join(os.path.dirname(os.path.abspath(model)), RUN)
-    has_all = any(getattr(config, name) for name in NAMED) or (
-        phases == ["predict"] and config.predict_file
+    has_all = any(getattr(config, name) for name in NAMED if name != "test_file") or (
+        phases == ["predict"] and config.test_file
     )
     if has_all or not os.path.exists(path):
         return config
     fields = {name: fields_of(FinetuneConfig)[name] for name in (*NAMED, *SPLIT)}
     free = files.read_json(path, "a run's settings", dict(free=fields), ("free",))["free"]
-    named = {name: free[name] for name in NAMED if free.get(name)}
+    named = {name: free[name] for name in NAMED if free.get(name) and not getattr(config, name)}
     for split in (FILES[phase] for phase in phases):
+        if getattr(config, f"{split}_file"):
+            continue
         name = f"{split}_file" if f"{split}_file" in named else "data_dir"
         if name in named and not files.exists(named[name]):
             raise UserError(
@@ -93,7 +91,7 @@ def read_splits(
     Raises:
       UserError: a file is missing, or the task cannot read it as examples.
     """
-    check_shares(config)
+    check_shares(config, phases)
     labels = task.labels
     files: dict[str, list[Loaded]] = {}
     for phase in phases:
@@ -116,14 +114,16 @@ def find_sources(task: TaskSpec, config: FinetuneConfig, split: str) -> list[Sou
     shares = dict(dev=config.dev_share, test=config.test_share)
     train_from = config.test_share + config.dev_share
     part = Part(split, config.test_share, train_from) if train_from else Part()
-    if split == "test" and config.predict_file:
-        return [Source(split, check_file(config.predict_file, "predict_file"))]
-    if shares.get(split):
+    file = getattr(config, f"{split}_file")
+    if shares.get(split) and not file:
         whole = find_sources(task, config, "train")
         return [Source(split, source.path, part) for source in whole]
     part = part if split == "train" else Part()
-    if file := getattr(config, f"{split}_file"):
-        return [Source(split, check_file(file, f"{split}_file"), part)]
+    if file:
+        if not files.exists(file):
+            where = dict(setting=f"{split}_file", value=shortened_path(file))
+            raise UserError("no such file", "name one", **where)
+        return [Source(split, file, part)]
     if config.data_dir is None:
         raise UserError(MISSING[split])
     check_folder(config.data_dir)
@@ -153,14 +153,10 @@ def check_folder(path: str) -> None:
         )
 
 
-def check_file(path: str, flag: str) -> str:
-    if not files.exists(path):
-        raise UserError("no such file", "name one", setting=flag, value=shortened_path(path))
-    return path
-
-
-def check_shares(config: FinetuneConfig) -> None:
-    """Raise UserError for shares that leave nothing to train on, or that compete with a file."""
+def check_shares(config: FinetuneConfig, phases: Sequence[str]) -> None:
+    """Raise UserError for shares that leave nothing to train on, or that compete with a file.
+    Without a training, a file to predict may take the place of the share that was set aside.
+    """
     if config.dev_share + config.test_share >= 1:
         raise UserError(
             "leave nothing to train on",
@@ -168,7 +164,7 @@ def check_shares(config: FinetuneConfig) -> None:
             setting="dev_share",
             value=f"{config.dev_share:g} --test_share={config.test_share:g}",
         )
-    for split in ("dev", "test"):
+    for split in ("dev", "test") if "train" in phases else ("dev",):
         share = getattr(config, f"{split}_share")
         file = getattr(config, f"{split}_file")
         if share and file:
@@ -176,25 +172,3 @@ def check_shares(config: FinetuneConfig) -> None:
                 f"--{split}_file={shortened_path(file)}: there is --{split}_share={share:g}, too",
                 "give one of them",
             )
-
-
-@contextlib.contextmanager
-def standard_input_spooled(config: FinetuneConfig) -> Iterator[FinetuneConfig]:
-    """Yield a config whose --predict_file is a file, also where it was "-": standard input is
-    written to a temporary file first, because it is read more than once. A UserError that names
-    this file calls it standard input. Raises UserError at a terminal, to which nothing is piped.
-    """
-    if config.predict_file != STANDARD_INPUT:
-        yield config
-        return
-    stream = open_standard_input(
-        "--predict_file=-: nothing is piped to standard input; give a file, or pipe one"
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "standard-input")
-        with open(path, "wb") as file:
-            shutil.copyfileobj(stream, file)
-        try:
-            yield dataclasses.replace(config, predict_file=path)
-        except UserError as error:
-            raise UserError(str(error).replace(path, "standard input")) from error

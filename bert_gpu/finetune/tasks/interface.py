@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings
+from bert_gpu.finetune.config import FinetuneSettings
 from bert_gpu.finetune.files.encoded import EncodedExamples
 from bert_gpu.finetune.files.examples import Loaded, Source
 from bert_gpu.finetune.tasks.table import KINDS, TaskSpec
@@ -45,9 +45,8 @@ class RowFormat(typing.NamedTuple):
 
 
 class Evaluated(typing.NamedTuple, typing.Generic[E, O]):
-    """The outputs of a model for the examples of a file. config: settings of the run."""
+    """The outputs of a model for the examples of a file."""
 
-    config: FinetuneConfig
     examples: E
     rows: EncodedExamples
     outputs: O

@@ -1,4 +1,4 @@
-"""Metrics of predictions, from a problem type's outputs and targets (problem_types.py).
+"""Metrics of predictions, from the outputs and targets of a type of task on texts.
 
 Legend: N examples, C classes or labels. A metric that is not defined for the data (ROC-AUC when all
 labels are equal, F1 when a class does not occur, a correlation with a constant) is None, not 0 or

@@ -234,20 +234,15 @@ class QuestionAnswering(TaskType[Questions, Best, Sequence[Best]]):
         have no answer, null_odds.json; for a dev file with _dev in the names.
         """
         predicted = self.predict(evaluated)
-        stem = evaluated.stem
-        suffix, named = (
-            ("", evaluated.config.predictions_file) if stem == "test" else (f"_{stem}", None)
-        )
-        where, name = results.predictions_path(output_dir, suffix, named, results.ANSWERS)
-        contents: dict[tuple[str, str], object] = {(where, name): predicted.answers}
-        contents[output_dir, results.with_suffix(results.N_BEST, suffix)] = predicted.n_best
+        suffix = results.suffix_of(evaluated.examples.source)
+        contents: dict[str, object] = {results.ANSWERS: predicted.answers}
+        contents[results.N_BEST] = predicted.n_best
         if predicted.null_odds is not None:
-            contents[output_dir, results.with_suffix(results.NULL_ODDS, suffix)] = (
-                predicted.null_odds
-            )
-        for path, content in contents.items():
-            results.write(*path, [json.dumps(content, indent=4), "\n"], output_dir)
-        return os.path.join(where, name)
+            contents[results.NULL_ODDS] = predicted.null_odds
+        for name, content in contents.items():
+            text = json.dumps(content, indent=4)
+            results.write(output_dir, results.with_suffix(name, suffix), [text, "\n"])
+        return os.path.join(output_dir, results.with_suffix(results.ANSWERS, suffix))
 
 
 class Cut(typing.NamedTuple):

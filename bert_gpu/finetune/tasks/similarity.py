@@ -217,7 +217,6 @@ class Similarity(TaskType[PairExamples, np.ndarray, np.ndarray]):
         """Write the cosine of each pair."""
         cosines = similarity_metrics.cosines(evaluated.outputs)[:, None]
         answers = [f"{value:.6g}" for value in cosines[:, 0]]
-        named = evaluated.config.predictions_file
         return results.write_predictions(
-            output_dir, evaluated.examples, ["value"], answers, cosines, named
+            output_dir, evaluated.examples, ["value"], answers, cosines
         )

@@ -62,11 +62,7 @@ class TaskSpec:
       reported: names of the metrics whose mean is the task's score, as in GLUE.
       folder: name of the task's folder in a folder with all of GLUE; None for other tasks.
       parts: {split: stems of its files} where these differ from the split's name.
-      beside: {stem: name of a folder beside the task's} that may hold the file instead.
       columns: {split: names of the columns} of files without a header line.
-      submission: {stem of a test file: name of the file of predictions that GLUE's server takes}.
-      submitted: whether GLUE takes labels as they are ("name"), as class indices ("index"), or
-        numbers ("number").
       skips_broken: whether rows with a wrong number of cells are left out.
       endings: endings of its files. stems_like: {split: regular expression} of the names of its
         files without ending, in any case, where they have no fixed ones.
@@ -86,10 +82,7 @@ class TaskSpec:
     reported: tuple[str, ...] = ()
     folder: str | None = None
     parts: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    beside: dict[str, str] = dataclasses.field(default_factory=dict)
     columns: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    submission: dict[str, str] = dataclasses.field(default_factory=dict)
-    submitted: str = "index"
     skips_broken: bool = False
     endings: tuple[str, ...] = (*ENDINGS, "json")
     stems_like: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -124,7 +117,7 @@ def _glue(
     **more: typing.Any,
 ) -> TaskSpec:
     """Return a task of GLUE, with its files as GLUE distributes them (gluebenchmark.com/tasks)."""
-    more = dict(labels=BINARY, submission={"test": f"{folder}.tsv"}, reported=metrics) | more
+    more = dict(labels=BINARY, reported=metrics) | more
     return TaskSpec(
         name=folder.lower(),
         folder=folder,
@@ -192,7 +185,6 @@ TASKS = {
             label="score",
             kind="regression",
             labels=None,
-            submitted="number",
         ),
         _glue(
             "QQP",
@@ -211,15 +203,8 @@ TASKS = {
             labels=("contradiction", "entailment", "neutral"),
             parts={
                 "dev": ("dev_matched", "dev_mismatched"),
-                "test": ("test_matched", "test_mismatched", "diagnostic"),
+                "test": ("test_matched", "test_mismatched"),
             },
-            beside={"diagnostic": "diagnostic"},  # AX, which has no training data of its own
-            submission={
-                "test_matched": "MNLI-m.tsv",
-                "test_mismatched": "MNLI-mm.tsv",
-                "diagnostic": "AX.tsv",
-            },
-            submitted="name",
         ),
         _glue(
             "QNLI",
@@ -227,9 +212,8 @@ TASKS = {
             "question",
             "sentence",
             labels=ENTAILMENT,
-            submitted="name",
         ),
-        _glue("RTE", ("accuracy",), *_SENTENCES, labels=ENTAILMENT, submitted="name"),
+        _glue("RTE", ("accuracy",), *_SENTENCES, labels=ENTAILMENT),
         _glue("WNLI", ("accuracy",), *_SENTENCES),
     ]
 }
@@ -268,23 +252,9 @@ def find_folder(task: TaskSpec, data_dir: str) -> str:
 
 
 def find_tables(task: TaskSpec, folder: str, split: str) -> dict[str, str]:
-    """Return {stem: path} of the tables of a split that exist, in the task's folder or, for a stem
-    in task.beside, in a folder beside it.
-    """
-    paths = {}
-    for stem in task.stems(split):
-        path = find_table(task, folder, stem)
-        if path is None and stem in task.beside:
-            path = find_table(task, os.path.join(parent_of(folder), task.beside[stem]), stem)
-        if path is not None:
-            paths[stem] = path
-    return paths
-
-
-def parent_of(folder: str) -> str:
-    """Return the folder that holds a folder, which may be a URL."""
-    folder = str(folder)
-    return os.path.dirname(folder.rstrip("/") if "://" in folder else os.path.abspath(folder))
+    """Return {stem: path} of the tables of a split that exist in the task's folder."""
+    paths = {stem: find_table(task, folder, stem) for stem in task.stems(split)}
+    return {stem: path for stem, path in paths.items() if path is not None}
 
 
 def find_table(task: TaskSpec, folder: str, stem: str) -> str | None:

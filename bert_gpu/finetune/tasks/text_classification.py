@@ -108,18 +108,14 @@ class TextClassification(TaskType[Examples, np.ndarray, np.ndarray]):
         return compute_metrics(*labelled(evaluated), self.metric_names, positive)
 
     def write(self, output_dir: str, evaluated: Judged) -> str:
-        config, examples, outputs = evaluated.config, evaluated.examples, evaluated.outputs
-        answers = self.predicted_labels(outputs)
-        if results.is_submitted(config, examples) and results.has_labels_of(self.spec, self.labels):
-            results.write_submission(output_dir, examples, answers, outputs)
+        examples, outputs = evaluated.examples, evaluated.outputs
         titles = [f"probability_{label}" for label in self.labels]
         return results.write_predictions(
             output_dir,
             examples,
             titles if self.spec.facts.has_classes else ["value"],
-            answers,
+            self.predicted_labels(outputs),
             outputs,
-            config.predictions_file,
         )
 
 

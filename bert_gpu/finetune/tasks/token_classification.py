@@ -240,10 +240,8 @@ class TokenClassification(TaskType[TaggedExamples, np.ndarray, np.ndarray]):
 
         titles = ("id", "prediction", "word", *(f"probability_{label}" for label in labels))
         results.write_table(output_dir, results.PROBABILITIES, titles, cells())
-        named = evaluated.config.predictions_file
-        where, name = results.predictions_path(output_dir, "", named, results.TAGGED)
-        results.write(where, name, lines(), output_dir)
-        return os.path.join(where, name)
+        results.write(output_dir, results.TAGGED, lines())
+        return os.path.join(output_dir, results.TAGGED)
 
 
 def with_unknown(labels: Sequence[str], examples: TaggedExamples) -> list[str]:

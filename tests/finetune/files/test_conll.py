@@ -304,9 +304,8 @@ def test_tags_that_stay_numbers_are_warned_of_once(tmp_path, feature):
     [first, *_] = data["eval"][0].examples.sentences()
     assert first.words == WORDS[0] and first.tags == ["3", "0", "5", "0"] and first.line == 1
     said = []
-    config = FinetuneConfig(task_name="ner")
     console = SimpleNamespace(warn=said.append)
-    warn_of_data(evaluations.task_of(config), "model", data, config, console)
+    warn_of_data(data, console)
     assert said == [f"{tmp_path / 'train.parquet'}: {NUMBERED}"]
 
 

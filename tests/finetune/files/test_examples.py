@@ -19,7 +19,7 @@ from bert_gpu.finetune.files.splits import read_splits
 from bert_gpu.finetune.tasks import table as tasks
 from bert_gpu.text.formats.rows import QUOTES
 from tests.finetune import evaluations
-from tests.finetune.evaluations import task_of
+from tests.finetune.evaluations import column, task_of
 
 PAIRS = tasks.TASKS["pairs"]
 ROWS = [
@@ -45,7 +45,7 @@ def read(folder, phase="train", task=PAIRS, **settings):
 def columns(found):
     """[(id, first text, second text, label)] of Examples."""
     names = ("ids", "texts_a", "texts_b", "labels")
-    return list(zip(*(found.column(name) for name in names), strict=True))
+    return list(zip(*(column(found, name) for name in names), strict=True))
 
 
 def tsv(rows=ROWS, header=("id", "text_a", "text_b", "label"), end="\n"):
@@ -59,7 +59,7 @@ def test_tsv_reads_back(tmp_path, end, encoding, last):
     write(tmp_path, tsv(end=end) + last, encoding=encoding)
     found = read(tmp_path)
     assert columns(found) == ROWS
-    assert found.column("lines") == [2, 3, 4] and len(found) == 3
+    assert column(found, "lines") == [2, 3, 4] and len(found) == 3
 
 
 def test_csv_reads_back_with_quotes_and_line_breaks(tmp_path):
@@ -71,7 +71,7 @@ def test_csv_reads_back_with_quotes_and_line_breaks(tmp_path):
     with open(tmp_path / "train.csv", "w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([("id", "text_a", "text_b", "label"), *rows])
     found = read(tmp_path)
-    assert columns(found) == rows and found.column("lines") == [2, 4, 5]
+    assert columns(found) == rows and column(found, "lines") == [2, 4, 5]
 
 
 @pytest.fixture(scope="module")
@@ -157,7 +157,7 @@ def test_single_sentences_and_a_test_file_without_labels(tmp_path):
     write(tmp_path, "text_a\nb\n\nc\n".replace("\n\n", "\n"), split="test")
     assert not read(tmp_path).has_pairs
     test = read(tmp_path, "predict")
-    assert test.column("labels") is None and test.column("texts_a") == ["b", "c"]
+    assert column(test, "labels") is None and column(test, "texts_a") == ["b", "c"]
 
 
 @pytest.mark.parametrize("labels, warnings", [(["", " "], 0), (["-1", "-1"], 1)])
@@ -166,8 +166,8 @@ def test_a_file_to_predict_whose_labels_are_kept_secret_has_none(tmp_path, label
     for split in ("train", "dev", "test"):
         write(tmp_path, tsv(rows), split=split)
     found = read(tmp_path, "predict")
-    assert not found.has_labels and found.column("labels") is None and found.label_names == ()
-    assert found.column("cells") == [list(row) for row in rows] and len(found.warnings) == warnings
+    assert not found.has_labels and column(found, "labels") is None and found.label_names == ()
+    assert column(found, "cells") == [list(row) for row in rows] and len(found.warnings) == warnings
     config = FinetuneConfig(data_dir=str(tmp_path))
     message = (
         f"dev.tsv: no example has a label ('label' is '{labels[0]}'); name a file that has some"
@@ -201,7 +201,7 @@ def test_numbers_of_json_are_the_text_of_cells(tmp_path):
     objects = [dict(text_a="a", label=1), dict(text_a="b", label=0), dict(text_a="", label=0.5)]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, objects)))
     found = read(tmp_path)
-    assert found.column("labels") == ["1", "0", "0.5"] and found.column("texts_a")[2] == ""
+    assert column(found, "labels") == ["1", "0", "0.5"] and column(found, "texts_a")[2] == ""
 
 
 def test_chunks_join_to_the_whole(tmp_path, monkeypatch):
@@ -219,7 +219,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path):
     found = read(tmp_path)
     path.write_text(tsv(ROWS[:2]))
     with pytest.raises(UserError, match="has changed while it was read"):
-        found.column("ids")
+        column(found, "ids")
 
 
 def test_shares_split_a_file_by_the_texts_alone(tmp_path):
@@ -279,7 +279,7 @@ def test_each_share_gets_a_text_where_there_are_enough_and_equal_texts_stay_toge
         (dict(dev_share=0.6, test_share=0.4), ["--dev_share=0.6", "leave nothing"]),
         (dict(dev_share=0.1, dev_file="d.tsv"), ["--dev_file=d.tsv", "--dev_share=0.1"]),
         (dict(dev_file="none.tsv"), ["--dev_file=none.tsv", "no such file"]),
-        (dict(dev_share=0.5, predict_file="none.tsv"), ["--predict_file=none.tsv", "no such file"]),
+        (dict(dev_share=0.5, test_file="none.tsv"), ["--test_file=none.tsv", "no such file"]),
     ],
 )
 def test_bad_parts_are_refused(tmp_path, settings, parts):

@@ -27,7 +27,7 @@ from bert_gpu.finetune.files.parts import Part, share_of
 from bert_gpu.finetune.files.splits import read_splits
 from bert_gpu.finetune.tasks.metrics import compute_metrics
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
-from tests.finetune.evaluations import configured, evaluated, form_of, read, task_of
+from tests.finetune.evaluations import column, configured, evaluated, form_of, read, task_of
 
 WORDS = ("yes", "no", "none", "null", "O", "B-1", "+", "maybe")
 NUMBERS = (-1, 0, 1, 2, 10)
@@ -150,7 +150,7 @@ def test_labels_equal_a_plain_reading_of_the_table(table):
             if split != "test":
                 labels = [label for label in labels if label is not None]
             number = sum(label is None for label in wanted[split])
-            assert len(part) == len(part.column("ids")) == len(labels)
+            assert len(part) == len(column(part, "ids")) == len(labels)
             assert any(f"{number:,} of the {split}" in one for one in part.warnings) == (number > 0)
             known = [*classes, *dict.fromkeys(one for one in labels if one not in (None, *classes))]
             targets = task.targets(part)
@@ -206,7 +206,7 @@ def test_numbers_equal_a_plain_reading_of_the_table(scores, predicts):
         assert targets.tolist() == [value for value in values if value is not None]
         assert len(part) == (len(values) if predicts else len(targets))
         outputs = np.zeros((len(part), 1))
-        path = task.write(folder, evaluated(config=config, examples=part, outputs=outputs))
+        path = task.write(folder, evaluated(examples=part, outputs=outputs))
         with open(path) as file:
             assert len(file.readlines()) == 1 + len(part)
 
@@ -250,7 +250,7 @@ def test_shares_leave_an_example_of_each_class_to_train(pairs, dev, test, kind, 
                         assert "no row of it belongs" in str(error) or "no example" in str(error)
                         assert split != "train"
                     else:
-                        rows = (tuple(cells[1:]) for cells in part.column("cells"))
+                        rows = (tuple(cells[1:]) for cells in column(part, "cells"))
                         found[split] = collections.Counter(rows)
             return found
 

@@ -318,7 +318,7 @@ def test_predictions_read_back_as_the_words_of_the_file(tmp_path, name, text):
     examples = read(tmp_path)
     outputs = np.eye(3)[np.arange(examples.num_words) % 3]
     out = tmp_path / "out"
-    TASK.write(str(out), evaluated(config=FinetuneConfig(), examples=examples, outputs=outputs))
+    TASK.write(str(out), evaluated(examples=examples, outputs=outputs))
     table = (out / "test_results.tsv").read_bytes().decode().split("\n")[1:-1]
     (out / "predictions.conll").rename(out / "test.txt")
     sentences, again = list(examples.sentences()), list(read(out).sentences())
