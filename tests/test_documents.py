@@ -233,6 +233,20 @@ def troubleshooting():
     return ROOT / "docs" / "troubleshooting.md"
 
 
+LIMITS = {
+    "words of dev": 10_000,
+    "words of docs and README": 15_000,
+    "lines of benchmarks": 7_600,
+}
+
+
+def test_documents_and_benchmarks_stay_short():
+    """A longer text replaces another one."""
+    found = imported(ROOT / "dev" / "sizes.py").sizes(ROOT)
+    assert len(found) == 8 and all(number is not None for number in found.values()), found
+    assert all(0 < found[name] <= limit for name, limit in LIMITS.items()), found
+
+
 @pytest.mark.long
 def test_the_site_is_built_without_a_broken_link(tmp_path):
     """And needs no other site; a link that leads nowhere fails it."""
