@@ -59,6 +59,15 @@ def structure(root):
     )
 
 
+def documents(root):
+    """Return {name: number} of what counts lines and words alone."""
+    return {
+        "words of dev": words((root / "dev").glob("*.md")),
+        "words of docs and README": words([root / "README.md", *(root / "docs").glob("*.md")]),
+        "lines of benchmarks": lines((root / "benchmarks").rglob("*.py")),
+    }
+
+
 def sizes(root):
     """Return {name: number} of a checkout."""
     circles, any_lines = structure(root)
@@ -68,9 +77,7 @@ def sizes(root):
         "flags": flags(root),
         "circles": circles,
         "lines with Any": any_lines,
-        "words of dev": words((root / "dev").glob("*.md")),
-        "words of docs and README": words([root / "README.md", *(root / "docs").glob("*.md")]),
-        "lines of benchmarks": lines((root / "benchmarks").rglob("*.py")),
+        **documents(root),
     }
 
 

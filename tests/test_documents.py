@@ -242,9 +242,11 @@ LIMITS = {
 
 def test_documents_and_benchmarks_stay_short():
     """A longer text replaces another one."""
-    found = imported(ROOT / "dev" / "sizes.py").sizes(ROOT)
-    assert len(found) == 8 and all(number is not None for number in found.values()), found
-    assert all(0 < found[name] <= limit for name, limit in LIMITS.items()), found
+    sizes = imported(ROOT / "dev" / "sizes.py")
+    found = sizes.documents(ROOT)
+    assert found.keys() == LIMITS.keys()
+    assert all(0 < number <= LIMITS[name] for name, number in found.items()), found
+    assert sizes.flags(ROOT) > 100 and sizes.statements(ROOT / "dev") > 30
 
 
 @pytest.mark.long
