@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes docs/reference.md, the reference of all flags, from the settings classes, and the table of
-24-hour BERT in docs/migration.md from cli/aliases.py.
+"""Writes docs/reference.md, a page of all flags: ours from the settings classes, those of other
+projects from cli/aliases.py. `make docs` calls it; the page is not kept in the repository.
 
 Each command is called as for its help, up to where it parses its flags; what it hands to the parser
 is what it takes. A class that several commands have stands once, and names them.
@@ -13,14 +13,18 @@ from bert_gpu.base.settings import value_type
 from bert_gpu.cli import aliases, flags, help_text
 
 TARGET = pathlib.Path(__file__).with_name("reference.md")
-MIGRATION = pathlib.Path(__file__).with_name("migration.md")
 START = """# All flags
 
-Made from the settings classes by `python docs/make_reference.py`; a test keeps it in step.
-`--helpfull` prints the same for one command. [flags.md](flags.md) has the flags that matter, and
-how flags are written; [migration.md](migration.md) the flags of other projects.
+For everybody who looks for a flag that other pages do not name: every flag of every command, then
+those of other projects. `--helpfull` of a command prints its part, and
+[flags that matter](flags.md) says how flags are written.
 """
-HEAD = "| script | theirs | ours, by cli/aliases.py | |\n"
+OTHERS = """## Flags of other projects
+
+[From other BERTs](migration.md) has what differs although no flag says so. A flag of another
+project that is not below is unknown, unless a flag above has its name: then it means the same.
+"""
+HEAD = "| script | theirs | ours | |"
 
 
 class Asked(Exception):
@@ -45,20 +49,19 @@ def classes_of(command):
     return found[0]
 
 
-def migration():
-    """The text of docs/migration.md, with the table of 24-hour BERT as cli/aliases.py has it."""
-    start, head, rest = MIGRATION.read_text(encoding="utf-8").partition(HEAD)
-    found = aliases.BESIDE["pretrain"] | {
-        name: alias
-        for name, alias in aliases.ALIASES["pretrain"].items()
-        if aliases.ACADEMIC in alias.owners and name not in aliases.BESIDE["pretrain"]
-    }
-    rows = [f"| pretrain | `--{name}` | {cells_of(found[name])} |\n" for name in sorted(found)]
-    return start + head + "|---|---|---|---|\n" + "".join(rows) + rest[rest.index("\n\n") + 1 :]
+def table_of_project(owner):
+    """The flags of another project that are translated, refused or without an effect."""
+    scripts = {}  # {row without its scripts: scripts}
+    for script, table in aliases.ALIASES.items():
+        for name, alias in sorted((table | aliases.BESIDE.get(script, {})).items()):
+            if owner in alias.owners:
+                scripts.setdefault(f"`--{name}` | {cells_of(alias)}", []).append(script)
+    rows = [f"| {', '.join(found)} | {cells} |" for cells, found in scripts.items()]
+    return "\n".join([f"### {owner}\n", HEAD, "|---|---|---|---|", *rows]) + "\n"
 
 
 def cells_of(alias):
-    """What a flag of 24-hour BERT is here, and a remark."""
+    """What a flag of another project is here, and a remark."""
     kind = "refused" if alias.refusal else "changes results" if alias.line else "no effect"
     ours = ", ".join(f"`--{flag}`" for flag in alias.flags) or kind
     remarks = [
@@ -100,6 +103,8 @@ def reference():
         parts.append(f"## Flags of {', '.join(commands)}\n")
         defaults = {command: asked[command][1] for command in commands}
         parts += [table(kind, defaults) for kind in kinds]
+    owners = (aliases.GOOGLE, aliases.HUGGING_FACE, aliases.NVIDIA, aliases.ACADEMIC)
+    parts += [OTHERS, *(table_of_project(owner) for owner in owners)]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -174,4 +179,3 @@ def plain(text):
 
 if __name__ == "__main__":
     TARGET.write_text(reference(), encoding="utf-8")
-    MIGRATION.write_text(migration(), encoding="utf-8")

@@ -5,7 +5,6 @@ numbers.
 
 import ast
 import importlib
-import itertools
 import json
 import os
 import random
@@ -346,41 +345,6 @@ def test_searches_with_sentence_vectors_are_compared(small, oracle, tmp_path):
     assert all(number(row[3]) > 0.1 for row in rows)  # a tenth of the pairs is found by chance
     table = f"--table --pairs={small}/pairs --json={tmp_path}/rows.json"
     assert tables(run("sentence_vectors", table)) == [rows]
-
-
-@pytest.mark.long
-def test_first_weights_are_compared(small, tmp_path):
-    """The accuracies and gain of each rule, and the same table from the file."""
-    write_start(small, tmp_path)
-    texts = [f"{row}\ttext {row}\t{'no yes'.split()[row % 2]}" for row in range(9)]
-    for split, task in itertools.product(("train", "dev", "test"), ("r8", "20ng", "rotten")):
-        (tmp_path / task).mkdir(exist_ok=True)
-        lines = ["id\ttext\tlabel", *texts]
-        (tmp_path / task / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    shutil.copy(small / "pairs" / "train.tsv", small / "pairs" / "test.tsv")
-    files = f"--models=start={tmp_path}/start --public_tasks={tmp_path} --json={tmp_path}/rows.json"
-    files += f" --pairs={small}/pairs --verses={small}/pairs --folder={tmp_path}/work"
-    flags = "--only=.0176,t0.2,head3 --tasks=pairs --rates=1e-3 --seeds=1"
-    [rows] = tables(run("first_weights", files, flags))
-    measured = [row for row in rows if row[5] != "-"]
-    assert [row[0] for row in measured] == [".0176", "t0.2", "head3"]
-    for row in measured:
-        assert 0 <= number(row[5]) <= 100
-        assert number(row[7]) == pytest.approx(number(row[5]) - number(measured[0][5]), abs=0.2)
-    assert tables(run("first_weights", f"--table --json={tmp_path}/rows.json")) == [rows]
-
-
-@pytest.mark.long
-def test_words_and_positions_are_compared(small, tmp_path):
-    """Losses at each step, and the same table from the file."""
-    write_start(small, tmp_path)
-    files = f"--model={tmp_path}/start --text={small}/small.txt --json={tmp_path}/rows.json"
-    flags = "--only='mean rows,random' --seeds=1 --steps=0,2 --num_tokens=20 --max_eval_steps=1"
-    words, positions = tables(run("extend", files, flags))
-    for (row,), case in ((words, "mean rows"), (positions, "random")):
-        assert row[0] == case and all(3 < number(cell) < 30 for cell in row[1:3])
-        assert row[1] != row[2] and number(row[3]) >= 0
-    assert tables(run("extend", f"--table --json={tmp_path}/rows.json")) == [words, positions]
 
 
 @pytest.mark.long

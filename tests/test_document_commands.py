@@ -2,7 +2,7 @@
 that make it small, in a folder that holds what it reads.
 
 Those of the README and docs/first-day.md run in tests/test_documents.py, and --ray_address in
-tests/data/test_ray_job.py. docs/reference.md only names the commands.
+tests/data/test_ray_job.py.
 """
 
 import json
@@ -25,9 +25,7 @@ from tests.test_architecture import ROOT
 from tests.test_documents import SCRIPTS, commands
 
 PAGES = {
-    path.stem: commands(path)
-    for path in DOCUMENTS
-    if path.stem not in ("README", "first-day", "reference")
+    path.stem: commands(path) for path in DOCUMENTS if path.stem not in ("README", "first-day")
 }
 PLACEHOLDERS = {
     "FOLDER": "runs",

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 
@@ -156,15 +157,19 @@ def imported(path):
     return module
 
 
-def test_the_reference_of_all_flags_is_up_to_date():
-    """Otherwise: python docs/make_reference.py."""
-    make_reference = imported(ROOT / "docs" / "make_reference.py")
-    text = make_reference.reference()
-    assert make_reference.TARGET.read_text() == text
-    named = set(re.findall(r"`--(\w+)`", text))
-    for name in COMMANDS:
-        for kind in make_reference.classes_of(name)[0]:
-            assert fields_of(kind).keys() <= named
+def reference():
+    """The page of all flags, as `make docs` writes it."""
+    return imported(ROOT / "docs" / "make_reference.py").reference()
+
+
+def test_the_page_of_all_flags_names_each_of_them():
+    """Ours, and those of other projects."""
+    classes_of = imported(ROOT / "docs" / "make_reference.py").classes_of
+    parts = re.split(r"^## Flags of other projects$", reference(), flags=re.MULTILINE)
+    ours, theirs = (set(re.findall(r"`--(\w+)`", part)) for part in parts)
+    assert {name for name in COMMANDS for name in fields_of(*classes_of(name)[0])} <= ours
+    for table in (*aliases.ALIASES.values(), *aliases.BESIDE.values()):
+        assert {alias.name for alias in table.values() if alias.owners} <= theirs
 
 
 PATH = r"\b(?:bert_gpu|tests|benchmarks|examples|docs|dev)/[\w/.-]*\.(?:py|md|json|png|tsv)\b"
@@ -172,7 +177,7 @@ PATH = r"\b(?:bert_gpu|tests|benchmarks|examples|docs|dev)/[\w/.-]*\.(?:py|md|js
 
 def test_files_that_documents_name_exist():
     """But for what a command in them writes; what is decided there may be of former times."""
-    written = {"docs/data/gpu.json"}
+    written = {"docs/data/gpu.json", "docs/reference.md"}
     for path in DOCUMENTS:
         if path.name != "decisions.md":
             named = set(re.findall(PATH, path.read_text())) - written
@@ -181,7 +186,7 @@ def test_files_that_documents_name_exist():
 
 def test_links_of_pages_outside_the_site_lead_somewhere():
     """The site's own are checked when it is built."""
-    pages = [path for path in DOCUMENTS if path.parent.name != "docs"]
+    pages = [path for path in DOCUMENTS if path.parent != ROOT / "docs"]
     assert len(pages) >= 6
     for path in pages:
         for name, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", path.read_text()):
@@ -228,13 +233,32 @@ def troubleshooting():
     return ROOT / "docs" / "troubleshooting.md"
 
 
+LIMITS = {
+    "words of dev": 10_000,
+    "words of docs and README": 15_000,
+    "lines of benchmarks": 7_600,
+}
+
+
+def test_documents_and_benchmarks_stay_short():
+    """A longer text replaces another one."""
+    sizes = imported(ROOT / "dev" / "sizes.py")
+    found = sizes.documents(ROOT)
+    assert found.keys() == LIMITS.keys()
+    assert all(0 < number <= LIMITS[name] for name, number in found.items()), found
+    assert sizes.flags(ROOT) > 100 and sizes.statements(ROOT / "dev") > 30
+
+
 @pytest.mark.long
 def test_the_site_is_built_without_a_broken_link(tmp_path):
     """And needs no other site; a link that leads nowhere fails it."""
     build = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--nitpicky", "--quiet"]
-    result = subprocess.run([*build, "docs", tmp_path / "site"], cwd=ROOT, capture_output=True)
+    source = tmp_path / "source"
+    shutil.copytree(ROOT / "docs", source)
+    (source / "reference.md").write_text(reference())
+    result = subprocess.run([*build, source, tmp_path / "site"], cwd=ROOT, capture_output=True)
     assert result.returncode == 0, result.stderr.decode()
-    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    pages = {path.stem for path in source.glob("*.md")}
     assert pages <= {path.stem for path in (tmp_path / "site").glob("*.html")}
     for path in (tmp_path / "site").glob("*.html"):
         assert not re.search(r'<(script|link|img)[^>]+(src|href)="https?:', path.read_text()), path

@@ -1,28 +1,79 @@
-"""docs/migration.md is what the commands do: each row of its tables is given to our real parsers,
-and no flag of another project that they know is missing.
+"""The flags of other projects do what cli/aliases.py says: each is given to our real parsers, and
+flags that are the same here are taken as they are.
 """
 
 import pytest
 
 from bert_gpu.base.errors import UserError
+from bert_gpu.base.settings import fields_of, value_type
 from bert_gpu.cli import aliases, classify, data, flags, pretrain
-from tests.documents import code
-from tests.test_architecture import ROOT
 
 CLASSES = dict(data=data.CLASSES, pretrain=pretrain.CLASSES, classify=classify.CLASSES)
 OWNERS = (aliases.GOOGLE, aliases.HUGGING_FACE, aliases.NVIDIA)
+# Flags of these projects that have our names and meanings: {script: {flag: value}}.
+TRAINED = dict(
+    output_dir="runs/a", init_checkpoint="my_bert", max_seq_length="128", do_train="true",
+    do_eval="true", train_batch_size="32", eval_batch_size="8", learning_rate="1e-4",
+    num_train_epochs="3", gradient_accumulation_steps="4", adam_beta1="0.9", adam_beta2="0.999",
+    adam_epsilon="1e-8", eval_steps="500", seed="42", warmup_proportion="0.2843", num_gpus="8",
+    steps_per_loop="100", bert_config_file="bert_config.json", save_checkpoints_steps="1000",
+)  # fmt: skip
+SAME = dict(
+    data=dict(
+        input_file="a.txt,b.txt", output_file="data/x.tfrecord", vocab_file="vocab.txt",
+        do_lower_case="true", do_whole_word_mask="true", max_seq_length="128",
+        max_predictions_per_seq="20", random_seed="12345", dupe_factor="10", masked_lm_prob="0.15",
+        short_seq_prob="0.1",
+    ),
+    pretrain=TRAINED | dict(
+        input_file="data/*.tfrecord", max_predictions_per_seq="20", num_train_steps="100000",
+        num_warmup_steps="10000", max_eval_steps="100",
+    ),
+    classify=TRAINED | dict(
+        data_dir="quora", task_name="mnli", vocab_file="vocab.txt", do_lower_case="true",
+        do_predict="true", train_file="train.csv", test_file="test.csv", doc_stride="128",
+        max_answer_length="30", version_2_with_negative="true", null_score_diff_threshold="0.5",
+    ),
+)  # fmt: skip
+# What a flag with a function for its value sets: {flag: (value, our flags)}.
+CONVERTED = dict(
+    logging_steps=("50", "--log_steps=50"),
+    save_steps=("500", "--save_checkpoints_steps=500"),
+    lr_scheduler_type=("linear", "--curve=one_cycle"),
+    eval_strategy=("epoch", "--validation_epochs=1"),
+    evaluation_strategy=("epoch", "--validation_epochs=1"),
+    config_name=("my_bert", "--bert_config_file=my_bert/config.json"),
+    metric_for_best_model=("accuracy", "--best_metric=accuracy"),
+    validation_split_percentage=("5", "--validation_share=0.05"),
+    overwrite_output_dir=("true", ""),
+    max_steps=("1000", "--num_train_steps=1000"),
+    warmup_steps=("500", "--num_warmup_steps=500"),
+    input_files_dir=("a,b", "--input_file=a/*,b/*"),
+    eval_files_dir=("c", "--eval_input_file=c/*"),
+)
+EXAMPLES = {int: "7", float: "0.5", bool: "true"}
 
 
-def rows(owner):
-    """[(script, flag of theirs, ours or a word, remark)] of the table below a project's heading."""
-    section = (ROOT / "docs" / "migration.md").read_text().split(f"\n## {owner}\n")[1]
-    found = []
-    for line in section.split("\n## ")[0].splitlines():
-        if line.startswith("| ") and not line.startswith("| script"):
-            scripts, theirs, ours, remark = (cell.strip() for cell in line[1:-1].split("|"))
-            for script in scripts.replace("training", "pretrain, classify").split(", "):
-                found.append((script, *code(theirs), ours, remark))
-    return found
+def theirs(owner):
+    """[(script, alias)] of a project."""
+    pairs = [
+        (script, alias) for script, table in aliases.ALIASES.items() for alias in table.values()
+    ]
+    return [(script, alias) for script, alias in pairs if owner in alias.owners]
+
+
+def examples(script, alias):
+    """[(value, our flags that it stands for)] of an alias that sets flags of ours."""
+    if alias.convert:
+        return [CONVERTED[alias.name]]
+    if alias.values:
+        return [
+            (text, " ".join(f"--{name}={value}" for name, value in settings.items()))
+            for text, settings in alias.values.items()
+        ]
+    field = fields_of(*CLASSES[script])[alias.flag]
+    text = EXAMPLES.get(value_type(field)[0], "a")
+    return [(text, f"--{alias.flag}={text}")]
 
 
 def parse(script, *arguments):
@@ -37,38 +88,37 @@ def given(parsed):
 
 
 @pytest.mark.parametrize("owner", OWNERS)
-def test_every_row_is_what_the_parsers_do(owner, capsys):
-    for script, theirs, ours, remark in rows(owner):
-        case, name = f"{owner}, {script}: {theirs}", theirs.removeprefix("--").partition("=")[0]
-        alias = aliases.ALIASES[script].get(name)
-        assert (alias is None) == ours.startswith("same"), case
-        assert alias is None or owner in alias.owners, case
+def test_every_flag_is_translated_refused_or_named_as_without_effect(owner, capsys):
+    for script, alias in theirs(owner):
+        case = f"{owner}, {script}: {alias.name}"
+        is_bare = alias.is_switch and alias.name not in aliases.BESIDE.get(script, {})
+        bare = f"--{alias.name}" if is_bare else f"--{alias.name}=x"
         capsys.readouterr()
-        if ours == "refused":
-            assert remark.replace("`", "") == alias.refusal, case
+        if alias.refusal:
             with pytest.raises(UserError) as refused:
-                parse(script, theirs)
-            assert str(refused.value) == f"{theirs}: {alias.refusal}", case
+                parse(script, bare)
+            assert str(refused.value) == f"{bare}: {alias.refusal}", case
             assert len(str(refused.value)) <= 300, case
-        elif ours == "no effect":
-            assert given(parse(script, theirs)) == {} and remark.replace("`", "") == alias.note
-            assert f"warning: {theirs} has no effect here: {alias.note}" in capsys.readouterr().err
-        elif ours.startswith("same"):
-            assert given(parse(script, theirs)).keys() == {name}, case
+        elif alias.note and not alias.convert:
+            assert given(parse(script, bare)) == {}, case
+            assert f"warning: {bare} has no effect here: {alias.note}" in capsys.readouterr().err
         else:
-            assert given(parse(script, theirs)) == given(parse(script, *code(ours))) != {}, case
-            assert f"as {theirs}" in next(iter(parse(script, theirs).sources.values())).source
-        if ours != "refused" and "=" in theirs:
-            value = theirs.split("=", 1)
-            assert given(parse(script, *value)) == given(parse(script, theirs)), case
+            for value, ours in examples(script, alias):
+                parsed = parse(script, f"--{alias.name}={value}")
+                assert given(parsed) == given(parse(script, *ours.split())), case
+                assert given(parse(script, f"--{alias.name}", value)) == given(parsed), case
+                for source in parsed.sources.values():
+                    assert f"as --{alias.name}={value}" in source.source, case
+            if alias.is_switch:
+                assert given(parse(script, bare)) == given(parse(script, f"{bare}=true")), case
 
 
-@pytest.mark.parametrize("owner", OWNERS)
-def test_no_flag_of_theirs_is_missing(owner):
-    shown = {(script, theirs[2:].partition("=")[0]) for script, theirs, *_ in rows(owner)}
-    for script, table in aliases.ALIASES.items():
-        known = {(script, alias.name) for alias in table.values() if owner in alias.owners}
-        assert known - shown == set()
+@pytest.mark.parametrize("script", SAME)
+def test_flags_of_our_names_are_taken_as_they_are(script):
+    assert not SAME[script].keys() & aliases.ALIASES[script].keys()
+    for name, value in SAME[script].items():
+        assert given(parse(script, f"--{name}={value}")).keys() == {name}
+        assert given(parse(script, f"--{name}", value)) == given(parse(script, f"--{name}={value}"))
 
 
 def test_aliases_set_flags_of_their_scripts():

@@ -17,6 +17,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "dev").glob("*.md")]
+DOCUMENTS = [path for path in DOCUMENTS if path.name != "reference.md"]  # made by `make docs`
 CODE = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)]*\)|(?m:^    .*$)", re.DOTALL)
 AVOIDED = {
     "share": r"(?<!trust )\b(ratio|proportion|fraction)s?\b",

@@ -2,7 +2,7 @@
 
 arguments.py turns an alias into one or more flags of ours before flags are parsed, or raises an
 error with a remedy if the alias has no counterpart. Flags that have the same name and meaning as
-ours need no entry. docs/migration.md shows the tables to users; a test compares the two.
+ours need no entry. docs/make_reference.py prints the tables for users.
 
 Sources: google-research/bert (run_pretraining.py, run_classifier.py); transformers
 (TrainingArguments, versions 4 and 5; run_mlm.py, run_glue.py); NVIDIA/DeepLearningExamples (BERT in
