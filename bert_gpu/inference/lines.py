@@ -3,7 +3,6 @@ is not plain UTF-8 text is refused with the messages of the data command.
 """
 
 import contextlib
-import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -35,15 +34,14 @@ def windows(
     path: str,
     console: Console = LOG,
     what: str = "texts",
-    line_range: range | None = None,
     has_objects: bool = False,
 ) -> Iterator[list[bytes]]:
     """Yield the lines of a text file, without their ends, in lists of at most WINDOW_LINES and
     about WINDOW_BYTES; one long line makes a larger list. Shows progress.
 
     Args:
-      what: name of the progress bar. line_range: the lines to yield, by index; None = all.
-        has_objects: whether the lines are objects of JSON, and not texts.
+      what: name of the progress bar. has_objects: whether the lines are objects of JSON, and not
+        texts.
 
     Raises:
       UserError: the file is missing, not a file, a table by its name, not plain UTF-8 text or a
@@ -64,10 +62,9 @@ def windows(
         if os.path.isdir(path):
             raise UserError("is a folder", "name a text file", setting="input", value=path)
         size = tf.io.gfile.stat(path).length
-        part = (None,) if line_range is None else (line_range.start, line_range.stop)
         with ByteProgress(console, size, what, "texts") as progress:
             lines = plain_lines(archives.plain_pieces(path, progress.add), path)
-            for window in in_windows(itertools.islice(lines, *part)):
+            for window in in_windows(lines):
                 yield window
                 progress.add(0, len(window))
 
