@@ -19,7 +19,7 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.interop import card, hf_tensors
 from bert_gpu.interop.families import OWN, Family, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
-from bert_gpu.interop.formats import Model, Notes, formats_holding
+from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.heads import (
     ARCHITECTURES,
     LABELLED,
@@ -141,8 +141,7 @@ def write(model: Model, folder: str, precision: str = "float32") -> str:
         raise UserError(
             f"{config.encoder!s:.80} is an encoder of Model Garden, which "
             "transformers has no class for",
-            f"give {formats_holding(config)} (--init_checkpoint and fill-mask "
-            "take the folder as it is)",
+            "give --format=savedmodel (--init_checkpoint and fill-mask take the folder as it is)",
             setting="format",
             value="huggingface",
         )

@@ -18,7 +18,7 @@ from bert_gpu.base.files import check_local, read_json
 from bert_gpu.base.run_names import CHECKPOINTS, LOCK, MODEL, RUN
 from bert_gpu.base.settings import Settings, fields_of, setting
 from bert_gpu.interop.folders import displaced
-from bert_gpu.interop.formats import OURS, has_model, open_format, recognise, write_only_format
+from bert_gpu.interop.formats import OURS, has_model, open_format, recognise
 from bert_gpu.interop.relatives import read_shape
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.text.tokenizers.rules import LETTERS, as_text, casing_of, flat, letters_of
@@ -66,13 +66,6 @@ def find_model(path: str, flag: str) -> str:
     check_local(path, flag)
     folders = (path, os.path.join(path, MODEL))
     for folder in reversed(folders) if is_run(path) else folders:
-        if (name := write_only_format(folder)) is not None:
-            raise UserError(
-                f"is a model in the format {name}, which is only written here, not read",
-                "name the model that it was made from",
-                setting=flag,
-                value=folder[:150],
-            )
         if has_model(folder):
             return folder
     if recognise(path) is not None:

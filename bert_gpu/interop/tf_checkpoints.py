@@ -21,7 +21,7 @@ import numpy as np
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
 from bert_gpu.interop.folders import replace_folder, saved_files
-from bert_gpu.interop.formats import Model, formats_holding
+from bert_gpu.interop.formats import OURS, Model
 from bert_gpu.model import config as model_config
 from bert_gpu.model.config import ModelConfig
 
@@ -124,7 +124,7 @@ def check_classic(config: ModelConfig, whose: str) -> None:
         switches = ", ".join(odd)[:160]
         raise UserError(
             f"its BERT has no {switches}",
-            f"give {formats_holding(config)}",
+            f"give --format={OURS if config.has_own_encoder else 'savedmodel'}",
             setting="format",
             value=whose,
         )
