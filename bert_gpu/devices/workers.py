@@ -4,7 +4,7 @@ detect that one of them is gone.
 Gradients go through the strategy's all-reduce, all other values through this module. All workers
 run the same program in lockstep, and values that only one of them has (its clock, its signals, the
 run's folder) are broadcast at fixed points of the program: `from_chief` (worker 0 calls a function,
-all get the result), `gather` and `SharedClock.sync`. These methods are small collectives on the
+all get the result), `gather` and `Clock.sync`. These methods are small collectives on the
 CPUs, with keys of their own. ALONE is an object with the same methods for a single process, at no
 cost.
 """
@@ -78,9 +78,6 @@ class Alone:
         """Return the `value` that each worker has passed, in the order of the workers."""
         return [value]
 
-    def clock(self, watch: Watch, caught: list[int]) -> "LocalClock":
-        return LocalClock(watch, caught)
-
     def console(self, console: Console) -> Console:
         """Return the Console of this worker: `console` on worker 0, one that only warns on the
         others.
@@ -99,46 +96,6 @@ class Alone:
         return contextlib.nullcontext()
 
     watched = waiting = barrier_at_exit
-
-
-class LocalClock:
-    """The seconds that a run has taken until now, and the signals that it has caught, by which the
-    training loop decides, for example, when to stop.
-
-    Args of the constructor: watch: a Stopwatch, whose `seconds` are read. caught: the list to which
-    each signal is added when it is caught.
-    """
-
-    def __init__(self, watch: Watch, caught: list[int]) -> None:
-        self.watch = watch
-        self.caught = caught
-
-    @property
-    def seconds(self) -> float:
-        return self.watch.seconds
-
-    def sync(self) -> None:
-        """Make time and caught signals equal on all workers."""
-
-
-class SharedClock:
-    """A clock with the attributes of LocalClock, equal on all workers: the time is worker 0's, and
-    a signal caught by any worker counts on all. Both change only when all workers call `sync`.
-    """
-
-    def __init__(self, workers: "Workers", watch: Watch, caught: list[int]) -> None:
-        self.workers = workers
-        self.watch = watch
-        self.own_caught = caught
-        self.seconds: float = workers.from_chief(getattr, watch, "seconds")
-        self.caught: list[int] = []
-
-    def sync(self) -> None:
-        own_seconds = self.watch.seconds if self.workers.is_chief else 0.0
-        seconds, signum = self.workers.maximum([own_seconds, *(self.own_caught[:1] or [0])])
-        self.seconds = float(seconds)
-        if signum and not self.caught:
-            self.caught.append(int(signum))
 
 
 ALONE = Alone()
@@ -247,9 +204,6 @@ class Workers:
         self.from_chief(lambda: results.append(act()))
         return results[0] if results else None
 
-    def clock(self, watch: Watch, caught: list[int]) -> SharedClock:
-        return SharedClock(self, watch, caught)
-
     def console(self, console: Console) -> Console:
         return console if self.is_chief else FollowerConsole(self.index)
 
@@ -341,6 +295,38 @@ class Workers:
                 timeout_seconds=self.timeout_seconds,
                 **inputs,
             )
+
+
+class Clock:
+    """The seconds that a run has taken until now, and the signals that it has caught, by which the
+    training loop decides, for example, when to stop. With several workers both are equal on all of
+    them, and change only when all call `sync`: the time is worker 0's, and a signal caught by any
+    worker counts.
+
+    Args of the constructor: watch: a Stopwatch, whose `seconds` are read. caught: the list to which
+    each signal is added when this process catches it.
+    """
+
+    def __init__(self, workers: Workers | Alone, watch: Watch, caught: list[int]) -> None:
+        self.workers = workers
+        self.watch = watch
+        self.own_caught = caught
+        self.caught = caught if isinstance(workers, Alone) else []
+        self.synced_seconds: float = workers.from_chief(getattr, watch, "seconds")
+
+    @property
+    def seconds(self) -> float:
+        return self.watch.seconds if isinstance(self.workers, Alone) else self.synced_seconds
+
+    def sync(self) -> None:
+        """Make time and caught signals equal on all workers."""
+        if isinstance(self.workers, Alone):
+            return
+        own_seconds = self.watch.seconds if self.workers.is_chief else 0.0
+        seconds, signum = self.workers.maximum([own_seconds, *(self.own_caught[:1] or [0])])
+        self.synced_seconds = float(seconds)
+        if signum and not self.caught:
+            self.caught.append(int(signum))
 
 
 REMEDY = "the same command on all workers resumes"

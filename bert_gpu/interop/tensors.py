@@ -1,5 +1,5 @@
 """Reads the tensors of a model folder as float32 arrays, from model.safetensors or from the several
-files (shards) that an index names.
+files (shards) that an index names, and checks the tensors of any format.
 """
 
 import contextlib
@@ -24,6 +24,22 @@ FLOATS: dict[str, DTypeLike] = {
     "F64": "<f8",
     "BF16": ml_dtypes.bfloat16,
 }
+
+
+def check_tensor(
+    where: str, name: str, tensor: np.ndarray, shape: tuple[int, ...], config: str = "config.json"
+) -> None:
+    """Raise UserError unless a tensor of a model's files has the shape that the file `config` gives
+    and all of its values are finite. where: path of the model, for the message.
+    """
+    if tensor.shape != shape:
+        raise UserError(f"{name} has shape {tensor.shape}, {config} gives {shape}", where=where)
+    if not np.isfinite(tensor).all():
+        raise UserError(
+            f"{name} has values that are not finite",
+            "the file is damaged, so copy or write it again",
+            where=where,
+        )
 
 
 def read_safetensors(path: str) -> dict[str, np.ndarray]:

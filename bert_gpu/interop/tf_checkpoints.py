@@ -16,8 +16,6 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
 from bert_gpu.interop.folders import replace_folder, saved_files
@@ -101,16 +99,6 @@ def reading(prefix: str) -> Iterator[None]:
         raise UserError(
             f"the checkpoint cannot be read ({reason})", "copy all of its files again", where=prefix
         ) from None
-
-
-def check_finite(prefix: str, name: str, array: np.ndarray) -> None:
-    """Raise UserError when the array `name` of a checkpoint has values that are not finite."""
-    if not np.isfinite(array).all():
-        raise UserError(
-            f"{name} has values that are not finite",
-            "the checkpoint is damaged, so copy or write it again",
-            where=prefix,
-        )
 
 
 def check_classic(config: ModelConfig, whose: str) -> None:
