@@ -2,10 +2,8 @@
 files (shards) that an index names, and checks the tensors of any format.
 """
 
-import contextlib
 import os
-import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import ml_dtypes
 import numpy as np
@@ -75,19 +73,6 @@ def read_safetensors(path: str) -> dict[str, np.ndarray]:
         error.remedy = "write or get it again"
         raise
     return tensors
-
-
-def num_rows(folder: str, is_table: Callable[[str], bool]) -> int:
-    """Return the number of rows of the first tensor in a model folder whose name `is_table`
-    accepts; 0 without one. Only the headers of files are read; damaged files are skipped, because
-    `read_tensors` reports them.
-    """
-    for path in sorted(pathlib.Path(folder).glob("model*.safetensors"), reverse=True):
-        with contextlib.suppress(safetensors.SafetensorError, OSError):
-            with safetensors.safe_open(path, "numpy") as file:
-                for name in filter(is_table, file.keys()):
-                    return (file.get_slice(name).get_shape() or [0])[0]
-    return 0
 
 
 def read_shards(
