@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -44,13 +44,6 @@ class WorkerLost(TrainingStopped):
 
     exit_code = WORKER_LOST
     ends_at_once = True
-
-
-class Watch(Protocol):
-    """A clock of a run, such as log_interval.Stopwatch. seconds: the time of the run until now."""
-
-    @property
-    def seconds(self) -> float: ...
 
 
 class Alone:
@@ -303,26 +296,28 @@ class Clock:
     them, and change only when all call `sync`: the time is worker 0's, and a signal caught by any
     worker counts.
 
-    Args of the constructor: watch: a Stopwatch, whose `seconds` are read. caught: the list to which
-    each signal is added when this process catches it.
+    Args of the constructor: own_seconds: function that returns the seconds by this process's clock.
+    caught: the list to which each signal is added when this process catches it.
     """
 
-    def __init__(self, workers: Workers | Alone, watch: Watch, caught: list[int]) -> None:
+    def __init__(
+        self, workers: Workers | Alone, own_seconds: Callable[[], float], caught: list[int]
+    ) -> None:
         self.workers = workers
-        self.watch = watch
+        self.own_seconds = own_seconds
         self.own_caught = caught
         self.caught = caught if isinstance(workers, Alone) else []
-        self.synced_seconds: float = workers.from_chief(getattr, watch, "seconds")
+        self.synced_seconds: float = workers.from_chief(own_seconds)
 
     @property
     def seconds(self) -> float:
-        return self.watch.seconds if isinstance(self.workers, Alone) else self.synced_seconds
+        return self.own_seconds() if isinstance(self.workers, Alone) else self.synced_seconds
 
     def sync(self) -> None:
         """Make time and caught signals equal on all workers."""
         if isinstance(self.workers, Alone):
             return
-        own_seconds = self.watch.seconds if self.workers.is_chief else 0.0
+        own_seconds = self.own_seconds() if self.workers.is_chief else 0.0
         seconds, signum = self.workers.maximum([own_seconds, *(self.own_caught[:1] or [0])])
         self.synced_seconds = float(seconds)
         if signum and not self.caught:

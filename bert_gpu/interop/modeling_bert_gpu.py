@@ -217,9 +217,6 @@ class BertGpuPreTrainedModel(PreTrainedModel):
             else:
                 parameter.normal_(std=self.config.initializer_range)
 
-    def get_input_embeddings(self) -> nn.Module:
-        raise NotImplementedError("the word embeddings are a parameter here, not a module")
-
     def _dense(self, name: str, x: torch.Tensor) -> torch.Tensor:
         bias = getattr(self, f"{name}/bias", None)
         x = x @ getattr(self, f"{name}/kernel")

@@ -116,7 +116,7 @@ class Loop:
         cadence = dataclasses.replace(cadence, steps_per_loop=self.steps_per_loop)
         self.cadence = Cadence(cadence, plan.num_steps, data.num_records / plan.records_of_step)
         self.watch = Stopwatch(self.progress.seconds, run.clock)
-        self.now = Clock(self.workers, self.watch, run.caught)
+        self.now = Clock(self.workers, lambda: self.watch.seconds, run.caught)
         self.pace = Pace(plan, self.progress, self.watch)
         self.advice = SlowdownWarnings(self.console.warn, step.devices.kind)
         self.interval = LogInterval(self.watch, flops, peak_flops, data.rows_per_example)

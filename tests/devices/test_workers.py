@@ -109,7 +109,7 @@ def test_the_clock_is_that_of_worker_0_and_a_signal_is_anybodys():
         return np.maximum(values, [7.0, 15])  # what worker 0 has, and a signal there
 
     worker = make_workers(1, maximum=maximum, from_chief=lambda act, *arguments: 3.0)
-    clock = workers.Clock(worker, types.SimpleNamespace(seconds=99.0), caught)
+    clock = workers.Clock(worker, lambda: 99.0, caught)
     assert (clock.seconds, clock.caught) == (3.0, [])
     clock.sync()
     assert (clock.seconds, clock.caught, caught) == (7.0, [15], [])
