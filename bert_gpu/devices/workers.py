@@ -275,7 +275,7 @@ class Workers:
                     tf.raw_ops.CollectiveBcastRecvV2, shape=[num_words], T=tf.int32
                 )
                 piece[:] = words.numpy().view(np.uint8)[: len(piece)]
-        return value if self.is_chief else pickle.loads(received)
+        return value if self.is_chief else pickle.loads(received.data)
 
     def _collective(self, operation: Callable[..., tf.Tensor], **inputs: object) -> tf.Tensor:
         self.next_key += 1
