@@ -22,10 +22,8 @@ SUMMARY = (
 EXAMPLE = (
     "python -m bert_gpu launch --num_workers=2 -- run_pretraining_gpu.py --output_dir=runs/two",
     "python -m bert_gpu launch --num_workers=2 --restarts=3 -- run_classifier.py",
-    "python -m bert_gpu launch --num_workers=2 -- embed --input=lines.txt --output=lines.npy",
 )
 TRAINS = ("pretrain", "classify")
-TAKES_PART = (*TRAINS, "embed")
 
 
 def main(argv: list[str]) -> int:
@@ -53,9 +51,9 @@ def command_of(words: Sequence[str]) -> list[str]:
     name = flags.COMMANDS.get(name, name).removeprefix("bert-gpu ")
     if name.endswith(".py"):
         raise UserError(f"{name[:150]}: no such script", "name one that is there", where="launch")
-    if name not in TAKES_PART:
+    if name not in TRAINS:
         raise UserError(
-            f"needs a command after --, one of {', '.join(TAKES_PART)} or a "
+            f"needs a command after --, one of {', '.join(TRAINS)} or a "
             f"script, not {name[:60]!r}, as in: launch --num_workers=2 -- "
             "run_pretraining_gpu.py",
             where="launch",
@@ -68,12 +66,9 @@ def resuming(words: Sequence[str]) -> list[str]:
     has saved.
 
     One of our scripts gets --nooverwrite at the end: the last value of a flag wins, also over a
-    flagfile's. Another script may not have that flag, so --overwrite is removed. `embed` keeps its
-    arguments, because it always starts from the beginning.
+    flagfile's. Another script may not have that flag, so --overwrite is removed.
     """
     name, *arguments = words
     if name in TRAINS or os.path.basename(name) in flags.COMMANDS:
         return [*words, "--nooverwrite"]
-    if name in TAKES_PART:
-        return list(words)
     return [name, *(word for word in arguments if not re.match("--?overwrite", word))]

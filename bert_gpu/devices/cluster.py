@@ -36,20 +36,6 @@ class Cluster:
     def __len__(self) -> int:
         return len(self.addresses)
 
-    def share(self, total: int) -> range:
-        """Return the indices of the items, out of `total`, that this worker takes; the ranges of
-        all workers, in their order, cover all items.
-        """
-        first, last = (total * index // len(self) for index in (self.index, self.index + 1))
-        return range(first, last)
-
-    def part_of(self, path: str) -> str:
-        """Return the name of this worker's part of a file, such as NAME-00000-of-00002.npy for
-        NAME.npy.
-        """
-        stem, ending = os.path.splitext(path)
-        return f"{stem}-{self.index:05d}-of-{len(self):05d}{ending}"
-
     def first_unreachable(self) -> tuple[int, str] | None:
         """Return (index, reason) of the first other worker to whose address no connection can be
         made, None when all workers can be reached.

@@ -43,9 +43,8 @@ class DeviceConfig(Settings):
     all_reduce: str = setting(
         "auto",
         "How gradients are summed over GPUs. auto = NCCL on GPUs, a ring on CPUs and virtual "
-        "replicas; hierarchical = first within groups of directly connected GPUs, then "
-        "between them.",
-        choices=("auto", "nccl", "hierarchical", "ring"),
+        "replicas.",
+        choices=("auto", "nccl", "ring"),
     )
     all_reduce_dtype: str = setting(
         "float32",

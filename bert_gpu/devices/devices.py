@@ -40,7 +40,6 @@ class Devices:
     xla: bool
     communication: tf.distribute.experimental.CommunicationOptions | None  # for the all-reduce
     all_reduce_dtype: tf.DType  # dtype of the gradients in the all-reduce
-    all_reduce: str  # the value of --all_reduce
     # names such as "NVIDIA H200", one for each physical GPU in use, of all workers; () on the CPU
     gpu_names: tuple[str, ...]
     nvml: tuple[int | str, ...]  # the GPUs of this machine, from nvml.visible_gpus
@@ -110,7 +109,7 @@ def set_up(config: DeviceConfig) -> Devices:
         ),
     )
     if isinstance(workers, Alone):
-        strategy = make_strategy(names, config.all_reduce)
+        strategy = make_strategy(names)
     else:
         strategy = strategy_of_workers(workers, len(gpus), communication)
         workers.check_alike(
@@ -135,7 +134,6 @@ def set_up(config: DeviceConfig) -> Devices:
         xla=xla,
         communication=communication,
         all_reduce_dtype=DTYPES[config.all_reduce_dtype],
-        all_reduce=config.all_reduce,
         gpu_names=tuple(itertools.chain(*workers.gather(names_of(gpus)))),
         nvml=nvml,
         summary=describe(gpus, config.virtual_replicas, workers.count),
@@ -185,27 +183,17 @@ def strategy_of_workers(
     return workers.strategy
 
 
-def make_strategy(names: Sequence[str], all_reduce: str) -> tf.distribute.MirroredStrategy:
+def make_strategy(names: Sequence[str]) -> tf.distribute.MirroredStrategy:
     """Return a MirroredStrategy over the named devices. Each strategy gets its own keys of
     collectives, so that several runs in one process do not clash.
     """
     # the number from which the next strategy counts its keys of collectives
     tf.distribute.MirroredStrategy._collective_key_base += 1000
-    cross_device_ops = (
-        tf.distribute.HierarchicalCopyAllReduce() if all_reduce == "hierarchical" else None
-    )
-    return tf.distribute.MirroredStrategy(names, cross_device_ops=cross_device_ops)
+    return tf.distribute.MirroredStrategy(names)
 
 
 def check_all_reduce(config: DeviceConfig, kind: str, workers: Workers | Alone = ALONE) -> None:
-    """Raise UserError for an all-reduce that these devices do not support."""
-    if workers is not ALONE and config.all_reduce == "hierarchical":
-        raise UserError(
-            "is for the GPUs of one machine",
-            "with several use auto, where NCCL finds the shortest ways by itself",
-            setting="all_reduce",
-            value="hierarchical",
-        )
+    """Raise UserError for virtual replicas or an all-reduce that these devices do not support."""
     if workers is not ALONE and config.virtual_replicas > 1:
         raise UserError(
             "simulates several GPUs in one process, and this one is one of "

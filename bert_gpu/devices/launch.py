@@ -47,14 +47,11 @@ class Ended(typing.NamedTuple):
 
 def free_addresses(number: int) -> list[str]:
     """Return `number` addresses "127.0.0.1:port" with different free ports."""
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{one.getsockname()[1]}" for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    with contextlib.ExitStack() as stack:
+        servers = [
+            stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)
+        ]
+        return [f"127.0.0.1:{server.getsockname()[1]}" for server in servers]
 
 
 def divide_gpus(

@@ -4,7 +4,7 @@ detect that one of them is gone.
 Gradients go through the strategy's all-reduce, all other values through this module. All workers
 run the same program in lockstep, and values that only one of them has (its clock, its signals, the
 run's folder) are broadcast at fixed points of the program: `from_chief` (worker 0 calls a function,
-all get the result), `gather` and `SharedClock.sync`. These methods are small collectives on the
+all get the result), `gather` and `Clock.sync`. These methods are small collectives on the
 CPUs, with keys of their own. ALONE is an object with the same methods for a single process, at no
 cost.
 """
@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -34,6 +34,7 @@ GROUP_KEY = 1 << 20  # group key of our collectives; the strategy counts its own
 PIECE_BYTES = 64 << 20  # largest part of an array that is sent at once
 SECONDS_BETWEEN_LOOKS = 10
 NUM_LOOKS = 3
+GRACE_SECONDS = 30
 # Errors that a collective raises when another worker is gone or does not come in time.
 GONE = (tf.errors.UnavailableError, tf.errors.DeadlineExceededError)
 
@@ -43,13 +44,6 @@ class WorkerLost(TrainingStopped):
 
     exit_code = WORKER_LOST
     ends_at_once = True
-
-
-class Watch(Protocol):
-    """A clock of a run, such as log_interval.Stopwatch. seconds: the time of the run until now."""
-
-    @property
-    def seconds(self) -> float: ...
 
 
 class Alone:
@@ -62,12 +56,10 @@ class Alone:
     is_chief = True
 
     def from_chief(self, act: Callable[..., T], *arguments: object) -> T:
-        """Call act(*arguments) on worker 0 only, and return its result on all workers. If it raises
-        one of SHARED_ERRORS, all workers raise that error.
+        """Call act(*arguments) on worker 0 only, and return its result, such as the arrays of a
+        checkpoint, on all workers. If it raises one of SHARED_ERRORS, all workers raise that error.
         """
         return act(*arguments)
-
-    arrays_from_chief = from_chief
 
     def on_chief(self, act: Callable[[], T]) -> T | None:
         """Call act() on worker 0 only, and return its result there, None on the others. If it
@@ -78,9 +70,6 @@ class Alone:
     def gather(self, value: T) -> list[T]:
         """Return the `value` that each worker has passed, in the order of the workers."""
         return [value]
-
-    def clock(self, watch: Watch, caught: list[int]) -> "LocalClock":
-        return LocalClock(watch, caught)
 
     def console(self, console: Console) -> Console:
         """Return the Console of this worker: `console` on worker 0, one that only warns on the
@@ -102,46 +91,6 @@ class Alone:
     watched = waiting = barrier_at_exit
 
 
-class LocalClock:
-    """The seconds that a run has taken until now, and the signals that it has caught, by which the
-    training loop decides, for example, when to stop.
-
-    Args of the constructor: watch: a Stopwatch, whose `seconds` are read. caught: the list to which
-    each signal is added when it is caught.
-    """
-
-    def __init__(self, watch: Watch, caught: list[int]) -> None:
-        self.watch = watch
-        self.caught = caught
-
-    @property
-    def seconds(self) -> float:
-        return self.watch.seconds
-
-    def sync(self) -> None:
-        """Make time and caught signals equal on all workers."""
-
-
-class SharedClock:
-    """A clock with the attributes of LocalClock, equal on all workers: the time is worker 0's, and
-    a signal caught by any worker counts on all. Both change only when all workers call `sync`.
-    """
-
-    def __init__(self, workers: "Workers", watch: Watch, caught: list[int]) -> None:
-        self.workers = workers
-        self.watch = watch
-        self.own_caught = caught
-        self.seconds: float = workers.from_chief(getattr, watch, "seconds")
-        self.caught: list[int] = []
-
-    def sync(self) -> None:
-        own_seconds = self.watch.seconds if self.workers.is_chief else 0.0
-        seconds, signum = self.workers.maximum([own_seconds, *(self.own_caught[:1] or [0])])
-        self.seconds = float(seconds)
-        if signum and not self.caught:
-            self.caught.append(int(signum))
-
-
 ALONE = Alone()
 SHARED_ERRORS = (OSError, UserError, TrainingStopped)  # sent from worker 0 to the others
 
@@ -153,10 +102,9 @@ class Workers:
     timeout_seconds: how long a worker waits for the others.
     """
 
-    def __init__(self, cluster: Cluster, timeout_seconds: float, watchdog: "Watchdog") -> None:
+    def __init__(self, cluster: Cluster, timeout_seconds: float) -> None:
         self.cluster = cluster
         self.timeout_seconds = timeout_seconds
-        self.watchdog = watchdog
         self.index = cluster.index
         self.count = len(cluster)
         self.is_chief = cluster.index == 0
@@ -177,23 +125,17 @@ class Workers:
         """
         try:
             self.gather(None)
-        except WorkerLost as lost:
-            raise self.unreachable_worker() or lost from None
+        except WorkerLost:
+            unreachable = self.cluster.first_unreachable()
+            if unreachable is None:
+                raise
+            index, reason = unreachable
+            raise WorkerLost(
+                f"worker {index} ({self.cluster.addresses[index][:80]}) has not come: "
+                f"{reason[:90]}; start it, correct its address on all workers, or unset "
+                f"{self.cluster.variable} to train without other workers"
+            ) from None
         threading.Thread(target=self.watch_peers, name="health", daemon=True).start()
-
-    def unreachable_worker(self) -> WorkerLost | None:
-        """Return the error that names the first worker that cannot be reached, None when all can be
-        reached.
-        """
-        unreachable = self.cluster.first_unreachable()
-        if unreachable is None:
-            return None
-        index, reason = unreachable
-        return WorkerLost(
-            f"worker {index} ({self.cluster.addresses[index][:80]}) has not come: {reason[:90]}; "
-            "start it, correct its address on all workers, or unset "
-            f"{self.cluster.variable} to train without other workers"
-        )
 
     def watch_peers(self) -> None:
         """Check the other workers' health until one fails NUM_LOOKS checks in a row; then end all
@@ -226,36 +168,10 @@ class Workers:
                 result_and_error[0] = act(*arguments)
             except SHARED_ERRORS as caught:
                 result_and_error[1] = caught
-        result, error = self._broadcast_object(result_and_error)
+        result, error = self._broadcast(result_and_error)
         if error is not None:
             raise error
         return result
-
-    def arrays_from_chief(self, act: Callable[..., Any], *arguments: Any) -> Any:
-        """Call act(*arguments) on worker 0 and return its result on all workers, as `from_chief`
-        does, but send arrays in pieces. The result of `act` is {name: array}, a tuple whose last
-        element is such a dict, or None.
-        """
-        own_arrays: dict[str, np.ndarray] = {}
-
-        def describe() -> tuple[list, dict[str, tuple[tuple[int, ...], np.dtype]], bool] | None:
-            result = act(*arguments)
-            if result is None:
-                return None
-            *rest, arrays = result if isinstance(result, tuple) else (result,)
-            own_arrays.update(arrays)
-            shapes = {name: (value.shape, value.dtype) for name, value in arrays.items()}
-            return rest, shapes, isinstance(result, tuple)
-
-        description = self.from_chief(describe)
-        if description is None:
-            return None
-        rest, shapes, is_tuple = description
-        arrays = {
-            name: self._broadcast_array(own_arrays.get(name), shape, dtype)
-            for name, (shape, dtype) in shapes.items()
-        }
-        return (*rest, arrays) if is_tuple else arrays
 
     def gather(self, value: T) -> list[T]:
         data = np.frombuffer(pickle.dumps(value), np.uint8)
@@ -280,9 +196,6 @@ class Workers:
         results: list[T] = []
         self.from_chief(lambda: results.append(act()))
         return results[0] if results else None
-
-    def clock(self, watch: Watch, caught: list[int]) -> SharedClock:
-        return SharedClock(self, watch, caught)
 
     def console(self, console: Console) -> Console:
         return console if self.is_chief else FollowerConsole(self.index)
@@ -309,11 +222,19 @@ class Workers:
                 raise
             raise lost from None
 
-    def waiting(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context for code that only waits for other workers: when it takes much longer
-        than `timeout_seconds`, the watchdog ends the process.
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A context for code that only waits for other workers. It ends the process when the code
+        outlasts `timeout_seconds` by GRACE_SECONDS: the last resort, for a collective that neither
+        ends nor fails.
         """
-        return self.watchdog.armed(self.timeout_seconds)
+        timer = threading.Timer(self.timeout_seconds + GRACE_SECONDS, exit_hung_process)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     @contextlib.contextmanager
     def barrier_at_exit(self) -> Iterator[None]:
@@ -338,32 +259,23 @@ class Workers:
             subject = "another worker is gone"
         return WorkerLost(f"{subject}; this worker stops; see the log of the lost worker; {REMEDY}")
 
-    def _broadcast_object(self, value: T) -> T:
-        """Return worker 0's `value` on all workers, sent as a pickle."""
-        data = np.frombuffer(pickle.dumps(value) if self.is_chief else b"", np.uint8)
+    def _broadcast(self, value: T) -> T:
+        """Return worker 0's `value` on all workers, sent as a pickle, in pieces."""
+        data = np.frombuffer(pickle.dumps(value, protocol=5) if self.is_chief else b"", np.uint8)
         size = int(self.maximum([len(data)])[0])
-        received = self._broadcast_array(data, (size,), np.dtype(np.uint8))
-        return value if self.is_chief else pickle.loads(received.tobytes())
-
-    def _broadcast_array(
-        self, value: np.ndarray | None, shape: tuple[int, ...], dtype: np.dtype
-    ) -> np.ndarray:
-        num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        result = value if value is not None and self.is_chief else np.empty(shape, dtype)
-        flat = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
-        for start in range(0, num_bytes, PIECE_BYTES):
-            piece = flat[start : start + PIECE_BYTES]
-            num_words = -(-len(piece) // 4)
+        received = np.empty(0 if self.is_chief else size, np.uint8)
+        for start in range(0, size, PIECE_BYTES):
             if self.is_chief:
-                self._collective(
-                    tf.raw_ops.CollectiveBcastSendV2, input=tf.constant(to_words(piece))
-                )
+                words = tf.constant(to_words(data[start : start + PIECE_BYTES]))
+                self._collective(tf.raw_ops.CollectiveBcastSendV2, input=words)
             else:
+                piece = received[start : start + PIECE_BYTES]
+                num_words = -(-len(piece) // 4)
                 words = self._collective(
                     tf.raw_ops.CollectiveBcastRecvV2, shape=[num_words], T=tf.int32
-                ).numpy()
-                piece[:] = words.view(np.uint8)[: len(piece)]
-        return result
+                )
+                piece[:] = words.numpy().view(np.uint8)[: len(piece)]
+        return value if self.is_chief else pickle.loads(received.data)
 
     def _collective(self, operation: Callable[..., tf.Tensor], **inputs: object) -> tf.Tensor:
         self.next_key += 1
@@ -376,6 +288,40 @@ class Workers:
                 timeout_seconds=self.timeout_seconds,
                 **inputs,
             )
+
+
+class Clock:
+    """The seconds that a run has taken until now, and the signals that it has caught, by which the
+    training loop decides, for example, when to stop. With several workers both are equal on all of
+    them, and change only when all call `sync`: the time is worker 0's, and a signal caught by any
+    worker counts.
+
+    Args of the constructor: own_seconds: function that returns the seconds by this process's clock.
+    caught: the list to which each signal is added when this process catches it.
+    """
+
+    def __init__(
+        self, workers: Workers | Alone, own_seconds: Callable[[], float], caught: list[int]
+    ) -> None:
+        self.workers = workers
+        self.own_seconds = own_seconds
+        self.own_caught = caught
+        self.caught = caught if isinstance(workers, Alone) else []
+        self.synced_seconds: float = workers.from_chief(own_seconds)
+
+    @property
+    def seconds(self) -> float:
+        return self.own_seconds() if isinstance(self.workers, Alone) else self.synced_seconds
+
+    def sync(self) -> None:
+        """Make time and caught signals equal on all workers."""
+        if isinstance(self.workers, Alone):
+            return
+        own_seconds = self.own_seconds() if self.workers.is_chief else 0.0
+        seconds, signum = self.workers.maximum([own_seconds, *(self.own_caught[:1] or [0])])
+        self.synced_seconds = float(seconds)
+        if signum and not self.caught:
+            self.caught.append(int(signum))
 
 
 REMEDY = "the same command on all workers resumes"
@@ -397,51 +343,6 @@ class FollowerConsole(Console):
 
     def warn(self, text: str | UserError) -> None:
         super().warn(f"worker {self.index}: {text}")
-
-
-class Watchdog:
-    """A watchdog that ends the process when a wait for other workers outlasts its limit by
-    GRACE_SECONDS: the last resort, for a collective that neither ends nor fails.
-
-    end: function that ends the process; None = `exit_hung_process`.
-    """
-
-    GRACE_SECONDS = 30
-    SECONDS_BETWEEN_LOOKS = 5
-
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        end: Callable[[], object] | None = None,
-    ) -> None:
-        self.clock = clock
-        self.end = end or exit_hung_process
-        self.deadline: float | None = None
-
-    @contextlib.contextmanager
-    def armed(self, seconds: float) -> Iterator[None]:
-        before = self.deadline
-        self.deadline = self.clock() + seconds + self.GRACE_SECONDS
-        try:
-            yield
-        finally:
-            self.deadline = before
-
-    def look(self) -> None:
-        """End the process if the deadline has passed."""
-        deadline = self.deadline
-        if deadline is not None and self.clock() > deadline:
-            self.end()
-
-    def start(self) -> None:
-        """Start a thread that calls `look` every few seconds."""
-
-        def run() -> NoReturn:
-            while True:
-                time.sleep(self.SECONDS_BETWEEN_LOOKS)
-                self.look()
-
-        threading.Thread(target=run, name="watchdog", daemon=True).start()
 
 
 def exit_hung_process() -> NoReturn:
@@ -469,7 +370,5 @@ def join(timeout_seconds: float) -> Workers | Alone:
     """
     cluster = None if current_workers() is not ALONE else find_cluster()
     if cluster is not None:
-        watchdog = Watchdog()
-        watchdog.start()
-        _workers_of_process.append(Workers(cluster, timeout_seconds, watchdog))
+        _workers_of_process.append(Workers(cluster, timeout_seconds))
     return current_workers()

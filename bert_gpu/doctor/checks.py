@@ -30,7 +30,7 @@ from bert_gpu.runs.provenance import git_commit
 
 PACKAGES = ("tensorflow", "tensorflow-text", "tf-models-official", "numpy", "numba", "keras")
 MIN_FREE_BYTES = 2 << 30
-ALL_REDUCE_REMEDY = "try --all_reduce=ring or hierarchical, and NCCL_DEBUG=INFO"
+ALL_REDUCE_REMEDY = "try --all_reduce=ring, and NCCL_DEBUG=INFO"
 INSTALL = "pip install bert-gpu"
 INSTALL_GPU = "pip install 'bert-gpu[gpu]'"
 OK = "ok"

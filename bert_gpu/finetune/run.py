@@ -119,7 +119,7 @@ def finetune(
                 return Result(path, earlier, outcome)
             # the exported weights are evaluated: a run that was finished earlier is not trained
             # again, so that its weights are not in memory
-            state.assign_weights(workers.arrays_from_chief(lambda: models.read_model(path).weights))
+            state.assign_weights(workers.from_chief(lambda: models.read_model(path).weights))
             return Result(path, evaluate(run, task, data, predict, path, step), outcome)
 
 

@@ -4,7 +4,6 @@ Legend: N texts, T tokens of all texts, B batch, S sequence, H hidden.
 """
 
 import contextlib
-import dataclasses
 import os
 import typing
 from collections.abc import Iterator, Sequence
@@ -17,8 +16,6 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_local
 from bert_gpu.base.nearest import units
 from bert_gpu.base.signals import sigterm_unwinds
-from bert_gpu.base.standard_input import STANDARD_INPUT
-from bert_gpu.devices.cluster import Cluster, find_cluster
 from bert_gpu.inference.arrays import NpyWriter
 from bert_gpu.inference.config import DEFAULT_LENGTH, OFFSETS, EmbedConfig
 from bert_gpu.inference.lines import empty_input, windows
@@ -153,21 +150,8 @@ class Embedder:
 def embed_file(config: EmbedConfig, console: Console = LOG) -> Embedded:
     """Write the vectors of the lines of a file to --output. Raises UserError for a wrong setting, a
     wrong file or a full disk; then no file is left.
-
-    One of several workers embeds only its share of the lines, and writes it to a file of its own.
     """
-    cluster = find_cluster()
-    if cluster is not None and config.output is not None:
-        config = dataclasses.replace(config, output=cluster.part_of(config.output))
     outputs = check_outputs(config)
-    line_range = None if cluster is None else lines_of_worker(config.input, cluster)
-    if cluster is not None and line_range is not None:
-        console.warn(
-            f"{outputs[0][-100:]}: holds only {len(line_range):,} lines, from line "
-            f"{line_range.start + 1:,} on, because {cluster.variable} makes this worker "
-            f"{cluster.index} of {len(cluster)} (counted from 0); unset the variable to embed all "
-            "lines here"
-        )
     embedder = Embedder(config)
     opened = embedder.opened
     casing = describe_tokenizer(opened.tokenizer, opened.path)
@@ -180,7 +164,7 @@ def embed_file(config: EmbedConfig, console: Console = LOG) -> Embedded:
         if config.pooling == "none":
             offsets = stack.enter_context(NpyWriter(outputs[1], (), np.int64))
             offsets.write(np.zeros(1))
-        for texts in windows(config.input, console, line_range=line_range):
+        for texts in windows(config.input, console):
             rows = embedder.frame(texts)
             base = array.num_rows
             if offsets is not None:
@@ -192,27 +176,12 @@ def embed_file(config: EmbedConfig, console: Console = LOG) -> Embedded:
             num_texts += len(texts)
             num_tokens += len(rows.ids)
             num_truncated += rows.num_truncated
-        if not num_texts and line_range is None:
+        if not num_texts:
             raise empty_input(config.input)
         # The stack renames the first file last: when it exists, both files are complete.
         for file in filter(None, (offsets, array)):
             file.finish()
     return Embedded(outputs, num_texts, num_tokens, num_truncated, embedder.width)
-
-
-def lines_of_worker(path: str, cluster: Cluster) -> range:
-    """Return the indices of the lines that this worker of a cluster embeds."""
-    if path == STANDARD_INPUT:
-        raise UserError(
-            "standard input belongs to one worker alone",
-            "write it to a file that all workers can read, and name that",
-            setting="input",
-            value="-",
-        )
-    num_lines = sum(map(len, windows(path, Console(quiet=True))))
-    if not num_lines:
-        raise empty_input(path)
-    return cluster.share(num_lines)
 
 
 def check_outputs(config: EmbedConfig) -> tuple[str, ...]:

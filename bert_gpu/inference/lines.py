@@ -1,11 +1,9 @@
-"""Lines of a text file or of standard input, in windows of bounded size, with progress. Input that
+"""Lines of a text file or of standard input, in windows of bounded size. Input that
 is not plain UTF-8 text is refused with the messages of the data command.
 """
 
 import contextlib
-import itertools
 import os
-import time
 from collections.abc import Iterable, Iterator
 
 from bert_gpu.base.console import LOG, Console
@@ -35,23 +33,21 @@ def windows(
     path: str,
     console: Console = LOG,
     what: str = "texts",
-    line_range: range | None = None,
     has_objects: bool = False,
 ) -> Iterator[list[bytes]]:
     """Yield the lines of a text file, without their ends, in lists of at most WINDOW_LINES and
-    about WINDOW_BYTES; one long line makes a larger list. Shows progress.
+    about WINDOW_BYTES; one long line makes a larger list. Shows the progress through a file.
 
     Args:
-      what: name of the progress bar. line_range: the lines to yield, by index; None = all.
-        has_objects: whether the lines are objects of JSON, and not texts.
+      what: name of the progress bar. has_objects: whether the lines are objects of JSON, and not
+        texts.
 
     Raises:
       UserError: the file is missing, not a file, a table by its name, not plain UTF-8 text or a
         broken archive, or has a line of more than LINE_BYTES.
     """
     if path == STANDARD_INPUT:
-        line_lists = in_windows(plain_lines(standard_input(), path))
-        yield from report_lines(line_lists, console, what)
+        yield from in_windows(plain_lines(standard_input(), path))
         return
     check_regular(path)
     if not has_objects and archives.plain_name(path).lower().endswith(TABLES):
@@ -64,10 +60,9 @@ def windows(
         if os.path.isdir(path):
             raise UserError("is a folder", "name a text file", setting="input", value=path)
         size = tf.io.gfile.stat(path).length
-        part = (None,) if line_range is None else (line_range.start, line_range.stop)
         with ByteProgress(console, size, what, "texts") as progress:
             lines = plain_lines(archives.plain_pieces(path, progress.add), path)
-            for window in in_windows(itertools.islice(lines, *part)):
+            for window in in_windows(lines):
                 yield window
                 progress.add(0, len(window))
 
@@ -133,20 +128,3 @@ def standard_input() -> Iterator[bytes]:
     )
     # typing.BinaryIO lacks read1, which sys.stdin.buffer has
     return iter(lambda: stream.read1(archives.READ_BYTES), b"")  # type: ignore[attr-defined]
-
-
-def report_lines(
-    line_lists: Iterable[list[bytes]], console: Console, what: str, seconds: float = 10.0
-) -> Iterator[list[bytes]]:
-    """Yield lists of lines unchanged, and print every few seconds how many lines were processed.
-    The length of standard input is unknown, so that a bar cannot be shown.
-    """
-    started = last_report = time.monotonic()
-    num_lines = 0
-    for window in line_lists:
-        yield window
-        num_lines += len(window)
-        now = time.monotonic()
-        if now - last_report >= seconds:
-            console.say(f"{what}: {num_lines:,}  {num_lines / (now - started):,.0f} texts/s")
-            last_report = now

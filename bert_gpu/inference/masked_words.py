@@ -190,8 +190,8 @@ def fill_file(
     filler = MaskFiller(config)
     num_texts = 0
     tokenizer = filler.opened.tokenizer
-    without_mask = Tally()
-    too_long = Tally()
+    without_mask: list[int] = []  # numbers of lines
+    too_long: list[int] = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(sigterm_unwinds())
         file = stack.enter_context(PartialFile(config.output)) if config.output else None
@@ -201,13 +201,14 @@ def fill_file(
             for text, masks in zip(texts, filler.answers(ids, splits), strict=True):
                 file.append(as_json(text, masks)) if file else say(text, masks)
             has_mask = mask_counts(ids, splits, tokenizer.mask_id) > 0
-            without_mask.add(~has_mask, num_texts)
-            too_long.add(has_mask & (np.diff(splits) > filler.max_seq_length), num_texts)
+            is_too_long = has_mask & (np.diff(splits) > filler.max_seq_length)
+            without_mask += (np.flatnonzero(~has_mask) + num_texts + 1).tolist()
+            too_long += (np.flatnonzero(is_too_long) + num_texts + 1).tolist()
             num_texts += len(texts)
         if not num_texts:
             raise empty_input(config.input)
 
-    for tally, problem in (
+    for numbers, problem in (
         (without_mask, f"without {MASK}; write {MASK}, in capitals, for each word to guess"),
         (
             too_long,
@@ -215,34 +216,22 @@ def fill_file(
             "words; shorten them",
         ),
     ):
-        if tally.count:
-            console.warn(f"--input={config.input[-100:]}: of {num_texts:,} texts {tally} {problem}")
+        if numbers:
+            console.warn(
+                f"--input={config.input[-100:]}: of {num_texts:,} texts {describe_lines(numbers)} "
+                f"{problem}"
+            )
     return num_texts
 
 
-class Tally:
-    """A count of the lines of a file that have a fault, and the line numbers of the first NUM_NAMED
-    of these lines.
+def describe_lines(numbers: Sequence[int]) -> str:
+    """Return how many lines these are, with the numbers of the first NUM_NAMED, such as "7 (lines
+    1, 2, 3 and 4 more)".
     """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.numbers: list[int] = []
-
-    def add(self, is_counted: np.ndarray, num_lines_before: int) -> None:
-        """Count the lines for which is_counted, bool (n,), is True. num_lines_before: number of
-        lines of the file before these n.
-        """
-        indices = np.flatnonzero(is_counted)
-        self.count += len(indices)
-        self.numbers += (indices + num_lines_before + 1)[: NUM_NAMED - len(self.numbers)].tolist()
-
-    def __str__(self) -> str:
-        """Return the number and the lines, such as "7 (lines 1, 2, 3 and 4 more)"."""
-        more = self.count - len(self.numbers)
-        numbers = ", ".join(f"{number:,}" for number in self.numbers)
-        numbers += f" and {more:,} more" if more else ""
-        return f"{self.count:,} (line{'s' * (self.count > 1)} {numbers})"
+    more = len(numbers) - NUM_NAMED
+    named = ", ".join(f"{number:,}" for number in numbers[:NUM_NAMED])
+    ending = f" and {more:,} more" if more > 0 else ""
+    return f"{len(numbers):,} (line{'s' * (len(numbers) > 1)} {named}{ending})"
 
 
 def as_json(text: str, masks: list[Words]) -> bytes:

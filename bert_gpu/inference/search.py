@@ -29,6 +29,7 @@ from bert_gpu.inference import lines
 from bert_gpu.inference.config import EmbedConfig, SearchConfig
 from bert_gpu.inference.embeddings import Embedder
 from bert_gpu.runs.provenance import weights_hash
+from bert_gpu.text.progress import ByteProgress
 
 INDEX = "index.json"
 VECTORS = "vectors.f32"
@@ -113,7 +114,7 @@ def open_index(
         raise UserError(f"its {VECTORS} is damaged or missing", ANEW, setting="index", value=folder)
     if num_old < len(places):
         with only_writer(folder, "index", "index", folder):
-            new = (texts[place] for place in places[num_old:])
+            new = [texts[place] for place in places[num_old:]]
             num_cut = append(folder, embedder, new, num_bytes, console)
             counts = dict(
                 num_lines=len(texts),
@@ -186,7 +187,7 @@ def read_notes(folder: str, origin: dict[str, Any], is_anew: bool) -> dict[str, 
 
 
 def append(
-    folder: str, embedder: Embedder, texts: Iterable[bytes], num_bytes: int, console: Console
+    folder: str, embedder: Embedder, texts: Sequence[bytes], num_bytes: int, console: Console
 ) -> int:
     """Write the vectors of texts behind the first `num_bytes` of the file of vectors, and return
     how many texts were cut. A stop at any time leaves the old index, or none if num_bytes is 0.
@@ -196,12 +197,14 @@ def append(
         for name in (INDEX, VECTORS):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(os.path.join(folder, name))
-    with open(os.path.join(folder, VECTORS), "r+b" if num_bytes else "wb") as file:
+    progress = ByteProgress(console, sum(map(len, texts)), "texts", "texts")
+    with open(os.path.join(folder, VECTORS), "r+b" if num_bytes else "wb") as file, progress:
         file.seek(num_bytes)
-        for window in lines.report_lines(lines.in_windows(texts), console, "texts"):
+        for window in lines.in_windows(texts):
             rows = embedder.frame(window, "passage")
             num_cut += rows.num_truncated
             file.write(units(embedder.collect(rows, len(window))).tobytes())
+            progress.add(sum(map(len, window)), len(window))
         file.flush()
         os.fsync(file.fileno())
     return num_cut

@@ -140,46 +140,16 @@ class FormatModule(typing.Protocol):
         """
 
 
-class Format(typing.NamedTuple):
-    """A row of FORMATS.
-
-    Attributes:
-      reads: whether bert-gpu can read the format; it can write all formats.
-      file: for a format that is not read, the file by which a folder of the format is recognised.
-    """
-
-    reads: bool = True
-    file: str | None = None
-
-
 OURS = "huggingface"  # the format in which a training writes its model
-FORMATS = {  # {name of the format and of its module: Format}
-    OURS: Format(),
-    "google": Format(),
-    "garden": Format(),
-    "savedmodel": Format(reads=False, file="saved_model.pb"),
-    "onnx": Format(reads=False, file="onnx/model.onnx"),
-}
+# {name of the format and of its module: whether bert-gpu reads it; it writes all formats}
+FORMATS = {OURS: True, "google": True, "garden": True, "savedmodel": False, "onnx": False}
 
 
 def format_names(*, writes: bool) -> tuple[str, ...]:
     """Return the names of all formats if `writes`, because all can be written, else of those that
     can be read.
     """
-    return tuple(name for name, row in FORMATS.items() if writes or row.reads)
-
-
-def formats_holding(config: ModelConfig) -> str:
-    """Return, for a message, the flags that select a format which can hold the model, where another
-    format cannot. bert-gpu's own format can hold any model with an encoder of bert-gpu; an encoder
-    of Model Garden can only be written as a graph (SavedModel or ONNX).
-    """
-    if config.has_own_encoder:
-        return f"--format={OURS}"
-    from bert_gpu.model.encoders import open_encoder
-
-    has_free_length = open_encoder(config).fixed_length is None
-    return "--format=savedmodel" + (" or --format=onnx" if has_free_length else "")
+    return tuple(name for name, is_read in FORMATS.items() if writes or is_read)
 
 
 def open_format(name: str) -> FormatModule:
@@ -198,17 +168,3 @@ def recognise(path: str) -> str | None:
         return OURS
     others = (name for name in format_names(writes=False) if name != OURS)
     return next((name for name in others if open_format(name).recognises(path)), None)
-
-
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-
-
-def write_only_format(folder: str) -> str | None:
-    """Return the name of a folder's format if bert-gpu can write the format but not read it; None
-    for other folders.
-    """
-    files = {name: row.file for name, row in FORMATS.items() if row.file}
-    formats = [name for name, file in files.items() if os.path.exists(f"{folder}/{file}")]
-    if not formats or any(os.path.exists(f"{folder}/{name}") for name in WEIGHTS):
-        return None
-    return formats[0] if recognise(folder) in (None, OURS) else None

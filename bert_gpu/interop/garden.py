@@ -19,10 +19,11 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.google import GOOGLE, specs_of
 from bert_gpu.interop.heads import guess_architecture
+from bert_gpu.interop.tensors import check_tensor
 from bert_gpu.interop.tf_checkpoints import (
+    CONFIG,
     PREFIX,
     check_classic,
-    check_finite,
     find_checkpoint,
     gelu_warning,
     has_objects,
@@ -167,11 +168,12 @@ def read(path: str) -> Model:
     sizes = [shape[0] for name, shape in shapes.items() if name.endswith(f"out_proj/bias{VALUE}")]
     pretrainer, classifiers, variables = build(config, *sizes[:1])
     heads = restore(path, prefix, pretrainer, classifiers)
+    specs = specs_of(config, *sizes[:1])
     weights = {}
     for name, theirs in variable_names(config, heads).items():
         arrays = [flat(config, name, variables[their].numpy()) for their in theirs]
         weights[name] = np.ascontiguousarray(np.concatenate(arrays, -1))
-        check_finite(prefix, name, weights[name])
+        check_tensor(prefix, name, weights[name], specs[name].shape, CONFIG)
     return Model(
         config,
         weights,

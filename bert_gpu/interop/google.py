@@ -17,9 +17,10 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.interop import heads, tf_checkpoints
 from bert_gpu.interop.families import BERT_PARTS, Family
 from bert_gpu.interop.formats import Model, Notes
+from bert_gpu.interop.tensors import check_tensor
 from bert_gpu.interop.tf_checkpoints import (
+    CONFIG,
     check_classic,
-    check_finite,
     find_checkpoint,
     gelu_warning,
     has_objects,
@@ -96,13 +97,9 @@ def read(path: str) -> Model:
         )
 
     def read_variable(name: str, shape: tuple[int, ...]) -> np.ndarray:
-        if shapes[name] != shape:
-            raise UserError(
-                f"{name} has shape {shapes[name]}, bert_config.json gives {shape}", where=path
-            )
         with reading(prefix):
             array = np.asarray(reader.get_tensor(name), np.float32)
-        check_finite(prefix, name, array)
+        check_tensor(prefix, name, array, shape, CONFIG)
         return array
 
     specs = specs_of(config, (shapes.get("output_weights") or (1,))[0])

@@ -1,6 +1,4 @@
-"""Normalises tensors read from a folder of transformers: canonical names, no duplicates, shapes
-checked.
-"""
+"""Normalises tensors read from a folder of transformers: canonical names, no duplicates."""
 
 import re
 
@@ -53,15 +51,3 @@ def canonical(name: str, family: Family) -> str:
     """
     name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
     return family.with_prefix(re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name))
-
-
-def check_tensor(folder: str, name: str, tensor: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Raise UserError unless a tensor has the shape `shape` and all of its values are finite."""
-    if tensor.shape != shape:
-        raise UserError(f"{name} has shape {tensor.shape}, config.json gives {shape}", where=folder)
-    if not np.isfinite(tensor).all():
-        raise UserError(
-            f"{name} has values that are not finite",
-            "the file is damaged, so download or write it again",
-            where=folder,
-        )

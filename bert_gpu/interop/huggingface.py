@@ -19,7 +19,7 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.interop import card, hf_tensors
 from bert_gpu.interop.families import OWN, Family, auto_class, family_of
 from bert_gpu.interop.folders import replace_folder
-from bert_gpu.interop.formats import Model, Notes, formats_holding
+from bert_gpu.interop.formats import Model, Notes
 from bert_gpu.interop.heads import (
     ARCHITECTURES,
     LABELLED,
@@ -28,7 +28,7 @@ from bert_gpu.interop.heads import (
     specs_of,
 )
 from bert_gpu.interop.relatives import Relative, own_relative, read_shape, relative_of
-from bert_gpu.interop.tensors import read_tensors
+from bert_gpu.interop.tensors import check_tensor, read_tensors
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.interop.usage import written_usage
 from bert_gpu.model import config as model_config
@@ -98,7 +98,7 @@ def read_model(folder: str) -> tuple[ModelConfig, dict[str, np.ndarray], Notes]:
         specs = specs_of(encoder, architecture, _num_classes(family, architecture, tensors))
 
     def read_tensor(their: str, shape: tuple[int, ...]) -> np.ndarray:
-        hf_tensors.check_tensor(folder, their, tensors[their], shape)
+        check_tensor(folder, their, tensors[their], shape)
         return tensors[their]
 
     weights, missing = family.read_weights(
@@ -141,8 +141,7 @@ def write(model: Model, folder: str, precision: str = "float32") -> str:
         raise UserError(
             f"{config.encoder!s:.80} is an encoder of Model Garden, which "
             "transformers has no class for",
-            f"give {formats_holding(config)} (--init_checkpoint and fill-mask "
-            "take the folder as it is)",
+            "give --format=savedmodel (--init_checkpoint and fill-mask take the folder as it is)",
             setting="format",
             value="huggingface",
         )
@@ -201,10 +200,6 @@ def write_model(
     of the class `architecture` opens it in `transformers`. labels: names of classes, as in Notes;
     files: as for `_write_folder`.
     """
-    if architecture not in ARCHITECTURES:
-        raise UserError(
-            f"known are {', '.join(ARCHITECTURES)}", setting="architecture", value=architecture
-        )
     _write_folder(Model(config, weights, Notes([], [], architecture, labels)), folder, files or {})
 
 

@@ -39,81 +39,52 @@ ACTIVATIONS = {
 }
 
 
+# the fields of a config.json whose defaults give BERT
+DEFAULTS = dict(
+    vocab_size=30522,
+    hidden_size=768,
+    num_hidden_layers=12,
+    num_attention_heads=12,
+    intermediate_size=3072,
+    hidden_act="gelu",
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+    max_position_embeddings=512,
+    type_vocab_size=2,
+    initializer_range=0.02,
+    layer_norm_eps=1e-12,
+    norm_type="layer_norm",
+    norm_first=False,
+    embedding_norm=True,
+    position_embedding_type="absolute",
+    rotary_base=10000.0,
+    local_attention=None,
+    global_attention_every=3,
+    local_rotary_base=None,
+    use_bias=True,
+    embedding_size=None,
+    num_hidden_groups=None,
+    mlm_transform=True,
+    decoder_bias=True,
+    pooling="first",
+    pooler_size=None,
+    encoder=None,
+    first_position=0,
+    pooler_act="tanh",
+    pad_token_id=0,
+)
+
+
 class BertGpuConfig(PretrainedConfig):
-    """Configuration of a bert-gpu model; the fields that BERT's configuration lacks have defaults
-    that give BERT.
-    """
+    """Configuration of a bert-gpu model; the defaults give BERT."""
 
     model_type = "bert_gpu"
 
-    def __init__(
-        self,
-        vocab_size: int = 30522,
-        hidden_size: int = 768,
-        num_hidden_layers: int = 12,
-        num_attention_heads: int = 12,
-        intermediate_size: int = 3072,
-        hidden_act: str = "gelu",
-        hidden_dropout_prob: float = 0.1,
-        attention_probs_dropout_prob: float = 0.1,
-        max_position_embeddings: int = 512,
-        type_vocab_size: int = 2,
-        initializer_range: float = 0.02,
-        layer_norm_eps: float = 1e-12,
-        norm_type: str = "layer_norm",
-        norm_first: bool = False,
-        embedding_norm: bool = True,
-        position_embedding_type: str = "absolute",
-        rotary_base: float = 10000.0,
-        local_attention: int | None = None,
-        global_attention_every: int = 3,
-        local_rotary_base: float | None = None,
-        use_bias: bool = True,
-        embedding_size: int | None = None,
-        num_hidden_groups: int | None = None,
-        mlm_transform: bool = True,
-        decoder_bias: bool = True,
-        pooling: str = "first",
-        pooler_size: int | None = None,
-        encoder: str | None = None,
-        first_position: int = 0,
-        pooler_act: str = "tanh",
-        pad_token_id: int = 0,
-        **more: Any,
-    ) -> None:
-        if encoder is not None:
-            raise ValueError(f"encoder={encoder}: is not one that this file computes")
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.intermediate_size = intermediate_size
-        self.hidden_act = hidden_act
-        self.hidden_dropout_prob = hidden_dropout_prob
-        self.attention_probs_dropout_prob = attention_probs_dropout_prob
-        self.max_position_embeddings = max_position_embeddings
-        self.type_vocab_size = type_vocab_size
-        self.initializer_range = initializer_range
-        self.layer_norm_eps = layer_norm_eps
-        self.norm_type = norm_type
-        self.norm_first = norm_first
-        self.embedding_norm = embedding_norm
-        self.position_embedding_type = position_embedding_type
-        self.rotary_base = rotary_base
-        self.local_attention = local_attention
-        self.global_attention_every = global_attention_every
-        self.local_rotary_base = local_rotary_base
-        self.use_bias = use_bias
-        self.embedding_size = embedding_size
-        self.num_hidden_groups = num_hidden_groups
-        self.mlm_transform = mlm_transform
-        self.decoder_bias = decoder_bias
-        self.pooling = pooling
-        self.pooler_size = pooler_size
-        self.encoder = encoder
-        self.first_position = first_position
-        self.pooler_act = pooler_act
-        super().__init__(pad_token_id=pad_token_id, **more)
+    def __init__(self, **values: Any) -> None:
+        values = DEFAULTS | values
+        if values["encoder"] is not None:
+            raise ValueError(f"encoder={values['encoder']}: is not one that this file computes")
+        super().__init__(**values)
 
 
 def dense_shapes(
@@ -157,15 +128,30 @@ def encoder_shapes(config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
     return shapes | (norm_shapes(config, "final_norm", hidden) if config.norm_first else {})
 
 
-def mlm_shapes(config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
-
+def head_shapes(config: BertGpuConfig, heads: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    """Return {name: shape} of the weights of heads. The pooler has another size than the hidden
+    states only in a classifier of texts.
+    """
     hidden = config.hidden_size
-    width = config.embedding_size or config.hidden_size
+    width = config.embedding_size or hidden
+    pooled = (config.pooler_size or hidden) if "classifier" in heads else hidden
     shapes: dict[str, tuple[int, ...]] = {}
-    if config.mlm_transform:
+    if "mlm" in heads and config.mlm_transform:
         shapes |= dense_shapes("mlm/transform", hidden, width, config.use_bias)
         shapes |= norm_shapes(config, "mlm/norm", width)
-    return shapes | ({"mlm/bias": (config.vocab_size,)} if config.decoder_bias else {})
+    if "mlm" in heads and config.decoder_bias:
+        shapes["mlm/bias"] = (config.vocab_size,)
+    layers = dict(
+        pooler=(hidden, pooled),
+        nsp=(hidden, 2),
+        classifier=(pooled, config.num_labels),
+        token_classifier=(hidden, config.num_labels),
+        span=(hidden, 2),
+    )
+    for name, sizes in layers.items():
+        if name in heads:
+            shapes |= dense_shapes(name, *sizes)
+    return shapes
 
 
 def activate(name: str, x: torch.Tensor) -> torch.Tensor:
@@ -176,13 +162,6 @@ def activate(name: str, x: torch.Tensor) -> torch.Tensor:
         values, gates = x.chunk(2, -1)
         return values * ACTIVATIONS[GATES[name]](gates)
     return ACTIVATIONS[name](x)
-
-
-def sinusoids(num_positions: int, width: int, device: torch.device) -> torch.Tensor:
-    """Return (num_positions, width): sines (even columns) and cosines (odd columns) of position /
-    10000^(2 i / width), for the pair i of columns.
-    """
-    return torch.stack(angles(num_positions, width, device), -1).reshape(num_positions, width)
 
 
 def angles(
@@ -206,24 +185,22 @@ def rotate(x: torch.Tensor, sines: torch.Tensor, cosines: torch.Tensor) -> torch
 
 
 class BertGpuPreTrainedModel(PreTrainedModel):
-    """Base class of all models: the encoder, and the parameters of the heads that a subclass names
-    in head_shapes.
+    """Base class of all models: the encoder, and the parameters of the heads that a subclass
+    names.
     """
 
     config_class = BertGpuConfig
     base_model_prefix = ""
+    heads: tuple[str, ...] = ()
     _supports_sdpa = True
     # a weights file may contain heads that the class which opens it does not have
     _keys_to_ignore_on_load_unexpected = [r"^(mlm|nsp|pooler|classifier|token_classifier|span)/"]
 
     def __init__(self, config: BertGpuConfig) -> None:
         super().__init__(config)
-        for name, shape in (encoder_shapes(config) | self.head_shapes(config)).items():
+        for name, shape in (encoder_shapes(config) | head_shapes(config, self.heads)).items():
             self.register_parameter(name, nn.Parameter(torch.empty(shape)))
         self.post_init()
-
-    def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
-        return {}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -239,9 +216,6 @@ class BertGpuPreTrainedModel(PreTrainedModel):
                 parameter.zero_()
             else:
                 parameter.normal_(std=self.config.initializer_range)
-
-    def get_input_embeddings(self) -> nn.Module:
-        raise NotImplementedError("the word embeddings are a parameter here, not a module")
 
     def _dense(self, name: str, x: torch.Tensor) -> torch.Tensor:
         bias = getattr(self, f"{name}/bias", None)
@@ -278,8 +252,9 @@ class BertGpuPreTrainedModel(PreTrainedModel):
         if config.position_embedding_type == "absolute":
             x = x + getattr(self, "embeddings/position")[config.first_position :][:length]
         if config.position_embedding_type == "scaled_sinusoidal":
-            scale = getattr(self, "embeddings/position_scale").float()
-            x = x + (sinusoids(length, x.shape[-1], x.device) * scale).to(x.dtype)
+            # sines in even columns, cosines in odd ones
+            turns = torch.stack(angles(length, x.shape[-1], x.device), -1).flatten(1)
+            x = x + (turns * getattr(self, "embeddings/position_scale").float()).to(x.dtype)
         if config.embedding_norm:
             x = self._norm("embeddings/norm", x)
         x = self._drop(x)
@@ -438,8 +413,7 @@ class BertGpuModel(BertGpuPreTrainedModel):
     for next-sentence prediction.
     """
 
-    def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
-        return dense_shapes("pooler", config.hidden_size, config.hidden_size)
+    heads = ("pooler",)
 
     def head(self, hidden: torch.Tensor, mask: torch.Tensor) -> ModelOutput:
         return BaseModelOutputWithPooling(
@@ -448,9 +422,7 @@ class BertGpuModel(BertGpuPreTrainedModel):
 
 
 class BertGpuForPreTraining(BertGpuPreTrainedModel):
-    def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
-        pooler = dense_shapes("pooler", config.hidden_size, config.hidden_size)
-        return mlm_shapes(config) | pooler | dense_shapes("nsp", config.hidden_size, 2)
+    heads = ("mlm", "pooler", "nsp")
 
     def head(
         self,
@@ -471,8 +443,7 @@ class BertGpuForPreTraining(BertGpuPreTrainedModel):
 
 
 class BertGpuForMaskedLM(BertGpuPreTrainedModel):
-    def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
-        return mlm_shapes(config)
+    heads = ("mlm",)
 
     def head(
         self, hidden: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor | None = None
@@ -486,10 +457,7 @@ class BertGpuForSequenceClassification(BertGpuPreTrainedModel):
     pooling="mean", the mean over all tokens of the text.
     """
 
-    def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
-        size = config.pooler_size or config.hidden_size
-        pooler = dense_shapes("pooler", config.hidden_size, size)
-        return pooler | dense_shapes("classifier", size, config.num_labels)
+    heads = ("pooler", "classifier")
 
     def head(
         self, hidden: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor | None = None
@@ -513,8 +481,7 @@ class BertGpuForSequenceClassification(BertGpuPreTrainedModel):
 
 
 class BertGpuForTokenClassification(BertGpuPreTrainedModel):
-    def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
-        return dense_shapes("token_classifier", config.hidden_size, config.num_labels)
+    heads = ("token_classifier",)
 
     def head(
         self, hidden: torch.Tensor, mask: torch.Tensor, labels: torch.Tensor | None = None
@@ -524,8 +491,7 @@ class BertGpuForTokenClassification(BertGpuPreTrainedModel):
 
 
 class BertGpuForQuestionAnswering(BertGpuPreTrainedModel):
-    def head_shapes(self, config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
-        return dense_shapes("span", config.hidden_size, 2)
+    heads = ("span",)
 
     def head(
         self,

@@ -4,7 +4,6 @@ bert-gpu's own format, in which a training writes its model, is Hugging Face's (
 model.safetensors, vocab.txt). formats.py lists the other formats, and sources.py finds a model.
 """
 
-import os
 from collections.abc import Callable, Mapping
 
 from bert_gpu.base.errors import UserError
@@ -114,11 +113,12 @@ def transfer(
             "is the folder of a run", "name another folder", setting="to", value=config.to
         )
     path, model = open_model(config.source, "from", config.vocab_file, config.do_lower_case)
-    if os.path.realpath(path) == os.path.realpath(config.to):
-        raise UserError("is the model itself", "name another folder", setting="to", value=config.to)
     if is_inside(path, config.to):
         raise UserError(
-            "the model lies in this folder", "name another folder", setting="to", value=config.to
+            "the model lies there, and would be replaced",
+            "name another folder",
+            setting="to",
+            value=config.to,
         )
     if model.tokenizer is None:
         warn(f"{path}: has no vocabulary; name it with --vocab_file, or the copy has none either")

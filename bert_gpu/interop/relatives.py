@@ -7,7 +7,6 @@ bert-gpu's options. Imports no TensorFlow.
 """
 
 import dataclasses
-import os
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,8 +15,6 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_values, read_json
 from bert_gpu.interop.families import BERT, BERT_PARTS, Family, family_of
 from bert_gpu.interop.heads import ARCHITECTURES
-from bert_gpu.interop.hf_tensors import canonical
-from bert_gpu.interop.tensors import num_rows
 from bert_gpu.model import config as model_config
 from bert_gpu.model.config import CONFIG_FIELDS, OWN_TYPE, ModelConfig
 from bert_gpu.model.weights import TRANSFORMS
@@ -556,9 +553,6 @@ class FolderConfig(typing.NamedTuple):
 def read_shape(path: str) -> FolderConfig:
     """Return the FolderConfig of the config.json at `path`, of a BERT, a bert-gpu model or a
     relative.
-
-    vocab_size becomes the number of rows of the word embeddings in the same folder, where that is
-    larger: some tables are padded to a multiple of 8, and config.json may count only the pieces.
     """
     values = read_json(path, model_config.A_CONFIG)
     relatives = {row.family.model_type: row for row in RELATIVES}
@@ -574,7 +568,4 @@ def read_shape(path: str) -> FolderConfig:
     check_values(path, values, model_config.NOTES_FIELDS if relative else CONFIG_FIELDS)
     config = (relative.read_config if relative else model_config.config_of)(path, values)
     family = relative.family if relative else family_of(config)
-    (table,) = family.names("embeddings/word")
-    rows = num_rows(os.path.dirname(path), lambda name: canonical(name, family) == table)
-    vocab_size = max(rows, config.vocab_size)
-    return FolderConfig(family, dataclasses.replace(config, vocab_size=vocab_size), values)
+    return FolderConfig(family, config, values)

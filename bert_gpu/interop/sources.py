@@ -18,7 +18,7 @@ from bert_gpu.base.files import check_local, read_json
 from bert_gpu.base.run_names import CHECKPOINTS, LOCK, MODEL, RUN
 from bert_gpu.base.settings import Settings, fields_of, setting
 from bert_gpu.interop.folders import displaced
-from bert_gpu.interop.formats import OURS, has_model, open_format, recognise, write_only_format
+from bert_gpu.interop.formats import OURS, has_model, open_format, recognise
 from bert_gpu.interop.relatives import read_shape
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.text.tokenizers.rules import LETTERS, as_text, casing_of, flat, letters_of
@@ -66,13 +66,6 @@ def find_model(path: str, flag: str) -> str:
     check_local(path, flag)
     folders = (path, os.path.join(path, MODEL))
     for folder in reversed(folders) if is_run(path) else folders:
-        if (name := write_only_format(folder)) is not None:
-            raise UserError(
-                f"is a model in the format {name}, which is only written here, not read",
-                "name the model that it was made from",
-                setting=flag,
-                value=folder[:150],
-            )
         if has_model(folder):
             return folder
     if recognise(path) is not None:
@@ -80,7 +73,8 @@ def find_model(path: str, flag: str) -> str:
     if os.path.isdir(os.path.join(path, CHECKPOINTS)):
         raise UserError(
             "this run is not finished, so it has no model/ yet",
-            f"run its command again to resume it{ending_hint(path)}",
+            "run its command again to resume it; with --num_train_steps=N, the step of its newest "
+            "checkpoint, it ends there",
             setting=flag,
             value=path,
         )
@@ -95,32 +89,11 @@ def find_model(path: str, flag: str) -> str:
     problem = "has no config.json" if os.path.exists(path) else "no such folder"
     raise UserError(
         problem,
-        "make one with run_pretraining_gpu.py, or name a model/, run or "
-        f"Hugging Face BERT folder{download_hint(path)}",
+        "make one with run_pretraining_gpu.py, or name a model/, run or Hugging Face BERT folder; "
+        "one of the hub's: hf download OWNER/NAME --local-dir FOLDER",
         setting=flag,
         value=path,
     )
-
-
-def download_hint(path: str) -> str:
-    """Return, for a message, the command that downloads a model, where `path` is a name on Hugging
-    Face's hub (OWNER/NAME, or the name of a BERT of Google's); "" for other paths.
-    """
-    name = f"google-bert/{path}" if re.fullmatch(r"bert-(base|large)-[\w-]+", path) else path
-    owner, _, model = name.partition("/")
-    is_name = re.fullmatch(r"[\w.-]*bert[\w.-]*", model, re.IGNORECASE) and len(name) < 60
-    if os.path.exists(path) or os.path.exists(owner) or not is_name:
-        return ""
-    return f"; or get it: hf download {name} --local-dir {path}"
-
-
-def ending_hint(path: str) -> str:
-    """Return, for a message, the flag that ends a run at its newest checkpoint, which makes a model
-    of the checkpoint; "" for a run without checkpoints.
-    """
-    names = os.listdir(os.path.join(path, CHECKPOINTS))
-    steps = [int(match[1]) for name in names if (match := re.fullmatch(r"step-(\d+)", name))]
-    return f", or end it at its checkpoint: --num_train_steps={max(steps)}" if steps else ""
 
 
 def is_run(folder: str) -> bool:

@@ -1,11 +1,9 @@
 """Reads the tensors of a model folder as float32 arrays, from model.safetensors or from the several
-files (shards) that an index names.
+files (shards) that an index names, and checks the tensors of any format.
 """
 
-import contextlib
 import os
-import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import ml_dtypes
 import numpy as np
@@ -24,6 +22,22 @@ FLOATS: dict[str, DTypeLike] = {
     "F64": "<f8",
     "BF16": ml_dtypes.bfloat16,
 }
+
+
+def check_tensor(
+    where: str, name: str, tensor: np.ndarray, shape: tuple[int, ...], config: str = "config.json"
+) -> None:
+    """Raise UserError unless a tensor of a model's files has the shape that the file `config` gives
+    and all of its values are finite. where: path of the model, for the message.
+    """
+    if tensor.shape != shape:
+        raise UserError(f"{name} has shape {tensor.shape}, {config} gives {shape}", where=where)
+    if not np.isfinite(tensor).all():
+        raise UserError(
+            f"{name} has values that are not finite",
+            "the file is damaged, so copy or write it again",
+            where=where,
+        )
 
 
 def read_safetensors(path: str) -> dict[str, np.ndarray]:
@@ -59,19 +73,6 @@ def read_safetensors(path: str) -> dict[str, np.ndarray]:
         error.remedy = "write or get it again"
         raise
     return tensors
-
-
-def num_rows(folder: str, is_table: Callable[[str], bool]) -> int:
-    """Return the number of rows of the first tensor in a model folder whose name `is_table`
-    accepts; 0 without one. Only the headers of files are read; damaged files are skipped, because
-    `read_tensors` reports them.
-    """
-    for path in sorted(pathlib.Path(folder).glob("model*.safetensors"), reverse=True):
-        with contextlib.suppress(safetensors.SafetensorError, OSError):
-            with safetensors.safe_open(path, "numpy") as file:
-                for name in filter(is_table, file.keys()):
-                    return (file.get_slice(name).get_shape() or [0])[0]
-    return 0
 
 
 def read_shards(

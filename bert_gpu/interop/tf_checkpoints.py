@@ -16,12 +16,10 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
 from bert_gpu.interop.folders import replace_folder, saved_files
-from bert_gpu.interop.formats import Model, formats_holding
+from bert_gpu.interop.formats import OURS, Model
 from bert_gpu.model import config as model_config
 from bert_gpu.model.config import ModelConfig
 
@@ -103,16 +101,6 @@ def reading(prefix: str) -> Iterator[None]:
         ) from None
 
 
-def check_finite(prefix: str, name: str, array: np.ndarray) -> None:
-    """Raise UserError when the array `name` of a checkpoint has values that are not finite."""
-    if not np.isfinite(array).all():
-        raise UserError(
-            f"{name} has values that are not finite",
-            "the checkpoint is damaged, so copy or write it again",
-            where=prefix,
-        )
-
-
 def check_classic(config: ModelConfig, whose: str) -> None:
     """Raise UserError when a model has options that a checkpoint of the format `whose` cannot hold;
     the message names the options.
@@ -124,7 +112,7 @@ def check_classic(config: ModelConfig, whose: str) -> None:
         switches = ", ".join(odd)[:160]
         raise UserError(
             f"its BERT has no {switches}",
-            f"give {formats_holding(config)}",
+            f"give --format={OURS if config.has_own_encoder else 'savedmodel'}",
             setting="format",
             value=whose,
         )

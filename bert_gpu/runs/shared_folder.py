@@ -57,10 +57,10 @@ class SharedFolder:
     def newest_whole(
         self, warn: Callable[[str], None], last: int | None = None
     ) -> tuple[Progress, dict[str, np.ndarray]]:
-        return self.workers.arrays_from_chief(self.own.newest_whole, warn, last)
+        return self.workers.from_chief(self.own.newest_whole, warn, last)
 
     def restore(self, step: int) -> dict[str, np.ndarray]:
-        return self.workers.arrays_from_chief(self.own.restore, step)
+        return self.workers.from_chief(self.own.restore, step)
 
     @contextlib.contextmanager
     def reserved(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from bert_gpu.base.run_names import MARKS
 from bert_gpu.data.mixture import NEVER
 from bert_gpu.data.pipeline import prefetch
 from bert_gpu.devices.nvml import describe_energy
+from bert_gpu.devices.workers import Clock
 from bert_gpu.model.flops import Flops
 from bert_gpu.monitor.advice import SlowdownWarnings
 from bert_gpu.monitor.log_interval import LogInterval, Stopwatch, describe_activities
@@ -115,7 +116,7 @@ class Loop:
         cadence = dataclasses.replace(cadence, steps_per_loop=self.steps_per_loop)
         self.cadence = Cadence(cadence, plan.num_steps, data.num_records / plan.records_of_step)
         self.watch = Stopwatch(self.progress.seconds, run.clock)
-        self.now = self.workers.clock(self.watch, run.caught)
+        self.now = Clock(self.workers, lambda: self.watch.seconds, run.caught)
         self.pace = Pace(plan, self.progress, self.watch)
         self.advice = SlowdownWarnings(self.console.warn, step.devices.kind)
         self.interval = LogInterval(self.watch, flops, peak_flops, data.rows_per_example)

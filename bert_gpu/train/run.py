@@ -20,7 +20,7 @@ from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.base.files import is_inside
 from bert_gpu.base.signals import watch_signals
 from bert_gpu.devices.devices import Devices, join_workers, set_up
-from bert_gpu.devices.workers import Alone, LocalClock, SharedClock, Workers
+from bert_gpu.devices.workers import Alone, Clock, Workers
 from bert_gpu.model.flops import Flops
 from bert_gpu.monitor import metrics_log
 from bert_gpu.optim.config import OptimizerConfig
@@ -71,7 +71,7 @@ class TrainedLoop(typing.Protocol):
     """The attributes of train/loop.py's Loop that `Run.finish` reads."""
 
     step: TrainStep
-    now: LocalClock | SharedClock
+    now: Clock
 
     def is_complete(self) -> bool: ...
 

@@ -76,8 +76,7 @@ def is_shared(devices: Devices, parts: Mapping[str, JointPart], config: Optimize
     """Return whether the replicas of a run divide the optimizer's joint work. parts: {weight:
     JointPart}, as for `joint_cost`.
     """
-    # with --all_reduce=hierarchical one GPU would gather all results and send them to the others
-    if not parts or devices.num_replicas == 1 or devices.all_reduce == "hierarchical":
+    if not parts or devices.num_replicas == 1:
         return False
     flops, num_bytes = joint_cost(parts, config, devices.dtype)
     return is_worthwhile(

@@ -220,8 +220,8 @@ def launch(*words):
     assert code == 0
 
 
-def test_fine_tuning_and_embedding_on_two_are_those_on_one(finished, tmp_path):
-    """The same metrics and predictions of a classifier, and the vectors of a text in two parts."""
+def test_fine_tuning_on_two_is_that_on_one(finished, tmp_path):
+    """The same metrics and predictions of a classifier."""
     for split, count in (("train", 64), ("dev", 31), ("test", 15)):
         write_split(tmp_path, split, count, seed=count)
     calm = ["--dropout=0", "--do_predict", "--do_train", "--do_eval", "--quiet"]
@@ -237,12 +237,3 @@ def test_fine_tuning_and_embedding_on_two_are_those_on_one(finished, tmp_path):
     assert results[0]["loss"] == pytest.approx(results[1]["loss"], rel=1e-4)
     tables = [(run / "predictions.tsv").read_text() for run in (one, two)]
     assert tables[0] == tables[1] and len(tables[0].splitlines()) == 16
-
-    text = tmp_path / "text.txt"
-    text.write_text("\n".join(f"the cat sits {number}" for number in range(9)) + "\n")
-    told = ["embed", f"--model={finished}/model", f"--input={text}", "--quiet"]
-    assert command(["bert-gpu", *told, f"--output={tmp_path}/all.npy"]) == 0
-    launch(*told, f"--output={tmp_path}/part.npy")
-    parts = [np.load(tmp_path / f"part-0000{index}-of-00002.npy") for index in range(2)]
-    assert [len(part) for part in parts] == [4, 5]
-    np.testing.assert_allclose(np.concatenate(parts), np.load(tmp_path / "all.npy"), atol=1e-6)

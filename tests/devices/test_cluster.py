@@ -104,16 +104,6 @@ def test_what_cannot_train_is_refused_in_one_line(environ, told):
     assert environ.get("TF_CONFIG", "")[:40] in str(raised.value)
 
 
-@pytest.mark.parametrize("total", [0, 1, 7, 8])
-def test_shares_are_all_items_once_and_in_order(total):
-    shares = [Cluster(("a:1", "b:2", "c:3"), index).share(total) for index in range(3)]
-    assert [item for share in shares for item in share] == list(range(total))
-
-
-def test_parts_of_a_file_are_named_as_shards():
-    assert Cluster(TWO, 1).part_of("out/lines.npy") == "out/lines-00001-of-00002.npy"
-
-
 def test_the_first_worker_that_cannot_be_reached_is_named():
     with (
         socket.create_server(("127.0.0.1", 0)) as there,

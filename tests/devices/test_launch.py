@@ -135,8 +135,6 @@ def test_what_another_attempt_is_given(tmp_path):
     assert (tmp_path / "told").read_text() == "['-overwrite'];['-overwrite', '--nooverwrite'];"
     words = ["clone/run_classifier.py", "--x"]
     assert launch.resuming(words) == [*words, "--nooverwrite"]
-    # a part that one worker has written is in the way of its next attempt
-    assert launch.resuming(["embed", "--overwrite"]) == ["embed", "--overwrite"]
     assert launch.resuming(["own.py", "-overwrite", "--x", "--overwrite=1"]) == ["own.py", "--x"]
 
 
@@ -223,10 +221,10 @@ def test_what_is_launched(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     start = [sys.executable, "-m", "bert_gpu"]
     assert launch.command_of(["run_classifier.py", "--x"]) == [*start, "classify", "--x"]
-    assert launch.command_of(["embed"]) == [*start, "embed"]
+    assert launch.command_of(["pretrain"]) == [*start, "pretrain"]
     (tmp_path / "own.py").touch()
     assert launch.command_of(["own.py", "1"]) == [sys.executable, "own.py", "1"]
-    for words in ([], ["doctor"]):
+    for words in ([], ["doctor"], ["embed"]):
         with pytest.raises(UserError, match="launch: needs a command after --"):
             launch.command_of(words)
     with pytest.raises(UserError, match="launch: other.py: no such script"):

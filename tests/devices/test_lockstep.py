@@ -39,7 +39,7 @@ class Threads:
 
 class ThreadWorkers(workers.Workers):
     def __init__(self, index, threads):
-        super().__init__(Cluster(CLUSTER, index), 60.0, workers.Watchdog())
+        super().__init__(Cluster(CLUSTER, index), 60.0)
         self.threads = threads
 
     def gather(self, value):
@@ -48,10 +48,7 @@ class ThreadWorkers(workers.Workers):
     def maximum(self, values):
         return [max(column) for column in zip(*self.gather(values), strict=True)]
 
-    def _broadcast_object(self, value):
-        return self.gather(value)[0]
-
-    def _broadcast_array(self, value, shape, dtype):
+    def _broadcast(self, value):
         return self.gather(value)[0]
 
 

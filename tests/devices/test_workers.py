@@ -9,6 +9,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import threading
 import types
 
 import numpy as np
@@ -94,7 +95,7 @@ def test_the_tasks_of_a_step_of_slurm_find_each_other():
 
 
 def make_workers(index=0, **replaced):
-    found = workers.Workers(Cluster(("a:1", "b:2"), index), 20.0, workers.Watchdog())
+    found = workers.Workers(Cluster(("a:1", "b:2"), index), 20.0)
     for name, value in replaced.items():
         setattr(found, name, value)
     return found
@@ -108,7 +109,7 @@ def test_the_clock_is_that_of_worker_0_and_a_signal_is_anybodys():
         return np.maximum(values, [7.0, 15])  # what worker 0 has, and a signal there
 
     worker = make_workers(1, maximum=maximum, from_chief=lambda act, *arguments: 3.0)
-    clock = worker.clock(types.SimpleNamespace(seconds=99.0), caught)
+    clock = workers.Clock(worker, lambda: 99.0, caught)
     assert (clock.seconds, clock.caught) == (3.0, [])
     clock.sync()
     assert (clock.seconds, clock.caught, caught) == (7.0, [15], [])
@@ -177,20 +178,17 @@ def test_other_errors_stay():
         raise error
 
 
-def test_the_watchdog_ends_what_waits_too_long():
-    now, ended = [0.0], []
-    watchdog = workers.Watchdog(lambda: now[0], lambda: ended.append(now[0]))
-    limit = 20.0 + watchdog.GRACE_SECONDS
-    with watchdog.armed(20.0):
-        for now[0] in (0.0, limit):
-            watchdog.look()
-        assert not ended
-        now[0] = limit + 1
-        watchdog.look()
-    assert ended == [limit + 1]
-    now[0] = 1e6
-    watchdog.look()  # nobody waits now
-    assert ended == [limit + 1]
+def test_a_wait_that_outlasts_its_limit_ends_the_process(monkeypatch):
+    ended = threading.Event()
+    monkeypatch.setattr(workers, "exit_hung_process", ended.set)
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 0)
+    with make_workers(timeout_seconds=0.0).waiting():
+        assert ended.wait(60)
+    ended.clear()
+    with make_workers(timeout_seconds=60.0).waiting():
+        (timer,) = (one for one in threading.enumerate() if isinstance(one, threading.Timer))
+    timer.join(30)
+    assert not timer.is_alive() and not ended.is_set()
 
 
 def test_the_largest_micro_batch_is_not_tried_on_several_machines():
@@ -205,6 +203,5 @@ def test_the_largest_micro_batch_is_not_tried_on_several_machines():
 
 
 def test_what_is_for_one_machine_is_refused():
-    for problem in (dict(all_reduce="hierarchical"), dict(virtual_replicas=2)):
-        with pytest.raises(UserError, match=f"--{next(iter(problem))}"):
-            devices.check_all_reduce(DeviceConfig(**problem), "CPU", make_workers())
+    with pytest.raises(UserError, match="--virtual_replicas=2: simulates several GPUs"):
+        devices.check_all_reduce(DeviceConfig(virtual_replicas=2), "CPU", make_workers())

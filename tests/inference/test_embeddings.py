@@ -4,7 +4,6 @@ batches; a file appears when it is whole.
 
 import gzip
 import io
-import json
 import os
 import signal
 import subprocess
@@ -134,37 +133,6 @@ def test_the_librarys_functions_may_be_called_again(trained, tmp_path):
         assert done.files == (output,) and np.load(output).shape == (1, 16)
         ((words,),) = bert_gpu.fill_mask(["a [MASK]"], model=trained[0], top_k=2)
         assert len(words) == 2
-
-
-def test_workers_embed_a_share_each(trained, texts, alone, tmp_path, capsys, monkeypatch):
-    """Three files that one after the other are the whole; a worker without a line has an empty
-    one. Each says which part it is, and why, also with --quiet.
-    """
-    monkeypatch.setattr(lines, "WINDOW_LINES", 16)
-    cluster = dict(worker=["a:1", "b:2", "c:3"])
-
-    def run(index, num_texts, *more):
-        task = dict(cluster=cluster, task=dict(type="worker", index=index))
-        monkeypatch.setenv("TF_CONFIG", json.dumps(task))
-        (tmp_path / "texts.txt").write_text("\n".join(texts[:num_texts]))
-        given = (f"--model={trained[0]}", f"--output={tmp_path}/x.npy", "--overwrite", "--quiet")
-        code, _, err = call(capsys, *given, *more)
-        if code:
-            return err
-        part = np.load(tmp_path / f"x-0000{index}-of-00003.npy")
-        first = num_texts * index // 3 + 1
-        assert f"x-0000{index}-of-00003.npy: holds only {len(part)} lines, from line {first}" in err
-        assert f"because TF_CONFIG makes this worker {index} of 3" in err and err.count("\n") == 1
-        return part
-
-    source = f"--input={tmp_path / 'texts.txt'}"
-    parts = [run(index, 40, source) for index in range(3)]
-    assert [len(part) for part in parts] == [13, 13, 14]
-    expected = [row[0] for row in alone]
-    np.testing.assert_allclose(np.concatenate(parts), expected, rtol=0, atol=1e-5)
-    assert [len(run(index, 1, source)) for index in range(3)] == [0, 0, 1]
-    assert "is empty; it needs a text a line" in run(0, 0, source)
-    assert "--input=-: standard input belongs to one worker alone" in run(0, 0)
 
 
 class Stdin(io.BytesIO):

@@ -131,31 +131,14 @@ def test_a_folder_inside_is_replaced_as_a_whole(folder):
 
 
 def test_an_unfinished_run_says_how_to_get_its_model(tmp_path):
-    for step in (5, 40, 100):
-        (tmp_path / "run" / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
-    with pytest.raises(UserError, match="or end it at its checkpoint: --num_train_steps=100$"):
+    (tmp_path / "run" / "checkpoints" / "step-00000100").mkdir(parents=True)
+    with pytest.raises(UserError, match="with --num_train_steps=N, the step of its newest check"):
         find_model(str(tmp_path / "run"), "init_checkpoint")
-    (tmp_path / "new" / "checkpoints").mkdir(parents=True)
-    with pytest.raises(UserError, match="run its command again to resume it$"):
-        find_model(str(tmp_path / "new"), "init_checkpoint")
 
 
-@pytest.mark.parametrize(
-    "name, hub",
-    [
-        ("bert-base-uncased", "google-bert/bert-base-uncased"),
-        ("answerdotai/ModernBERT-base", "answerdotai/ModernBERT-base"),
-        ("runs/bert", None),
-        ("nothing", None),
-        ("a/b/bert", None),
-        ("/none/bert", None),
-    ],
-)
-def test_a_name_of_a_model_hub_is_told_how_to_get_it(name, hub, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["bert-base-uncased", "answerdotai/ModernBERT-base", "runs/bert"])
+def test_a_missing_folder_is_told_how_to_get_a_model_of_the_hub(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs").mkdir()
-    with pytest.raises(UserError, match="no such folder; make one") as error:
+    with pytest.raises(UserError, match="no such folder; make one .* hf download ") as error:
         find_model(name, "init_checkpoint")
-    found = str(error.value).partition("hf download ")[2]
-    assert found == ("" if hub is None else f"{hub} --local-dir {name}")
     assert len(str(error.value)) <= 300

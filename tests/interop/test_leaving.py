@@ -324,14 +324,14 @@ GRAPHS = {
 @pytest.mark.parametrize("chosen", GRAPHS)
 @pytest.mark.parametrize("name", ["huggingface", "google", "garden"])
 def test_encoders_of_model_garden_leave_as_graphs_alone(tmp_path, chosen, name):
-    """The formats that a refusal names are those that take the model."""
+    """A format that a refusal names takes the model."""
     model = model_of(ModelConfig(**SMALL, encoder=chosen), "BertForMaskedLM")
     with pytest.raises(UserError) as caught:
         formats.open_format(name).write(model, str(tmp_path / "there"), None)
     message = str(caught.value)
     assert message.startswith(f"--format={name}: ") and chosen in message and len(message) <= 300
     advised = set(re.findall(r"--format=(\w+)", message)) - {name}
-    assert advised == GRAPHS[chosen] and not (tmp_path / "there").exists()
+    assert advised and advised <= GRAPHS[chosen] and not (tmp_path / "there").exists()
 
 
 def test_a_refused_export_says_one_line(tmp_path):

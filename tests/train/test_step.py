@@ -381,12 +381,11 @@ def collectives_of_floats(trainer):
         ("auto", "AUTO"),
         ("nccl", "NCCL"),
         ("ring", "RING"),
-        ("hierarchical", "AUTO"),
     ],
 )
 def test_every_all_reduce_gives_the_same_sums(one, monkeypatch, kind, implementation):
-    """And TensorFlow is asked for it: by the options of the gradients' all-reduce, by the
-    strategy's cross-device operations, and so that the program of a step shows it.
+    """And TensorFlow is asked for it, by the options of the gradients' all-reduce; the program of a
+    step shows it.
 
     What TensorFlow does on the CPU for nccl and auto is a ring.
     """
@@ -408,13 +407,8 @@ def test_every_all_reduce_gives_the_same_sums(one, monkeypatch, kind, implementa
     assert len(of_gradients) == 2 and len(asked) == 4
     for options in of_gradients:
         assert options.implementation.name == implementation
-    operations = trainer.devices.strategy.extended._cross_device_ops
-    is_hierarchical = isinstance(operations, tf.distribute.HierarchicalCopyAllReduce)
-    assert is_hierarchical == (kind == "hierarchical")
-    # The counts are one collective for each replica, the gradients four; hierarchical
-    # copies are sums on a device and no collective.
-    found = collectives_of_floats(trainer)
-    assert found == (0 if kind == "hierarchical" else 4)
+    # the counts are one collective for each replica, the gradients four
+    assert collectives_of_floats(trainer) == 4
 
 
 def test_bfloat16_on_the_wire_rounds_gradients_and_nothing_else(one):

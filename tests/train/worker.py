@@ -31,7 +31,7 @@ def train(training):
 def main(trainings):
     workers = join_workers(DeviceConfig(num_gpus=0))
     told = workers.from_chief(lambda: f"worker {workers.index} speaks")
-    arrays = workers.arrays_from_chief(lambda: dict(x=np.full(5, workers.index, np.uint8)))
+    arrays = workers.from_chief(lambda: dict(x=np.full(5, workers.index, np.uint8)))
     results = [train(training) for training in trainings]
     found = dict(told=told, x=arrays["x"].tolist(), results=results)
     everyone = workers.gather(found)
