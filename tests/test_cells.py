@@ -145,7 +145,7 @@ def text_in(value):
 
 
 def texts_of_classifier(path):
-    return read(config_of(path, text_a="value", label="label"), "train")[0].column("texts_a")
+    return column(read(config_of(path, text_a="value", label="label"), "train")[0], "texts_a")
 
 
 def labels_of_classifier(path):
