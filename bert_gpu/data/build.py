@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -36,12 +35,13 @@ from bert_gpu.base.files import (
 )
 from bert_gpu.base.malloc import trim_heap
 from bert_gpu.base.standard_input import STANDARD_INPUT
-from bert_gpu.data import examples, text_checks, validation
+from bert_gpu.data import advice, examples, validation
 from bert_gpu.data.config import DataConfig
+from bert_gpu.data.job import Job
 from bert_gpu.data.manifest import Manifest, read_manifest
 from bert_gpu.data.output_folder import LEARNT, OutputFolder
 from bert_gpu.data.own_files import is_own
-from bert_gpu.data.plan import CorpusPlan, plan_corpus, predict_bytes, predict_rows
+from bert_gpu.data.plan import CorpusPlan, plan_corpus, predict_bytes
 from bert_gpu.data.shards import (
     DROPPED,
     PAIRS,
@@ -50,8 +50,6 @@ from bert_gpu.data.shards import (
     Counts,
     Shard,
     ShardBuilder,
-    count_pairs,
-    drop_dense,
     read_stats,
     unigram_loss,
 )
@@ -72,32 +70,6 @@ from bert_gpu.text.vocabulary.file import warn_of_blanks
 NUM_LISTED = 10  # near duplicates that a dry run prints
 LIST_HEADER = "file\tdocument\tsimilar_file\tsimilar_document\tsimilarity"
 LARGE_TEXT_BYTES = 100_000_000  # reading this many bytes takes about a second
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """A data job that has read its input and has not yet written the data set.
-
-    Attributes:
-      overwrite: whether the job replaces an earlier data set.
-      workers: the threads, processes or cluster that do the work.
-      warn: function of a list of warnings and their topic, which prints them; with --strict it
-        raises UserError.
-      status: "new", "resumed" (the folder holds an unfinished job) or "finished" (nothing is left
-        to write).
-      plan: the windows, shards and validation documents of the text; None for a finished data set,
-        and before compressed files and tables are unpacked.
-    """
-
-    config: DataConfig
-    overwrite: bool
-    workers: parallel.Workers
-    console: Console
-    warn: quality.Warner
-    inputs: inputs.Inputs
-    folder: OutputFolder
-    status: str
-    plan: CorpusPlan | None
 
 
 def build(
@@ -210,7 +182,7 @@ def data_set_settings(
     """
     path = config.vocabulary_path
     if path is None and config.tokenization == "BPE":
-        check_pairs(config, SEPARATORS)
+        advice.check_pairs(config, SEPARATORS)
     identity = LEARNT if path is None else read_vocabulary(config)[1].identity
     kinds = sorted({each.input_format for each in text.formats})
     settings = config.fixed() | text_format.to_dict()
@@ -237,7 +209,7 @@ def make_plan(
         plan = plan_corpus(config, paths, formats, names, read)
     # how much gzip compresses is not known yet; write_missing measures it on a sample
     if status == "new" and not config.gzip_compress:
-        check_space(config, predict_bytes(config, plan.num_text_bytes))
+        advice.check_space(config, predict_bytes(config, plan.num_text_bytes))
     return dataclasses.replace(
         plan, text=json_checksum(dict(files=sorted(checksums[path] for path in paths)))
     )
@@ -282,28 +254,6 @@ def reading_progress(
     return ByteProgress(target, num_bytes, what)
 
 
-def check_space(
-    config: DataConfig,
-    num_bytes: float,
-    others: str = ", or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic",
-) -> None:
-    """Raise UserError when the disk of the output folder has less than num_bytes free. others: the
-    remedies beside room and another disk.
-    """
-    parent = existing_parent(config.folder)
-    place = dict(setting="output_file", value=config.output_file)
-    usage = shutil.disk_usage(parent)
-    if not usage.total:  # a file system without storage, such as /proc
-        raise UserError(f"files cannot be stored in {parent}", "choose another folder", **place)
-    if num_bytes > usage.free:
-        raise UserError(
-            f"about {format_bytes(num_bytes)} will be written, but only "
-            f"{format_bytes(usage.free)} are free",
-            f"make room, choose another disk{others}",
-            **place,
-        )
-
-
 def remove_leftovers(job: Job) -> None:
     """Remove the temporary files of a finished data set whose job was killed at its end."""
     folder = job.folder
@@ -338,7 +288,7 @@ def run_job(job: Job) -> tuple[Manifest, Counts, int]:
             if job.overwrite:
                 # the tokenizer is not None: only a resumed job may leave it unopened, and with
                 # --overwrite the job is new
-                text_checks.check_left(config, plan, tokenizer)  # type: ignore[arg-type]
+                advice.check_left(config, plan, tokenizer)  # type: ignore[arg-type]
                 folder.clear(mark=True)
             folder.begin(content)
             if duplicates is not None:
@@ -372,35 +322,18 @@ def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | No
     job.warn(job.inputs.warnings + warnings)
     plan.check_documents()
     if config.objective == "nsp":
-        job.warn(text_checks.size_warnings(plan.sizes))
+        job.warn(advice.size_warnings(plan.sizes))
     job.warn(letters.lower_case_warnings(sample, config))
     if not config.copies:  # otherwise drop_repeats calls print_validation
-        print_validation(job, plan)
+        advice.print_validation(job, plan)
     if config.vocabulary_path is not None:
         content, tokenizer = read_vocabulary(config)
     elif job.status == "resumed" and job.folder.has_vocabulary():
         return None, None
     else:
         content, tokenizer = learn_vocabulary(job, blocks)
-    check_vocabulary(job, blocks, sample, tokenizer)
+    advice.check_vocabulary(job, blocks, sample, tokenizer)
     return content, tokenizer
-
-
-def print_validation(job: Job, plan: CorpusPlan) -> None:
-    """Print how many documents are held out for validation, and warn if their share of the text is
-    much larger than intended.
-    """
-    is_validation = plan.split == VALIDATION
-    is_used = plan.split != DROPPED
-    used_bytes = int(plan.sizes[is_used].sum())
-    share = plan.sizes[is_validation].sum() / used_bytes
-    is_validation = is_validation[is_used]
-    length = job.config.max_seq_length
-    num_rows = predict_rows(job.config, plan.num_text_bytes, plan.num_documents, length)
-    rows = num_rows * used_bytes / plan.num_text_bytes
-    given = job.config.validation_share
-    job.console.say(validation.describe(is_validation, share, rows, length, given))
-    job.warn(validation.validation_warnings(is_validation, share, plan.share))
 
 
 def read_vocabulary(config: DataConfig) -> tuple[bytes, Tokenizer]:
@@ -410,27 +343,13 @@ def read_vocabulary(config: DataConfig) -> tuple[bytes, Tokenizer]:
     path = config.vocabulary_path
     assert path is not None
     tokenizer = open_tokenizer(path, config.do_lower_case, config.strip_accents)
-    check_pairs(config, tokenizer.separators)
+    advice.check_pairs(config, tokenizer.separators)
     warn_of_blanks(path, tokenizer.vocab)
     if path.endswith(".json"):
         (content,) = tokenizer.files().values()
         return content, tokenizer
     with corpus.open_binary(path) as file:
         return file.read(), tokenizer
-
-
-def check_pairs(config: DataConfig, separators: int) -> None:
-    """Raise UserError if the objective makes pairs of segments, but the tokenizer puts more than
-    one [SEP] between the two. separators: its number of [SEP].
-    """
-    if config.objective in PAIRS and separators > 1:
-        raise UserError(
-            "makes pairs with one [SEP] between them, but this tokenizer's pairs have two, as "
-            "RoBERTa's",
-            "give --objective=full_sentences, which RoBERTa was trained with",
-            setting="objective",
-            value=config.objective,
-        )
 
 
 def learn_vocabulary(job: Job, blocks: list[corpus.Block]) -> tuple[bytes, Tokenizer]:
@@ -444,32 +363,6 @@ def learn_vocabulary(job: Job, blocks: list[corpus.Block]) -> tuple[bytes, Token
         return content, open_tokenizer(path, config.do_lower_case, config.strip_accents)
 
 
-def check_vocabulary(
-    job: Job, blocks: list[corpus.Block], sample: list[list[bytes]], tokenizer: Tokenizer
-) -> None:
-    """Warn of a vocabulary that does not fit a sample of the text, of documents that will be
-    dropped, and of pairs whose labels teach little; print the share of pairs with a random or
-    swapped segment. Raise UserError when the vocabulary has no word of the text.
-    """
-    config = job.config
-    tokens = tokenizer.tokenize([line for document in sample for line in document])
-    if not len(tokens[0]):
-        text_checks.check_words(config, blocks, tokenizer)
-    job.warn(
-        quality.vocabulary_warnings(
-            tokenizer, sample, tokens[0], config.do_lower_case, config.vocabulary_path is not None
-        ),
-        "vocabulary",
-    )
-    tokenized = drop_dense(sample, *tokens, config.max_tokens_per_character)
-    job.warn(text_checks.drop_warnings(config, tokenized.num_dropped, len(sample)), "vocabulary")
-    if config.objective in PAIRS:
-        counts = count_pairs(config, tokenizer, tokenized)
-        if counts.num_documents > 1:
-            job.console.say(text_checks.describe_pairs(config, counts))
-            job.warn(text_checks.pair_warnings(config, counts), "pairs")
-
-
 def drop_repeats(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int, str | None]:
     """Return (the plan without documents that equal or resemble an earlier document, and with the
     sentences to drop; the number of documents dropped; the content of NAME.duplicates.tsv, or None
@@ -480,7 +373,7 @@ def drop_repeats(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int, str | Non
     duplicates = None
     if config.near_duplicates is not None:
         needed = disk_bytes(plan.num_documents, plan.num_text_bytes, config.near_duplicates)
-        check_space(config, needed, ", or leave out --near_duplicates")
+        advice.check_space(config, needed, ", or leave out --near_duplicates")
         removed = search(job, plan, "near duplicates", find_near_duplicates, config.near_duplicates)
         is_dropped[removed["document"]] = True
         duplicates = list_duplicates(plan, removed)
@@ -489,11 +382,11 @@ def drop_repeats(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int, str | Non
     num_dropped = int(is_dropped.sum())
     if config.copies:
         counts = num_dropped, plan.num_documents, config.copies
-        job.console.say(text_checks.describe_copies(*counts))
-        job.warn(text_checks.copy_warnings(*counts))
+        job.console.say(advice.describe_copies(*counts))
+        job.warn(advice.copy_warnings(*counts))
         plan = plan.without(is_dropped)
         plan.check_documents()
-        print_validation(job, plan)
+        advice.print_validation(job, plan)
     if config.drop_repeated_lines is not None:
         plan = dataclasses.replace(plan, repeated=find_repeated(job, plan))
     trim_heap()
@@ -563,7 +456,7 @@ def write_missing(job: Job, plan: CorpusPlan) -> tuple[Manifest, Counts]:
     num_bytes = sum(shard.num_bytes for shard in missing if shard.split == "train")
     if missing:
         predicted = num_bytes * builder.bytes_per_text_byte(plan.windows)
-        check_space(config, predicted)
+        advice.check_space(config, predicted)
         console.say(f"about {format_bytes(predicted)} will be written to {config.folder}/")
     with ByteProgress(console, num_bytes, "writing") as progress:
         work_bytes = num_bytes * config.num_passes
@@ -575,28 +468,11 @@ def write_missing(job: Job, plan: CorpusPlan) -> tuple[Manifest, Counts]:
         config.objective
     ):
         folder.clear()
-        raise text_checks.nothing_left(config)
+        raise advice.nothing_left(config)
     total = sum(counts.values(), Counts())
-    warn_of_counts(job, total)
+    advice.warn_of_counts(job, total)
     folder.finish(manifest, shards, counts)
     return manifest, total
-
-
-def warn_of_counts(job: Job, counts: Counts) -> None:
-    """Warn of problems in the counts of the whole data set that the checks of samples did not
-    report. --strict has no effect, because the shards are already written.
-    """
-    config = job.config
-    warn = quality.Warner(job.console, strict=False)
-    if "pairs" not in job.warn.topics:
-        warn(text_checks.pair_warnings(config, counts))
-    if "vocabulary" in job.warn.topics:
-        return
-    unknown = counts.num_unknown / max(1, counts.num_tokens)
-    if unknown > quality.UNKNOWN_SHARE:
-        warn([f"{unknown:.0%} of the tokens are [UNK]; take another vocabulary"])
-    num_documents = counts.num_dropped + counts.num_documents
-    warn(text_checks.drop_warnings(config, counts.num_dropped, num_documents))
 
 
 def make_manifest(

@@ -1,26 +1,35 @@
-"""Checks of a data job that need its tokenizer and filters, unlike those in text/quality.py: the
-vocabulary must fit the text, and cleaning must leave enough documents.
+"""Checks and warnings of a data job that need its settings, its tokenizer or its filters, unlike
+those in text/quality.py: the vocabulary must fit the text, cleaning must leave enough documents,
+and the disk must have room.
 """
 
+import shutil
 from collections.abc import Sequence
 
 import numpy as np
 
+from bert_gpu.base.console import format_bytes
 from bert_gpu.base.errors import UserError
+from bert_gpu.base.files import existing_parent
 from bert_gpu.data import validation
 from bert_gpu.data.config import DataConfig
-from bert_gpu.data.plan import CorpusPlan
+from bert_gpu.data.job import Job
+from bert_gpu.data.plan import CorpusPlan, predict_rows
 from bert_gpu.data.shards import (
+    DROPPED,
     LEAST_RANDOM,
     MOST_RANDOM,
     PAIRS,
     TRAIN,
+    VALIDATION,
     Counts,
+    count_pairs,
+    drop_dense,
     is_usual,
     read_documents,
     tokenize,
 )
-from bert_gpu.text import corpus
+from bert_gpu.text import corpus, quality
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary import learning
 
@@ -153,3 +162,99 @@ def nothing_left(config: DataConfig) -> UserError:
         setting="input_file",
         value=config.input_file[:100],
     )
+
+
+def check_space(
+    config: DataConfig,
+    num_bytes: float,
+    others: str = ", or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic",
+) -> None:
+    """Raise UserError when the disk of the output folder has less than num_bytes free. others: the
+    remedies beside room and another disk.
+    """
+    parent = existing_parent(config.folder)
+    place = dict(setting="output_file", value=config.output_file)
+    usage = shutil.disk_usage(parent)
+    if not usage.total:  # a file system without storage, such as /proc
+        raise UserError(f"files cannot be stored in {parent}", "choose another folder", **place)
+    if num_bytes > usage.free:
+        raise UserError(
+            f"about {format_bytes(num_bytes)} will be written, but only "
+            f"{format_bytes(usage.free)} are free",
+            f"make room, choose another disk{others}",
+            **place,
+        )
+
+
+def print_validation(job: Job, plan: CorpusPlan) -> None:
+    """Print how many documents are held out for validation, and warn if their share of the text is
+    much larger than intended.
+    """
+    is_validation = plan.split == VALIDATION
+    is_used = plan.split != DROPPED
+    used_bytes = int(plan.sizes[is_used].sum())
+    share = plan.sizes[is_validation].sum() / used_bytes
+    is_validation = is_validation[is_used]
+    length = job.config.max_seq_length
+    num_rows = predict_rows(job.config, plan.num_text_bytes, plan.num_documents, length)
+    rows = num_rows * used_bytes / plan.num_text_bytes
+    given = job.config.validation_share
+    job.console.say(validation.describe(is_validation, share, rows, length, given))
+    job.warn(validation.validation_warnings(is_validation, share, plan.share))
+
+
+def check_pairs(config: DataConfig, separators: int) -> None:
+    """Raise UserError if the objective makes pairs of segments, but the tokenizer puts more than
+    one [SEP] between the two. separators: its number of [SEP].
+    """
+    if config.objective in PAIRS and separators > 1:
+        raise UserError(
+            "makes pairs with one [SEP] between them, but this tokenizer's pairs have two, as "
+            "RoBERTa's",
+            "give --objective=full_sentences, which RoBERTa was trained with",
+            setting="objective",
+            value=config.objective,
+        )
+
+
+def check_vocabulary(
+    job: Job, blocks: list[corpus.Block], sample: list[list[bytes]], tokenizer: Tokenizer
+) -> None:
+    """Warn of a vocabulary that does not fit a sample of the text, of documents that will be
+    dropped, and of pairs whose labels teach little; print the share of pairs with a random or
+    swapped segment. Raise UserError when the vocabulary has no word of the text.
+    """
+    config = job.config
+    tokens = tokenizer.tokenize([line for document in sample for line in document])
+    if not len(tokens[0]):
+        check_words(config, blocks, tokenizer)
+    job.warn(
+        quality.vocabulary_warnings(
+            tokenizer, sample, tokens[0], config.do_lower_case, config.vocabulary_path is not None
+        ),
+        "vocabulary",
+    )
+    tokenized = drop_dense(sample, *tokens, config.max_tokens_per_character)
+    job.warn(drop_warnings(config, tokenized.num_dropped, len(sample)), "vocabulary")
+    if config.objective in PAIRS:
+        counts = count_pairs(config, tokenizer, tokenized)
+        if counts.num_documents > 1:
+            job.console.say(describe_pairs(config, counts))
+            job.warn(pair_warnings(config, counts), "pairs")
+
+
+def warn_of_counts(job: Job, counts: Counts) -> None:
+    """Warn of problems in the counts of the whole data set that the checks of samples did not
+    report. --strict has no effect, because the shards are already written.
+    """
+    config = job.config
+    warn = quality.Warner(job.console, strict=False)
+    if "pairs" not in job.warn.topics:
+        warn(pair_warnings(config, counts))
+    if "vocabulary" in job.warn.topics:
+        return
+    unknown = counts.num_unknown / max(1, counts.num_tokens)
+    if unknown > quality.UNKNOWN_SHARE:
+        warn([f"{unknown:.0%} of the tokens are [UNK]; take another vocabulary"])
+    num_documents = counts.num_dropped + counts.num_documents
+    warn(drop_warnings(config, counts.num_dropped, num_documents))
