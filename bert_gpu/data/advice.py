@@ -4,7 +4,7 @@ and the disk must have room.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from bert_gpu.base.files import existing_parent
 from bert_gpu.data import validation
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.job import Job
-from bert_gpu.data.plan import CorpusPlan, predict_rows
+from bert_gpu.data.plan import CorpusPlan, predict_bytes, predict_rows
 from bert_gpu.data.shards import (
     DROPPED,
     LEAST_RANDOM,
@@ -23,6 +23,7 @@ from bert_gpu.data.shards import (
     TRAIN,
     VALIDATION,
     Counts,
+    Shard,
     count_pairs,
     drop_dense,
     is_usual,
@@ -31,7 +32,7 @@ from bert_gpu.data.shards import (
 )
 from bert_gpu.text import corpus, quality
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
-from bert_gpu.text.vocabulary import learning
+from bert_gpu.text.vocabulary import learning, letters
 
 MOST_DROPPED = 0.5  # a warning is printed when a filter drops a larger share of the documents
 MOST_SINGLE = 0.3  # a larger share of pairs that are made from a single sentence gives a warning
@@ -41,6 +42,173 @@ COPIES = {
     "near duplicates": ("near_duplicates", "resemble", "resembles"),
 }
 LARGEST = 0.9  # a larger share of the text in one document gives a warning
+
+
+def check_text(job: Job, plan: CorpusPlan) -> list[list[bytes]]:
+    """Warn of a text that would make a poor data set, and return a sample of it (quality.sample).
+    Raise UserError when it has too few documents, or the disk has no room for a new data set.
+    """
+    config, blocks = job.config, plan.blocks
+    if job.status == "new" and not config.gzip_compress:  # how much gzip compresses is not known
+        check_space(config, predict_bytes(config, plan.num_text_bytes))
+    sample = quality.sample(blocks, config.normalization, bool(config.copies))
+    for line in quality.describe_empty(blocks):
+        job.console.say(line)
+    drops_lines = config.drop_repeated_lines is not None
+    job.warn(job.inputs.warnings)
+    job.warn(quality.shape_warnings(blocks, sample, config.objective, drops_lines))
+    check_documents(config, plan)
+    if config.objective == "nsp":
+        job.warn(size_warnings(plan.sizes))
+    job.warn(letters.lower_case_warnings(sample, config))
+    return sample
+
+
+def check_vocabulary(job: Job, sample: list[list[bytes]], tokenizer: Tokenizer) -> None:
+    """Warn of a vocabulary that does not fit a sample of the text, of documents that will be
+    dropped, and of pairs whose labels teach little; print the share of pairs with a random or
+    swapped segment. Raise UserError when the sample has no word.
+    """
+    config = job.config
+    tokens = tokenizer.tokenize([line for document in sample for line in document])
+    if not len(tokens[0]):
+        raise learning.no_words(config.input_file)
+    is_named = config.vocabulary_path is not None
+    job.warn(
+        quality.vocabulary_warnings(tokenizer, sample, tokens[0], config.do_lower_case, is_named)
+    )
+    tokenized = drop_dense(sample, *tokens, config.max_tokens_per_character)
+    job.warn(drop_warnings(config, tokenized.num_dropped, len(sample)))
+    if config.objective in PAIRS:
+        counts = count_pairs(config, tokenizer, tokenized)
+        if counts.num_documents > 1:
+            job.console.say(describe_pairs(config, counts))
+            job.warn(pair_warnings(config, counts))
+
+
+def check_cleaned(job: Job, plan: CorpusPlan, num_dropped: int, tokenizer: Tokenizer) -> None:
+    """Print how many documents are copies and how many are held out for validation, and warn of
+    too many. Raise UserError when cleaning leaves too few documents, before an earlier data set is
+    removed. num_dropped: of the copies.
+    """
+    config = job.config
+    if config.copies:
+        counts = num_dropped, plan.num_documents, config.copies
+        job.console.say(describe_copies(*counts))
+        job.warn(copy_warnings(*counts))
+        check_documents(config, plan)
+    is_validation = plan.split == VALIDATION
+    is_used = plan.split != DROPPED
+    used_bytes = int(plan.sizes[is_used].sum())
+    share = plan.sizes[is_validation].sum() / used_bytes
+    is_validation = is_validation[is_used]
+    length = config.max_seq_length
+    num_rows = predict_rows(config, plan.num_text_bytes, plan.num_documents, length)
+    rows = num_rows * used_bytes / plan.num_text_bytes
+    given = config.validation_share
+    job.console.say(describe_validation(is_validation, share, rows, length, given))
+    job.warn(validation_warnings(is_validation, share, plan.share))
+    if job.overwrite:
+        check_left(config, plan, tokenizer)
+
+
+def are_enough(config: DataConfig, counts: Mapping[Shard, Counts]) -> bool:
+    """Return whether there are enough documents and rows to train on. counts: of each shard."""
+    total = sum((counts[shard] for shard in counts if shard.split == "train"), Counts())
+    least = validation.least_documents(config.objective)
+    return total.num_instances > 0 and total.num_documents >= least
+
+
+def check_documents(config: DataConfig, plan: CorpusPlan) -> None:
+    """Raise UserError when there are too few documents for next-sentence pairs."""
+    if config.objective != "nsp":
+        return
+    num_documents = int((plan.split != DROPPED).sum())
+    remedy = "--objective=sop, full_sentences or packed"
+    if num_documents == 1:
+        raise UserError(
+            "is one document, and nsp draws random second segments from others",
+            "put blank lines between documents, give --input_format=documents if "
+            f"each line is one, or {remedy}",
+            where=config.input_file,
+        )
+    if config.validation_share and num_documents < 4:
+        raise UserError(
+            "nsp needs two documents each for training and validation, and the "
+            f"text has {num_documents}",
+            f"give --validation_share=0 or {remedy}",
+            setting="validation_share",
+            value=config.validation_share,
+        )
+
+
+def check_space(
+    config: DataConfig,
+    num_bytes: float,
+    others: str = ", or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic",
+) -> None:
+    """Raise UserError when the disk of the output folder has less than num_bytes free. others: the
+    remedies beside room and another disk.
+    """
+    parent = existing_parent(config.folder)
+    place = dict(setting="output_file", value=config.output_file)
+    usage = shutil.disk_usage(parent)
+    if not usage.total:  # a file system without storage, such as /proc
+        raise UserError(f"files cannot be stored in {parent}", "choose another folder", **place)
+    if num_bytes > usage.free:
+        raise UserError(
+            f"about {format_bytes(num_bytes)} will be written, but only "
+            f"{format_bytes(usage.free)} are free",
+            f"make room, choose another disk{others}",
+            **place,
+        )
+
+
+def check_pairs(config: DataConfig, separators: int) -> None:
+    """Raise UserError if the objective makes pairs of segments, but the tokenizer puts more than
+    one [SEP] between the two. separators: its number of [SEP].
+    """
+    if config.objective in PAIRS and separators > 1:
+        raise UserError(
+            "makes pairs with one [SEP] between them, but this tokenizer's pairs have two, as "
+            "RoBERTa's",
+            "give --objective=full_sentences, which RoBERTa was trained with",
+            setting="objective",
+            value=config.objective,
+        )
+
+
+def check_left(config: DataConfig, plan: CorpusPlan, tokenizer: Tokenizer) -> None:
+    """Raise UserError when cleaning leaves too few documents to train on. Reading stops as soon as
+    there are enough.
+    """
+    num_left = 0
+    for block in plan.blocks:
+        window = corpus.Window((block,))
+        documents = read_documents(config, window, plan.split, plan.repeated)[TRAIN]
+        for start in range(0, len(documents), 100):
+            tokenized = tokenize(config, tokenizer, documents[start : start + 100])
+            num_left += len(tokenized.documents) if len(tokenized.ids) else 0
+            if num_left >= validation.least_documents(config.objective):
+                return
+    raise nothing_left(config)
+
+
+def nothing_left(config: DataConfig) -> UserError:
+    limit = config.max_tokens_per_character
+    remedy = "" if limit is None else f", or a larger --max_tokens_per_character than {limit}"
+    if config.drop_repeated_lines is not None:
+        remedy += f", or a larger --drop_repeated_lines than {config.drop_repeated_lines}"
+    what = "no document is"
+    if config.objective == "nsp":
+        what = "fewer than two documents are"
+        remedy += ", or --objective=full_sentences"
+    return UserError(
+        f"{what} left to train on after cleaning",
+        f"give other text{remedy}",
+        setting="input_file",
+        value=config.input_file[:100],
+    )
 
 
 def drop_warnings(config: DataConfig, num_dropped: int, num_documents: int) -> list[str]:
@@ -119,142 +287,58 @@ def size_warnings(sizes: np.ndarray) -> list[str]:
     ]
 
 
-def check_words(config: DataConfig, blocks: Sequence[corpus.Block], tokenizer: Tokenizer) -> None:
-    """Raise UserError when no word of the text is in the vocabulary that the user named."""
-    for block in blocks:
-        lines = [line for document in corpus.read_block(block) for line in document]
-        if any(
-            len(tokenizer.tokenize(lines[start : start + 1000])[0])
-            for start in range(0, len(lines), 1000)
-        ):
-            return
-    raise learning.no_words(config.input_file)
+def describe_validation(
+    is_validation: np.ndarray,
+    text_share: float,
+    num_rows: float,
+    row_length: int,
+    share: float | None,
+) -> str:
+    """Return one line on the documents that are held out for validation.
 
-
-def check_left(config: DataConfig, plan: CorpusPlan, tokenizer: Tokenizer) -> None:
-    """Raise UserError when cleaning leaves too few documents to train on. Reading stops as soon as
-    there are enough.
+    Args:
+      is_validation: (D,) bool. text_share: the share of the text in bytes that these documents
+        have.
+      num_rows: estimated number of rows of the whole text. row_length: their number of tokens.
+      share: --validation_share.
     """
-    num_left = 0
-    for block in plan.blocks:
-        window = corpus.Window((block,))
-        documents = read_documents(config, window, plan.split, plan.repeated)[TRAIN]
-        for start in range(0, len(documents), 100):
-            tokenized = tokenize(config, tokenizer, documents[start : start + 100])
-            num_left += len(tokenized.documents) if len(tokenized.ids) else 0
-            if num_left >= validation.least_documents(config.objective):
-                return
-    raise nothing_left(config)
-
-
-def nothing_left(config: DataConfig) -> UserError:
-    limit = config.max_tokens_per_character
-    remedy = "" if limit is None else f", or a larger --max_tokens_per_character than {limit}"
-    if config.drop_repeated_lines is not None:
-        remedy += f", or a larger --drop_repeated_lines than {config.drop_repeated_lines}"
-    what = "no document is"
-    if config.objective == "nsp":
-        what = "fewer than two documents are"
-        remedy += ", or --objective=full_sentences"
-    return UserError(
-        f"{what} left to train on after cleaning",
-        f"give other text{remedy}",
-        setting="input_file",
-        value=config.input_file[:100],
-    )
-
-
-def check_space(
-    config: DataConfig,
-    num_bytes: float,
-    others: str = ", or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic",
-) -> None:
-    """Raise UserError when the disk of the output folder has less than num_bytes free. others: the
-    remedies beside room and another disk.
-    """
-    parent = existing_parent(config.folder)
-    place = dict(setting="output_file", value=config.output_file)
-    usage = shutil.disk_usage(parent)
-    if not usage.total:  # a file system without storage, such as /proc
-        raise UserError(f"files cannot be stored in {parent}", "choose another folder", **place)
-    if num_bytes > usage.free:
-        raise UserError(
-            f"about {format_bytes(num_bytes)} will be written, but only "
-            f"{format_bytes(usage.free)} are free",
-            f"make room, choose another disk{others}",
-            **place,
+    num_documents = len(is_validation)
+    if share == 0:
+        return "validation: none, because of --validation_share=0"
+    if not is_validation.any():
+        few = "is one document"
+        if num_documents > 1:
+            few = (
+                f"has {num_documents} documents, and nsp needs two each for training and validation"
+            )
+        return (
+            f"validation: none, because the text {few}; "
+            "training will have no eval_loss unless you give it other data"
         )
-
-
-def print_validation(job: Job, plan: CorpusPlan) -> None:
-    """Print how many documents are held out for validation, and warn if their share of the text is
-    much larger than intended.
-    """
-    is_validation = plan.split == VALIDATION
-    is_used = plan.split != DROPPED
-    used_bytes = int(plan.sizes[is_used].sum())
-    share = plan.sizes[is_validation].sum() / used_bytes
-    is_validation = is_validation[is_used]
-    length = job.config.max_seq_length
-    num_rows = predict_rows(job.config, plan.num_text_bytes, plan.num_documents, length)
-    rows = num_rows * used_bytes / plan.num_text_bytes
-    given = job.config.validation_share
-    job.console.say(validation.describe(is_validation, share, rows, length, given))
-    job.warn(validation.validation_warnings(is_validation, share, plan.share))
-
-
-def check_pairs(config: DataConfig, separators: int) -> None:
-    """Raise UserError if the objective makes pairs of segments, but the tokenizer puts more than
-    one [SEP] between the two. separators: its number of [SEP].
-    """
-    if config.objective in PAIRS and separators > 1:
-        raise UserError(
-            "makes pairs with one [SEP] between them, but this tokenizer's pairs have two, as "
-            "RoBERTa's",
-            "give --objective=full_sentences, which RoBERTa was trained with",
-            setting="objective",
-            value=config.objective,
-        )
-
-
-def check_vocabulary(
-    job: Job, blocks: list[corpus.Block], sample: list[list[bytes]], tokenizer: Tokenizer
-) -> None:
-    """Warn of a vocabulary that does not fit a sample of the text, of documents that will be
-    dropped, and of pairs whose labels teach little; print the share of pairs with a random or
-    swapped segment. Raise UserError when the vocabulary has no word of the text.
-    """
-    config = job.config
-    tokens = tokenizer.tokenize([line for document in sample for line in document])
-    if not len(tokens[0]):
-        check_words(config, blocks, tokenizer)
-    job.warn(
-        quality.vocabulary_warnings(
-            tokenizer, sample, tokens[0], config.do_lower_case, config.vocabulary_path is not None
-        ),
-        "vocabulary",
+    rows = round(num_rows * text_share)
+    text = (
+        f"validation: {int(is_validation.sum()):,} of {num_documents:,} documents "
+        f"({text_share:.1%} of the text), about {rows:,} row{'s' * (rows != 1)}"
     )
-    tokenized = drop_dense(sample, *tokens, config.max_tokens_per_character)
-    job.warn(drop_warnings(config, tokenized.num_dropped, len(sample)), "vocabulary")
-    if config.objective in PAIRS:
-        counts = count_pairs(config, tokenizer, tokenized)
-        if counts.num_documents > 1:
-            job.console.say(describe_pairs(config, counts))
-            job.warn(pair_warnings(config, counts), "pairs")
+    if rows * row_length >= validation.NUM_ROWS * validation.ROW_LENGTH:
+        return text
+    remedy = "give a larger --validation_share" if share is not None else "more text makes more"
+    return f"{text}: too few for a steady eval_loss; {remedy}"
 
 
-def warn_of_counts(job: Job, counts: Counts) -> None:
-    """Warn of problems in the counts of the whole data set that the checks of samples did not
-    report. --strict has no effect, because the shards are already written.
+def validation_warnings(is_validation: np.ndarray, text_share: float, share: float) -> list[str]:
+    """Return a list with a warning if the validation documents have far more of the text than their
+    intended share; otherwise [].
+
+    Args:
+      is_validation: (D,) bool. text_share: the share of the text in bytes that these documents
+        have.
+      share: the intended share of the documents.
     """
-    config = job.config
-    warn = quality.Warner(job.console, strict=False)
-    if "pairs" not in job.warn.topics:
-        warn(pair_warnings(config, counts))
-    if "vocabulary" in job.warn.topics:
-        return
-    unknown = counts.num_unknown / max(1, counts.num_tokens)
-    if unknown > quality.UNKNOWN_SHARE:
-        warn([f"{unknown:.0%} of the tokens are [UNK]; take another vocabulary"])
-    num_documents = counts.num_dropped + counts.num_documents
-    warn(drop_warnings(config, counts.num_dropped, num_documents))
+    if text_share <= validation.FAR_MORE * max(share, 1 / len(is_validation), is_validation.mean()):
+        return []
+    return [
+        f"validation takes {text_share:.0%} of the text, as {int(is_validation.sum()):,} of "
+        f"{len(is_validation):,} documents, because some are long; cut those into several, or give "
+        "another --random_seed"
+    ]

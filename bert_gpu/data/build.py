@@ -24,24 +24,23 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from bert_gpu.base.console import LOG, Console, format_bytes, format_seconds
+from bert_gpu.base.console import LOG, Console, format_seconds
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import (
     check_writable,
     existing_parent,
     json_checksum,
     only_writer,
-    write_text,
 )
 from bert_gpu.base.malloc import trim_heap
 from bert_gpu.base.standard_input import STANDARD_INPUT
-from bert_gpu.data import advice, examples, validation
+from bert_gpu.data import advice, examples
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.job import Job
 from bert_gpu.data.manifest import Manifest, read_manifest
 from bert_gpu.data.output_folder import LEARNT, OutputFolder
 from bert_gpu.data.own_files import is_own
-from bert_gpu.data.plan import CorpusPlan, plan_corpus, predict_bytes
+from bert_gpu.data.plan import CorpusPlan, plan_corpus
 from bert_gpu.data.shards import (
     DROPPED,
     PAIRS,
@@ -64,7 +63,7 @@ from bert_gpu.text.ray_cluster import open_workers
 from bert_gpu.text.tokenizers.hugging_face import SEPARATORS
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
-from bert_gpu.text.vocabulary import learning, letters
+from bert_gpu.text.vocabulary import learning
 from bert_gpu.text.vocabulary.file import warn_of_blanks
 
 NUM_LISTED = 10  # near duplicates that a dry run prints
@@ -115,9 +114,10 @@ def dry_run(config: DataConfig, text_format: TextFormat = AUTO, console: Console
         config = dataclasses.replace(config, output_file=f"{folder}/{config.name}.tfrecord")
         job = open_job(config, False, text_format, workers, console)
         plan = job.plan or unpacked_plan(job)
-        check_text(job, plan)
-        duplicates = drop_repeats(job, plan)[2] or ""
-        for line in duplicates.splitlines()[: 1 + NUM_LISTED]:
+        plan, _, tokenizer = check(job, plan)
+        plan, num_duplicates, duplicates = drop_repeats(job, plan)
+        advice.check_cleaned(job, plan, num_duplicates, tokenizer)
+        for line in (duplicates or "").splitlines()[: 1 + NUM_LISTED]:
             console.say(line)
         console.say("dry run: no data set is written")
 
@@ -148,9 +148,7 @@ def open_job(
         plan = None
         checksums: dict[str, int] = {}
         if status != "finished" and not text.needs_spool:
-            plan = make_plan(
-                config, console, text.paths, text.formats, text.names, checksums, status
-            )
+            plan = make_plan(config, console, text.paths, text.formats, text.names, checksums)
         else:
             add_checksums(console, text, checksums)
         fingerprint = [
@@ -196,20 +194,13 @@ def make_plan(
     formats: list[TextFormat],
     names: list[str],
     checksums: dict[str, int],
-    status: str,
 ) -> CorpusPlan:
     """Return the CorpusPlan of unpacked text files, and add the CRC-32C of each file to checksums,
-    {path: CRC}, in one pass over the text. Raise UserError when the disk has no room for a new data
-    set.
-
-    names: the files' names for messages. status: the status of the Job.
+    {path: CRC}, in one pass over the text. names: the files' names for messages.
     """
     with reading_progress(console, paths, names, "looking for documents") as progress:
         read = functools.partial(read_file, corpus.whole_lines, checksums, progress.add)
         plan = plan_corpus(config, paths, formats, names, read)
-    # how much gzip compresses is not known yet; write_missing measures it on a sample
-    if status == "new" and not config.gzip_compress:
-        advice.check_space(config, predict_bytes(config, plan.num_text_bytes))
     return dataclasses.replace(
         plan, text=json_checksum(dict(files=sorted(checksums[path] for path in paths)))
     )
@@ -270,70 +261,75 @@ def run_job(job: Job) -> tuple[Manifest, Counts, int]:
     Raise UserError for bad input; the new files are then removed if the folder was empty before and
     no shard is complete.
     """
-    config, folder, plan = job.config, job.folder, job.plan
-    # The text is checked before a folder is created or an earlier data set is removed, so that bad
-    # text changes nothing.
-    if plan is not None:
-        content, tokenizer = check_text(job, plan)
-    with only_writer(config.folder, config.name, **folder.place):
+    # Plain text is checked before a folder is created, so that bad text leaves nothing.
+    checked = None if job.plan is None else check(job, job.plan)
+    with writing(job) as folder:
+        plan, vocabulary, tokenizer = checked or check(job, unpacked_plan(job))
+        plan, num_duplicates, duplicates = drop_repeats(job, plan)
+        # This is the last check that --strict can turn into an error; only after it is an earlier
+        # data set removed.
+        advice.check_cleaned(job, plan, num_duplicates, tokenizer)
+        folder.begin(vocabulary, duplicates, job.overwrite)
+        shards = plan.shards()
+        write_missing(job, plan, shards)
+        counts = {shard: read_stats(shard) for shard in shards}
+        if not advice.are_enough(job.config, counts):
+            folder.clear()
+            raise advice.nothing_left(job.config)
+        manifest = make_manifest(job, plan, tokenizer, counts)
+        folder.finish(manifest, counts)
+    return manifest, sum(counts.values(), Counts()), num_duplicates
+
+
+def check(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, bytes, Tokenizer]:
+    """Open or learn the vocabulary, and raise or print all that would make a poor data set. Return
+    (the plan, the bytes of the vocabulary file, its tokenizer).
+    """
+    sample = advice.check_text(job, plan)
+    vocabulary, tokenizer = open_vocabulary(job, plan.blocks)
+    advice.check_vocabulary(job, sample, tokenizer)
+    return plan, vocabulary, tokenizer
+
+
+@contextlib.contextmanager
+def writing(job: Job) -> Iterator[OutputFolder]:
+    """Yield the output folder, created if needed and locked. After a UserError, a folder that was
+    empty before and has no complete shard is emptied.
+    """
+    folder = job.folder
+    with only_writer(job.config.folder, job.config.name, **folder.place):
         folder.check_unchanged(job.status, job.overwrite)
         was_empty = folder.is_empty()
         try:
-            if plan is None:
-                plan = unpacked_plan(job)
-                content, tokenizer = check_text(job, plan)
-            # This is the last check that --strict can turn into an error; only after it is an
-            # earlier data set removed.
-            plan, num_duplicates, duplicates = drop_repeats(job, plan)
-            if job.overwrite:
-                # the tokenizer is not None: only a resumed job may leave it unopened, and with
-                # --overwrite the job is new
-                advice.check_left(config, plan, tokenizer)  # type: ignore[arg-type]
-                folder.clear(mark=True)
-            folder.begin(content)
-            if duplicates is not None:
-                write_text(folder.list_file, duplicates)
-            manifest, counts = write_missing(job, plan)
+            yield folder
         except UserError:
             if was_empty and not folder.has_shards():
                 folder.undo()
             raise
-    return manifest, counts, num_duplicates
 
 
 def unpacked_plan(job: Job) -> CorpusPlan:
     """Unpack the text next to the output, because it may be as large, and return its plan."""
     paths, formats = inputs.unpack(job.inputs, job.folder.spool, job.console)
-    names = job.inputs.names
-    return make_plan(job.config, job.console, paths, formats, names, {}, job.status)
+    return make_plan(job.config, job.console, paths, formats, job.inputs.names, {})
 
 
-def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | None]:
-    """Print warnings about anything that would make a poor data set, before anything is written.
-    Return (bytes of the vocabulary file, its tokenizer), or (None, None) when the vocabulary file
-    of an interrupted job is kept.
+def open_vocabulary(job: Job, blocks: list[corpus.Block]) -> tuple[bytes, Tokenizer]:
+    """Return (the bytes of the vocabulary file to write into the folder, its tokenizer): the file
+    that the user named, the one of an interrupted job, or one that is learnt from the text.
     """
-    config, blocks = job.config, plan.blocks
-    sample = quality.sample(blocks, config.normalization, bool(config.copies))
-    for line in quality.describe_empty(blocks):
-        job.console.say(line)
-    drops_lines = config.drop_repeated_lines is not None
-    warnings = quality.shape_warnings(blocks, sample, config.objective, drops_lines)
-    job.warn(job.inputs.warnings + warnings)
-    plan.check_documents()
-    if config.objective == "nsp":
-        job.warn(advice.size_warnings(plan.sizes))
-    job.warn(letters.lower_case_warnings(sample, config))
-    if not config.copies:  # otherwise drop_repeats calls print_validation
-        advice.print_validation(job, plan)
+    config, folder = job.config, job.folder
     if config.vocabulary_path is not None:
-        content, tokenizer = read_vocabulary(config)
-    elif job.status == "resumed" and job.folder.has_vocabulary():
-        return None, None
-    else:
-        content, tokenizer = learn_vocabulary(job, blocks)
-    advice.check_vocabulary(job, blocks, sample, tokenizer)
-    return content, tokenizer
+        return read_vocabulary(config)
+    if job.status == "resumed" and folder.has_vocabulary():
+        with corpus.open_binary(folder.vocab_file) as file:
+            return file.read(), folder.open_tokenizer()
+    content = learning.learn(blocks, config, job.console, job.workers).content
+    with tempfile.TemporaryDirectory() as temporary:
+        path = os.path.join(temporary, FILE_NAMES[config.tokenization])
+        with open(path, "wb") as file:
+            file.write(content)
+        return content, open_tokenizer(path, config.do_lower_case, config.strip_accents)
 
 
 def read_vocabulary(config: DataConfig) -> tuple[bytes, Tokenizer]:
@@ -352,17 +348,6 @@ def read_vocabulary(config: DataConfig) -> tuple[bytes, Tokenizer]:
         return file.read(), tokenizer
 
 
-def learn_vocabulary(job: Job, blocks: list[corpus.Block]) -> tuple[bytes, Tokenizer]:
-    """Learn a vocabulary from the text; return (bytes of the vocabulary file, its tokenizer)."""
-    config = job.config
-    content = learning.learn(blocks, config, job.console, job.workers).content
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, FILE_NAMES[config.tokenization])
-        with open(path, "wb") as file:
-            file.write(content)
-        return content, open_tokenizer(path, config.do_lower_case, config.strip_accents)
-
-
 def drop_repeats(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int, str | None]:
     """Return (the plan without documents that equal or resemble an earlier document, and with the
     sentences to drop; the number of documents dropped; the content of NAME.duplicates.tsv, or None
@@ -379,18 +364,12 @@ def drop_repeats(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int, str | Non
         duplicates = list_duplicates(plan, removed)
     elif config.drop_duplicates:
         is_dropped = search(job, plan, "duplicates", clean.find_duplicates, config.do_lower_case)
-    num_dropped = int(is_dropped.sum())
-    if config.copies:
-        counts = num_dropped, plan.num_documents, config.copies
-        job.console.say(advice.describe_copies(*counts))
-        job.warn(advice.copy_warnings(*counts))
+    if is_dropped.any():
         plan = plan.without(is_dropped)
-        plan.check_documents()
-        advice.print_validation(job, plan)
     if config.drop_repeated_lines is not None:
         plan = dataclasses.replace(plan, repeated=find_repeated(job, plan))
     trim_heap()
-    return plan, num_dropped, duplicates
+    return plan, int(is_dropped.sum()), duplicates
 
 
 def search(
@@ -440,39 +419,19 @@ def find_repeated(job: Job, plan: CorpusPlan) -> str | None:
     return path
 
 
-def write_missing(job: Job, plan: CorpusPlan) -> tuple[Manifest, Counts]:
-    """Write the shards that the folder lacks, and dataset.json; return the Manifest and the Counts
-    of all shards. Raise UserError when nothing is left to train on.
-    """
-    config, folder, console = job.config, job.folder, job.console
+def write_missing(job: Job, plan: CorpusPlan, shards: list[Shard]) -> None:
+    """Write the shards that the folder lacks."""
     trim_heap()  # frees the memory that planning and counting used
-    builder = ShardBuilder(config, folder.vocab_file, plan.split, plan.repeated)
-    shards = plan.shards()
-    complete = folder.keep(shards)
+    builder = ShardBuilder(job.config, job.folder.vocab_file, plan.split, plan.repeated)
+    complete = job.folder.keep(shards)
     if complete:
-        console.say(f"resuming from {len(complete)} of {len(shards)} shards")
+        job.console.say(f"resuming from {len(complete)} of {len(shards)} shards")
     missing = [shard for shard in shards if shard not in complete]
     # Only the text of training shards counts as progress: together they cover the whole text.
     num_bytes = sum(shard.num_bytes for shard in missing if shard.split == "train")
-    if missing:
-        predicted = num_bytes * builder.bytes_per_text_byte(plan.windows)
-        advice.check_space(config, predicted)
-        console.say(f"about {format_bytes(predicted)} will be written to {config.folder}/")
-    with ByteProgress(console, num_bytes, "writing") as progress:
-        work_bytes = num_bytes * config.num_passes
+    with ByteProgress(job.console, num_bytes, "writing") as progress:
+        work_bytes = num_bytes * job.config.num_passes
         write_shards(builder, missing, job.workers, work_bytes, progress.add)
-    counts = {shard: read_stats(shard) for shard in shards}
-    manifest = make_manifest(job, plan, builder.tokenizer, counts)
-    num_documents = sum(counts[shard].num_documents for shard in shards if shard.split == "train")
-    if not manifest.num_train_instances or num_documents < validation.least_documents(
-        config.objective
-    ):
-        folder.clear()
-        raise advice.nothing_left(config)
-    total = sum(counts.values(), Counts())
-    advice.warn_of_counts(job, total)
-    folder.finish(manifest, shards, counts)
-    return manifest, total
 
 
 def make_manifest(

@@ -12,7 +12,6 @@ import json
 import operator
 import os
 import typing
-import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import google_crc32c
@@ -27,15 +26,13 @@ from bert_gpu.data import examples, instances, masking, packing
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import SHARES
 from bert_gpu.data.random_bits import derive_key, permutation, row_keys
-from bert_gpu.data.records import FOOTER, GZIP_LEVEL, HEADER, ShardWriter
-from bert_gpu.text import clean, corpus, quality
+from bert_gpu.data.records import ShardWriter
+from bert_gpu.text import clean, corpus
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 TRAIN, VALIDATION, DROPPED = 0, 1, 2  # the uses of a document, as in CorpusPlan.split
 ROWS_PER_BATCH = 2048  # each array of a batch of 2048 rows has about a megabyte
-# number and bytes of the text samples that predict the output's size
-NUM_SAMPLES, SAMPLE_BYTES = 4, 1 << 18
 SCORED_ORDERS = ("length", "common")
 PAIRS = ("nsp", "sop")  # objectives whose rows are two segments
 # range of the usual share of pairs with a random second segment; prose has .5 to .6
@@ -180,35 +177,6 @@ class ShardBuilder:
                 file.write(save({"scores": np.concatenate(scores), "pieces": pieces}))
         counts.num_bytes = writer.num_bytes
         write_json(stats_path(shard), dataclasses.asdict(counts))
-
-    def bytes_per_text_byte(self, windows: Sequence[corpus.Window]) -> float:
-        """Return the bytes of output per byte of text, measured by one pass over a few samples of
-        the corpus; write no file.
-        """
-        num_read = 0
-        parts: list[bytes] = []
-
-        def write(buffer: np.ndarray, splits: np.ndarray) -> None:
-            parts.append(buffer.tobytes() + bytes((HEADER + FOOTER) * (len(splits) - 1)))
-
-        places = np.linspace(0, len(windows) - 1, NUM_SAMPLES).round().astype(int)
-        for index in np.unique(places).tolist():
-            block = windows[index].blocks[0]
-            documents, _ = quality.documents_near(block, block.start, SAMPLE_BYTES)
-            num_read += text_bytes(documents) + sum(map(len, documents))  # with line breaks
-            is_used = self.split[block.documents][: len(documents)] != DROPPED
-            documents = [
-                clean.normalize(document, self.config.normalization)
-                for document in itertools.compress(documents, is_used)
-            ]
-            key = derive_key(self.config.random_seed, "trial", index)
-            pieces = np.zeros(self.tokenizer.vocab_size, np.int64)
-            self._write_group(documents, [], write, [], pieces, key, num_passes=1)
-        trim_heap()
-        content = b"".join(parts)
-        if self.config.gzip_compress:
-            content = zlib.compress(content, GZIP_LEVEL)
-        return self.config.num_passes * len(content) / max(1, num_read)
 
     def _training_groups(self, shard: Shard) -> Iterator[Group]:
         """Yield the Group of each window of a training shard. Keep the windows' validation

@@ -409,19 +409,14 @@ def shorten(sentence: bytes) -> str:
 
 
 class Warner:
-    """Prints warnings on a console; with strict, raises the first warning as a UserError.
-
-    topics: the topics of the warnings so far, as given with each call.
-    """
+    """Prints warnings on a console; with strict, raises the first warning as a UserError."""
 
     def __init__(self, console: Console, strict: bool) -> None:
         self.console = console
         self.strict = strict
-        self.topics: set[str] = set()
 
-    def __call__(self, warnings: Sequence[str], topic: str = "") -> None:
+    def __call__(self, warnings: Sequence[str]) -> None:
         for text in warnings:
-            self.topics.add(topic)
             if self.strict:
                 raise UserError(text, setting="strict")
             self.console.warn(text)
