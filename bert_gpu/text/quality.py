@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bert_gpu.base.console import Console
-from bert_gpu.base.errors import UserError, shortened, shortened_path
+from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.text import clean, corpus
 from bert_gpu.text.corpus import Block
-from bert_gpu.text.formats.inputs import HEAD_BYTES, HEAD_LINES, read_head, spread
+from bert_gpu.text.formats.inputs import HEAD_LINES, read_head, spread
 from bert_gpu.text.formats.plain import parse_documents
 from bert_gpu.text.sentences import WITH_RULES, split_sentences
 from bert_gpu.text.tokenizers import basic, sentence_piece
@@ -137,7 +137,6 @@ def shape_warnings(
       drops_lines: whether repeated sentences are dropped, so that they do not matter.
     """
     sentences = [sentence for document in documents for sentence in document]
-    left_out = left_out_warnings(blocks)
     has_lines = all(block.text_format.has_sentence_lines for block in blocks)
     language = blocks[0].text_format.language
     not_text = looks_like(
@@ -147,7 +146,7 @@ def shape_warnings(
         "give --input_format=jsonl or json and --text_field, or extract the plain text",
     ) or table_warnings(blocks)
     if not_text:
-        return not_text + left_out  # further warnings would only be their consequences
+        return not_text  # further warnings would only be their consequences
     warnings = [] if objective is None else document_warnings(blocks)
     if has_lines and not warnings:
         lines = [sentence.decode("utf-8", "ignore") for sentence in sentences]
@@ -161,7 +160,7 @@ def shape_warnings(
         "extract the plain text",
     )
     warnings += [] if drops_lines else repetition_warnings(sentences, objective)
-    warnings += empty_warnings(blocks) + left_out
+    warnings += empty_warnings(blocks)
     if not has_lines and language not in WITH_RULES:
         warnings.append(
             f"--language={language}: the splitter has no rules for it and takes those of English; "
@@ -182,19 +181,6 @@ def empty_warnings(blocks: Sequence[Block]) -> list[str]:
     ]
 
 
-def left_out_warnings(blocks: Sequence[Block]) -> list[str]:
-    """Return [warning] if some of the files have no document; else []."""
-    names = [name for block in blocks for name in block.left_out]
-    if not names:
-        return []
-    first = shortened_path(names[0])
-    others = len(names) - 1
-    has = (
-        "has no document and is" if not others else f"and {others:,} more have no document and are"
-    )
-    return [f"{first} {has} left out; check that no text was lost"]
-
-
 def describe_empty(blocks: Sequence[Block]) -> list[str]:
     """Return [line for the log with the number of rows and objects without text], or [] if there
     are none.
@@ -210,33 +196,17 @@ def table_warnings(blocks: Sequence[Block]) -> list[str]:
     paths = [block.path for block in blocks if not block.text_format.row.text_in]
     for path in spread(sorted(set(paths))):
         text = read_head(path, path).decode("utf-8-sig", "ignore")
-        whole = text if len(text.encode()) < HEAD_BYTES - 4 else text[: text.rfind("\n") + 1]
-        lines = whole.splitlines(keepends=True)[:HEAD_LINES]
+        lines = text.splitlines(keepends=True)[:HEAD_LINES]
         for kind, (delimiter, header) in HEADERS.items():
-            if lines and header.fullmatch(lines[0].strip("\r\n")) and is_table(lines, delimiter):
+            rows = list(filter(None, csv.reader(lines, delimiter=delimiter)))
+            widths = {len(row) for row in rows[:-1]}  # the last row may be cut off
+            is_table = len(rows) > MIN_TABLE_ROWS and len(widths) == 1
+            if is_table and header.fullmatch(lines[0].strip("\r\n")):
                 return [
                     f"{os.path.basename(path)[:60]} looks like {kind}, with the header "
                     f"{shorten(lines[0].encode())}; give --input_format={kind} and --text_column"
                 ]
     return []
-
-
-def is_table(lines: list[str], delimiter: str) -> bool:
-    try:
-        rows = [
-            row
-            for row in csv.reader(
-                lines,
-                delimiter=delimiter,
-                quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL,
-            )
-            if row
-        ]
-    except csv.Error:
-        return False
-    if len(lines) == HEAD_LINES:
-        rows = rows[:-1]  # the last row may be cut off
-    return len(rows) > MIN_TABLE_ROWS and len({len(row) for row in rows}) == 1
 
 
 def looks_like(
