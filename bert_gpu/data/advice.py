@@ -6,8 +6,6 @@ and the disk must have room.
 import shutil
 from collections.abc import Mapping
 
-import numpy as np
-
 from bert_gpu.base.console import format_bytes
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import existing_parent
@@ -58,8 +56,14 @@ def check_text(job: Job, plan: CorpusPlan) -> list[list[bytes]]:
     job.warn(job.inputs.warnings)
     job.warn(quality.shape_warnings(blocks, sample, config.objective, drops_lines))
     check_documents(config, plan)
-    if config.objective == "nsp":
-        job.warn(size_warnings(plan.sizes))
+    if config.objective == "nsp" and plan.sizes.max() > LARGEST * plan.sizes.sum():
+        job.warn(
+            [
+                f"one document has more than {LARGEST:.0%} of the text, and random second segments "
+                "of its pairs come from the rest; divide it, as by chapters, or give "
+                "--objective=full_sentences"
+            ]
+        )
     job.warn(letters.lower_case_warnings(sample, config))
     return sample
 
@@ -78,12 +82,48 @@ def check_vocabulary(job: Job, sample: list[list[bytes]], tokenizer: Tokenizer) 
         quality.vocabulary_warnings(tokenizer, sample, tokens[0], config.do_lower_case, is_named)
     )
     tokenized = drop_dense(sample, *tokens, config.max_tokens_per_character)
-    job.warn(drop_warnings(config, tokenized.num_dropped, len(sample)))
-    if config.objective in PAIRS:
-        counts = count_pairs(config, tokenizer, tokenized)
-        if counts.num_documents > 1:
-            job.console.say(describe_pairs(config, counts))
-            job.warn(pair_warnings(config, counts))
+    if tokenized.num_dropped > MOST_DROPPED * len(sample):
+        job.warn(
+            [
+                f"--max_tokens_per_character={config.max_tokens_per_character}: drops "
+                f"{tokenized.num_dropped / len(sample):.0%} of the documents; give a larger value, "
+                "or a vocabulary that fits the text"
+            ]
+        )
+    if config.objective in PAIRS and len(tokenized.documents) > 1:
+        check_labels(job, count_pairs(config, tokenizer, tokenized))
+
+
+def check_labels(job: Job, counts: Counts) -> None:
+    """Print the shares of the pairs that a sample of the text makes, and warn if their labels teach
+    little, because too many pairs are made from one sentence or the share of random second segments
+    (nsp) is unusual.
+    """
+    random, single, used = counts.pair_shares().values()
+    is_nsp = job.config.objective == "nsp"
+    kind = "a random second segment" if is_nsp else "swapped segments"
+    job.console.say(
+        f"pairs: about {random:.0%} with {kind}, {single:.0%} from a single sentence; "
+        f"{used:.0%} of the tokens are used in a pass"
+    )
+    if single > MOST_SINGLE:
+        effect = "are random" if is_nsp else "begin within a sentence"
+        job.warn(
+            [
+                f"{single:.0%} of the pairs come from a single sentence, so that their second "
+                f"segments {effect}; end documents, not sentences, with blank lines, give "
+                "--input_format=documents if lines hold several sentences, or "
+                "--objective=full_sentences"
+            ]
+        )
+    elif is_nsp and counts.num_instances and not is_usual(random, counts.num_instances):
+        job.warn(
+            [
+                f"{random:.0%} of the second segments are random, where {LEAST_RANDOM:.0%} to "
+                f"{MOST_RANDOM:.0%} are usual; give more documents with several sentences each, or "
+                "--objective=full_sentences"
+            ]
+        )
 
 
 def check_cleaned(job: Job, plan: CorpusPlan, num_dropped: int, tokenizer: Tokenizer) -> None:
@@ -93,23 +133,63 @@ def check_cleaned(job: Job, plan: CorpusPlan, num_dropped: int, tokenizer: Token
     """
     config = job.config
     if config.copies:
-        counts = num_dropped, plan.num_documents, config.copies
-        job.console.say(describe_copies(*counts))
-        job.warn(copy_warnings(*counts))
+        flag, many, one = COPIES[config.copies]
+        number, verb = (f"{num_dropped:,}", many) if num_dropped else ("none", one)
+        dropped = f"{number} of {plan.num_documents:,} documents {verb} an earlier one"
+        job.console.say(f"{config.copies}: {dropped}")
+        if num_dropped > MOST_DROPPED * plan.num_documents:
+            remedy = "check whether the text contains copies"
+            job.warn([f"--{flag}: {dropped} and are dropped; {remedy}"])
         check_documents(config, plan)
-    is_validation = plan.split == VALIDATION
-    is_used = plan.split != DROPPED
-    used_bytes = int(plan.sizes[is_used].sum())
-    share = plan.sizes[is_validation].sum() / used_bytes
-    is_validation = is_validation[is_used]
-    length = config.max_seq_length
-    num_rows = predict_rows(config, plan.num_text_bytes, plan.num_documents, length)
-    rows = num_rows * used_bytes / plan.num_text_bytes
-    given = config.validation_share
-    job.console.say(describe_validation(is_validation, share, rows, length, given))
-    job.warn(validation_warnings(is_validation, share, plan.share))
+    check_validation(job, plan)
     if job.overwrite:
         check_left(config, plan, tokenizer)
+
+
+def check_validation(job: Job, plan: CorpusPlan) -> None:
+    """Print how many documents are held out for validation, and warn if their share of the text is
+    much larger than intended.
+    """
+    config = job.config
+    is_used = plan.split != DROPPED
+    is_validation = plan.split[is_used] == VALIDATION
+    num_held_out, num_documents = int(is_validation.sum()), len(is_validation)
+    sizes = plan.sizes[is_used]
+    share = sizes[is_validation].sum() / sizes.sum()
+    length = config.max_seq_length
+    rows_of_text = predict_rows(config, plan.num_text_bytes, plan.num_documents, length)
+    rows = round(rows_of_text * sizes[is_validation].sum() / plan.num_text_bytes)
+    text = (
+        f"{num_held_out:,} of {num_documents:,} documents ({share:.1%} of the text), about "
+        f"{rows:,} row{'s' * (rows != 1)}"
+    )
+    if config.validation_share == 0:
+        text = "none, because of --validation_share=0"
+    elif not num_held_out:
+        few = "is one document"
+        if num_documents > 1:
+            few = (
+                f"has {num_documents} documents, and nsp needs two each for training and validation"
+            )
+        text = (
+            f"none, because the text {few}; training will have no eval_loss unless you give it "
+            "other data"
+        )
+    elif rows * length < validation.NUM_ROWS * validation.ROW_LENGTH:
+        text += ": too few for a steady eval_loss; " + (
+            "more text makes more"
+            if config.validation_share is None
+            else "give a larger --validation_share"
+        )
+    job.console.say(f"validation: {text}")
+    if share > validation.FAR_MORE * max(plan.share, 1 / num_documents, is_validation.mean()):
+        job.warn(
+            [
+                f"validation takes {share:.0%} of the text, as {num_held_out:,} of "
+                f"{num_documents:,} documents, because some are long; cut those into several, or "
+                "give another --random_seed"
+            ]
+        )
 
 
 def are_enough(config: DataConfig, counts: Mapping[Shard, Counts]) -> bool:
@@ -153,8 +233,6 @@ def check_space(
     parent = existing_parent(config.folder)
     place = dict(setting="output_file", value=config.output_file)
     usage = shutil.disk_usage(parent)
-    if not usage.total:  # a file system without storage, such as /proc
-        raise UserError(f"files cannot be stored in {parent}", "choose another folder", **place)
     if num_bytes > usage.free:
         raise UserError(
             f"about {format_bytes(num_bytes)} will be written, but only "
@@ -209,136 +287,3 @@ def nothing_left(config: DataConfig) -> UserError:
         setting="input_file",
         value=config.input_file[:100],
     )
-
-
-def drop_warnings(config: DataConfig, num_dropped: int, num_documents: int) -> list[str]:
-    """Return a list with a warning if --max_tokens_per_character drops most documents, else []."""
-    if num_dropped <= MOST_DROPPED * num_documents:
-        return []
-    return [
-        f"--max_tokens_per_character={config.max_tokens_per_character}: drops "
-        f"{num_dropped / num_documents:.0%} of the documents; give a larger value, or a "
-        "vocabulary that fits the text"
-    ]
-
-
-def describe_copies(num_dropped: int, num_documents: int, copies: str) -> str:
-    """Return one line on how many documents are dropped as copies; see DataConfig.copies."""
-    _, many, one = COPIES[copies]
-    number, verb = (f"{num_dropped:,}", many) if num_dropped else ("none", one)
-    return f"{copies}: {number} of {num_documents:,} documents {verb} an earlier one"
-
-
-def copy_warnings(num_dropped: int, num_documents: int, copies: str) -> list[str]:
-    """Return a list with a warning if most documents are dropped as copies, else []."""
-    if num_dropped <= MOST_DROPPED * num_documents:
-        return []
-    flag, verb, _ = COPIES[copies]
-    return [
-        f"--{flag}: {num_dropped:,} of {num_documents:,} documents {verb} "
-        "an earlier one and are dropped; check whether the text contains copies"
-    ]
-
-
-def describe_pairs(config: DataConfig, counts: Counts) -> str:
-    """Return one line on the pairs that a sample of the text makes."""
-    random, single, used = counts.pair_shares().values()
-    kind = "a random second segment" if config.objective == "nsp" else "swapped segments"
-    return (
-        f"pairs: about {random:.0%} with {kind}, {single:.0%} from a single sentence; "
-        f"{used:.0%} of the tokens are used in a pass"
-    )
-
-
-def pair_warnings(config: DataConfig, counts: Counts) -> list[str]:
-    """Return a list with a warning if the labels of the pairs teach little, because too many pairs
-    are made from one sentence or the share of random second segments (nsp) is unusual; else [].
-    """
-    if config.objective not in PAIRS or not counts.num_instances:
-        return []
-    random, single, _ = counts.pair_shares().values()
-    if single > MOST_SINGLE:
-        effect = "are random" if config.objective == "nsp" else "begin within a sentence"
-        return [
-            f"{single:.0%} of the pairs come from a single sentence, so that their second segments "
-            f"{effect}; end documents, not sentences, with blank lines, give "
-            "--input_format=documents if lines hold several sentences, or "
-            "--objective=full_sentences"
-        ]
-    if config.objective == "nsp" and not is_usual(random, counts.num_instances):
-        return [
-            f"{random:.0%} of the second segments are random, where {LEAST_RANDOM:.0%} to "
-            f"{MOST_RANDOM:.0%} are usual; give more documents with several sentences each, or "
-            "--objective=full_sentences"
-        ]
-    return []
-
-
-def size_warnings(sizes: np.ndarray) -> list[str]:
-    """Return a list with a warning if one document has nearly all of the text, so that the random
-    second segments of its pairs come from the small rest; else []. sizes: (D,), bytes of text of
-    each document.
-    """
-    if sizes.max() <= LARGEST * sizes.sum():
-        return []
-    return [
-        f"one document has more than {LARGEST:.0%} of the text, and random second segments of its "
-        "pairs come from the rest; divide it, as by chapters, or give --objective=full_sentences"
-    ]
-
-
-def describe_validation(
-    is_validation: np.ndarray,
-    text_share: float,
-    num_rows: float,
-    row_length: int,
-    share: float | None,
-) -> str:
-    """Return one line on the documents that are held out for validation.
-
-    Args:
-      is_validation: (D,) bool. text_share: the share of the text in bytes that these documents
-        have.
-      num_rows: estimated number of rows of the whole text. row_length: their number of tokens.
-      share: --validation_share.
-    """
-    num_documents = len(is_validation)
-    if share == 0:
-        return "validation: none, because of --validation_share=0"
-    if not is_validation.any():
-        few = "is one document"
-        if num_documents > 1:
-            few = (
-                f"has {num_documents} documents, and nsp needs two each for training and validation"
-            )
-        return (
-            f"validation: none, because the text {few}; "
-            "training will have no eval_loss unless you give it other data"
-        )
-    rows = round(num_rows * text_share)
-    text = (
-        f"validation: {int(is_validation.sum()):,} of {num_documents:,} documents "
-        f"({text_share:.1%} of the text), about {rows:,} row{'s' * (rows != 1)}"
-    )
-    if rows * row_length >= validation.NUM_ROWS * validation.ROW_LENGTH:
-        return text
-    remedy = "give a larger --validation_share" if share is not None else "more text makes more"
-    return f"{text}: too few for a steady eval_loss; {remedy}"
-
-
-def validation_warnings(is_validation: np.ndarray, text_share: float, share: float) -> list[str]:
-    """Return a list with a warning if the validation documents have far more of the text than their
-    intended share; otherwise [].
-
-    Args:
-      is_validation: (D,) bool. text_share: the share of the text in bytes that these documents
-        have.
-      share: the intended share of the documents.
-    """
-    if text_share <= validation.FAR_MORE * max(share, 1 / len(is_validation), is_validation.mean()):
-        return []
-    return [
-        f"validation takes {text_share:.0%} of the text, as {int(is_validation.sum()):,} of "
-        f"{len(is_validation):,} documents, because some are long; cut those into several, or give "
-        "another --random_seed"
-    ]

@@ -324,7 +324,7 @@ def open_vocabulary(job: Job, blocks: list[corpus.Block]) -> tuple[bytes, Tokeni
     if job.status == "resumed" and folder.has_vocabulary():
         with corpus.open_binary(folder.vocab_file) as file:
             return file.read(), folder.open_tokenizer()
-    content = learning.learn(blocks, config, job.console, job.workers).content
+    content = learning.learn(blocks, config, job.console, job.workers)[0]
     with tempfile.TemporaryDirectory() as temporary:
         path = os.path.join(temporary, FILE_NAMES[config.tokenization])
         with open(path, "wb") as file:

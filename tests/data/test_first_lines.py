@@ -221,17 +221,20 @@ def test_validation_documents_get_one_pass(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "num_documents, share, part",
+    "num_documents, flags, part",
     [
-        (1, None, "validation: none, because the text is one document"),
-        (50, 0.0, "validation: none, because of --validation_share=0"),
-        (50, 0.02, "about 20 rows: too few for a steady eval_loss; give a larger"),
-        (50, None, "5 of 50 documents (10.0% of the text), about 100 rows: too few"),
+        (1, ["--objective=sop"], "none, because the text is one document; training will have no"),
+        (3, [], "none, because the text has 3 documents, and nsp needs two each for training and"),
+        (20, ["--validation_share=0"], "none, because of --validation_share=0"),
+        (20, ["--validation_share=.2"], "too few for a steady eval_loss; give a larger"),
+        (20, [], "2 of 20 documents (10.0% of the text), about "),
     ],
 )
-def test_none_or_too_few_validation_rows_are_said(num_documents, share, part):
-    chosen = np.arange(num_documents) < round(num_documents * (0.1 if share is None else share))
-    assert part in advice.describe_validation(chosen, chosen.mean(), 1000, 64, share)
+def test_none_or_too_few_validation_rows_are_said(tmp_path, capsys, num_documents, flags, part):
+    text = "\n\n".join(DOCUMENTS.split("\n\n")[:num_documents])
+    assert call(tmp_path, text, *flags, "--dry_run") == 0
+    (said,) = re.findall("^validation: .*", capsys.readouterr().out, re.MULTILINE)
+    assert part in said and ("rows: too few" in said) == ("none" not in said)
 
 
 @pytest.mark.parametrize("large", [0, 7, 19])
