@@ -7,6 +7,7 @@ size.
 
 import collections
 import csv
+import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -150,9 +151,7 @@ def shape_warnings(
     warnings = [] if objective is None else document_warnings(blocks)
     if has_lines and not warnings:
         lines = [sentence.decode("utf-8", "ignore") for sentence in sentences]
-        warnings = wrapped_warnings(lines, language)
-        if objective is not None:
-            warnings = warnings or line_warnings(lines, language)
+        warnings = line_warnings(lines, language, objective is not None)
     warnings += looks_like(
         sentences,
         MARKUP.search,
@@ -160,25 +159,19 @@ def shape_warnings(
         "extract the plain text",
     )
     warnings += [] if drops_lines else repetition_warnings(sentences, objective)
-    warnings += empty_warnings(blocks)
+    num_empty = sum(block.num_empty for block in blocks)
+    num_rows = num_empty + sum(block.num_documents for block in blocks)
+    if num_empty > COMMON_SHARE * num_rows:
+        warnings.append(
+            f"{num_empty:,} of {num_rows:,} rows have no text and are left out; check that "
+            "--text_column (for JSON --text_field) names the right column"
+        )
     if not has_lines and language not in WITH_RULES:
         warnings.append(
             f"--language={language}: the splitter has no rules for it and takes those of English; "
             "give a related language that has rules, or one sentence a line"
         )
     return warnings
-
-
-def empty_warnings(blocks: Sequence[Block]) -> list[str]:
-    """Return [warning] if most rows or objects have no text; else []."""
-    num_empty = sum(block.num_empty for block in blocks)
-    num_rows = num_empty + sum(block.num_documents for block in blocks)
-    if num_empty <= COMMON_SHARE * num_rows:
-        return []
-    return [
-        f"{num_empty:,} of {num_rows:,} rows have no text and are left out; check that "
-        "--text_column (for JSON --text_field) names the right column"
-    ]
 
 
 def describe_empty(blocks: Sequence[Block]) -> list[str]:
@@ -259,37 +252,30 @@ def document_warnings(blocks: Sequence[Block]) -> list[str]:
     ]
 
 
-def line_warnings(lines: list[str], language: str) -> list[str]:
-    """Return [warning] if most lines, each of which should be a sentence, have several; else []."""
-    several = num_several(lines, language)
-    if len(lines) < FEW_LINES or several <= COMMON_SHARE * len(lines):
+def line_warnings(lines: list[str], language: str, are_sentences: bool) -> list[str]:
+    """Return [warning] if most lines break off within a sentence or, where each of them should be a
+    sentence, have several; else [].
+    """
+    if len(lines) < FEW_LINES:
         return []
-    return [
-        f"{several / len(lines):.0%} of the lines have several sentences, but each line is read as "
-        "one; put each sentence on a line of its own, or give --input_format=documents if every "
-        "line is a document"
-    ]
-
-
-def wrapped_warnings(lines: list[str], language: str) -> list[str]:
-    """Return [warning] if most lines break off within a sentence; else []."""
+    several = sum(len(split_sentences(line, language)) > 1 for line in lines) / len(lines)
     broken = sum(
         not SENTENCE_END.search(line) and following[:1].islower()
-        for line, following in zip(lines, lines[1:], strict=False)
-    )
-    most_are_whole = len(lines) < FEW_LINES or broken <= COMMON_SHARE * len(lines)
-    if most_are_whole or num_several(lines, language) <= INSIDE_SHARE * len(lines):
-        return []
-    return [
-        f"{broken / len(lines):.0%} of the lines break off within a sentence, such as "
-        f"{shorten(lines[0].encode())}; join the lines of a paragraph, and give "
-        "--input_format=documents"
-    ]
-
-
-def num_several(lines: list[str], language: str) -> int:
-    """Return the number of lines with several sentences."""
-    return sum(len(split_sentences(line, language)) > 1 for line in lines)
+        for line, following in itertools.pairwise(lines)
+    ) / len(lines)
+    if broken > COMMON_SHARE and several > INSIDE_SHARE:
+        return [
+            f"{broken:.0%} of the lines break off within a sentence, such as "
+            f"{shorten(lines[0].encode())}; join the lines of a paragraph, and give "
+            "--input_format=documents"
+        ]
+    if are_sentences and several > COMMON_SHARE:
+        return [
+            f"{several:.0%} of the lines have several sentences, but each line is read as one; put "
+            "each sentence on a line of its own, or give --input_format=documents if every line is "
+            "a document"
+        ]
+    return []
 
 
 def vocabulary_warnings(
