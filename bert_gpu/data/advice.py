@@ -15,8 +15,6 @@ from bert_gpu.data.job import Job
 from bert_gpu.data.plan import CorpusPlan, predict_bytes, predict_rows
 from bert_gpu.data.shards import (
     DROPPED,
-    LEAST_RANDOM,
-    MOST_RANDOM,
     PAIRS,
     TRAIN,
     VALIDATION,
@@ -24,7 +22,6 @@ from bert_gpu.data.shards import (
     Shard,
     count_pairs,
     drop_dense,
-    is_usual,
     read_documents,
     tokenize,
 )
@@ -39,6 +36,8 @@ COPIES = {
     "duplicates": ("drop_duplicates", "equal", "equals"),
     "near duplicates": ("near_duplicates", "resemble", "resembles"),
 }
+# range of the usual share of pairs with a random second segment; prose has .5 to .6
+LEAST_RANDOM, MOST_RANDOM = 0.48, 0.70
 LARGEST = 0.9  # a larger share of the text in one document gives a warning
 
 
@@ -101,6 +100,8 @@ def check_labels(job: Job, counts: Counts) -> None:
     """
     random, single, used = counts.pair_shares().values()
     is_nsp = job.config.objective == "nsp"
+    noise = max(1, counts.num_instances) ** -0.5  # two standard errors
+    is_usual = LEAST_RANDOM - noise <= random <= MOST_RANDOM + noise
     kind = "a random second segment" if is_nsp else "swapped segments"
     job.console.say(
         f"pairs: about {random:.0%} with {kind}, {single:.0%} from a single sentence; "
@@ -116,7 +117,7 @@ def check_labels(job: Job, counts: Counts) -> None:
                 "--objective=full_sentences"
             ]
         )
-    elif is_nsp and counts.num_instances and not is_usual(random, counts.num_instances):
+    elif is_nsp and counts.num_instances and not is_usual:
         job.warn(
             [
                 f"{random:.0%} of the second segments are random, where {LEAST_RANDOM:.0%} to "

@@ -35,8 +35,6 @@ TRAIN, VALIDATION, DROPPED = 0, 1, 2  # the uses of a document, as in CorpusPlan
 ROWS_PER_BATCH = 2048  # each array of a batch of 2048 rows has about a megabyte
 SCORED_ORDERS = ("length", "common")
 PAIRS = ("nsp", "sop")  # objectives whose rows are two segments
-# range of the usual share of pairs with a random second segment; prose has .5 to .6
-LEAST_RANDOM, MOST_RANDOM = 0.48, 0.70
 LENT_BYTES = 1_000_000  # the most text that a window takes from another for random second segments
 # If all documents of a window but the largest have at most this share of its text, random second
 # segments also come from another window.
@@ -431,14 +429,6 @@ def rows_of_pass(
         return packing.full_sentence_rows(documents, own, max_seq_length=length)
     separator = config.pack_separator
     return packing.packed_rows(documents, own, max_seq_length=length, separator=separator)
-
-
-def is_usual(random: float, num_rows: int) -> bool:
-    """Return whether `random`, the share of random second segments in num_rows rows, is usual:
-    between LEAST_RANDOM and MOST_RANDOM, or outside by at most two standard errors.
-    """
-    noise = max(1, num_rows) ** -0.5
-    return LEAST_RANDOM - noise <= random <= MOST_RANDOM + noise
 
 
 def text_bytes(documents: Sequence[Sequence[bytes]]) -> int:

@@ -190,7 +190,7 @@ def counted(hashes: np.ndarray, numbers: ArrayLike) -> np.ndarray:
 
 def sort_rows(rows: np.ndarray) -> np.ndarray:
     """Return rows (R,) of dtype HASHED or COUNTED, sorted by their fields."""
-    return rows[np.lexsort([rows[name] for name in reversed(rows.dtype.names)])]
+    return rows[np.lexsort([rows[name] for name in reversed(rows.dtype.names or ())])]
 
 
 def read(block: Block, is_used: np.ndarray, normalization: str) -> list[list[bytes]]:
