@@ -86,7 +86,9 @@ def build(
     with open_workers(config.num_workers, config.ray_address, console) as workers:
         job = open_job(config, overwrite, text_format, workers, console)
         if job.status == "finished":
-            remove_leftovers(job)
+            if job.folder.has_temporary_files():  # the job was killed at its end
+                with writing(job) as folder:
+                    folder.remove_temporary_files()
             console.say(
                 f"{config.folder}: this data set is finished; nothing to do "
                 "(--overwrite starts over)"
@@ -243,15 +245,6 @@ def reading_progress(
     num_bytes = sum(map(inputs.file_bytes, paths, names))
     target = console if num_bytes >= LARGE_TEXT_BYTES else Console(quiet=True)
     return ByteProgress(target, num_bytes, what)
-
-
-def remove_leftovers(job: Job) -> None:
-    """Remove the temporary files of a finished data set whose job was killed at its end."""
-    folder = job.folder
-    if folder.has_temporary_files():
-        with only_writer(job.config.folder, job.config.name, **folder.place):
-            folder.check_unchanged(job.status, job.overwrite)
-            folder.remove_temporary_files()
 
 
 def run_job(job: Job) -> tuple[Manifest, Counts, int]:

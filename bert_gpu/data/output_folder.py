@@ -24,7 +24,7 @@ from bert_gpu.base.settings import fields_of
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest, write_manifest
 from bert_gpu.data.records import index_path
-from bert_gpu.data.shards import Counts, Shard, held_out_path, read_arrays, read_stats, stats_path
+from bert_gpu.data.shards import Counts, Shard, path_beside, read_arrays, read_stats
 from bert_gpu.text.config import FILE_NAMES
 from bert_gpu.text.tokenizers.open import open_tokenizer, read_stored
 from bert_gpu.text.tokenizers.rules import needs_library
@@ -252,8 +252,8 @@ class OutputFolder:
             shard
             for shard in shards
             if os.path.exists(shard.path)
-            and os.path.exists(stats_path(shard))
-            and (shard.split == "validation" or os.path.exists(held_out_path(shard)))
+            and os.path.exists(path_beside(shard, "stats"))
+            and (shard.split == "validation" or os.path.exists(path_beside(shard, "held_out")))
             and os.path.getsize(shard.path) == read_stats(shard).num_bytes
         ]
         known = {path for shard in complete for path in (shard.path, index_path(shard.path))}

@@ -171,16 +171,16 @@ class ShardBuilder:
                 counts += own
                 trim_heap()
                 report(num_bytes, own.num_tokens)
-            with atomic_file(arrays_path(shard), "wb") as file:
+            with atomic_file(path_beside(shard, "scores"), "wb") as file:
                 file.write(save({"scores": np.concatenate(scores), "pieces": pieces}))
         counts.num_bytes = writer.num_bytes
-        write_json(stats_path(shard), dataclasses.asdict(counts))
+        write_json(path_beside(shard, "stats"), dataclasses.asdict(counts))
 
     def _training_groups(self, shard: Shard) -> Iterator[Group]:
         """Yield the Group of each window of a training shard. Keep the windows' validation
         documents in a file beside the shard, a line with a checksum and JSON a window.
         """
-        with atomic_file(held_out_path(shard), "wb") as file:
+        with atomic_file(path_beside(shard, "held_out"), "wb") as file:
             for window, lender in zip(shard.windows, shard.lenders, strict=True):
                 documents, held_out = self._read(window)
                 texts = [[line.decode() for line in document] for document in held_out]
@@ -215,7 +215,7 @@ class ShardBuilder:
         """Yield the validation documents of each window of a training shard. A window is read
         again if they are damaged.
         """
-        with open(held_out_path(source), "rb") as file:
+        with open(path_beside(source, "held_out"), "rb") as file:
             for window in source.windows:
                 crc, _, row = file.readline().rstrip().partition(b" ")
                 is_whole = crc == b"%08x" % google_crc32c.value(row)
@@ -473,7 +473,7 @@ def read_arrays(shard: Shard) -> dict[str, np.ndarray]:
     when their file is damaged.
     """
     try:
-        return load_file(arrays_path(shard))
+        return load_file(path_beside(shard, "scores"))
     except UserError as error:
         raise UserError(str(error), "write the data again with --overwrite") from error
 
@@ -494,24 +494,19 @@ def unigram_loss(shards: Collection[Shard]) -> float | None:
     return round(float(np.average(-np.log(learnt / learnt.sum()), weights=measured)), 4)
 
 
-def arrays_path(shard: Shard) -> str:
-    return stats_path(shard).removesuffix(".stats") + ".scores"
-
-
-def held_out_path(shard: Shard) -> str:
-    return stats_path(shard).removesuffix(".stats") + ".held_out"
-
-
-def stats_path(shard: Shard) -> str:
+def path_beside(shard: Shard, ending: str) -> str:
+    """Return the path of a hidden file of a shard, which is removed when the data set is finished:
+    its counts ("stats"), arrays ("scores") or validation documents ("held_out").
+    """
     folder, name = os.path.split(shard.path)
-    return os.path.join(folder, f".{name.removesuffix('.tfrecord')}.stats")
+    return os.path.join(folder, f".{name.removesuffix('.tfrecord')}.{ending}")
 
 
 def read_stats(shard: Shard) -> Counts:
     """Return the Counts of a complete shard."""
     fields = fields_of(Counts)
     content = read_json(
-        stats_path(shard),
+        path_beside(shard, "stats"),
         "the counts of a shard; delete it, or start over with --overwrite",
         fields,
         tuple(fields),

@@ -244,19 +244,14 @@ def plan_blocks(
             for start, end in itertools.pairwise(marks)
         ]
     if not blocks:
-        raise no_document(names or paths, formats[0])
+        others = f", nor have the other {len(paths) - 1:,} files" if len(paths) > 1 else ""
+        needed = (
+            "one sentence a line is needed, and a blank line between documents"
+            if formats[0].has_sentence_lines
+            else "lines with text are needed"
+        )
+        raise UserError(f"has no document{others}", needed, where=(names or paths)[0])
     return blocks
-
-
-def no_document(names: Sequence[str], text_format: TextFormat) -> UserError:
-    """Return the UserError for files of which none has a document."""
-    others = f", nor have the other {len(names) - 1:,} files" if len(names) > 1 else ""
-    needed = (
-        "one sentence a line is needed, and a blank line between documents"
-        if text_format.has_sentence_lines
-        else "lines with text are needed"
-    )
-    return UserError(f"has no document{others}", needed, where=names[0])
 
 
 def plan_windows(
