@@ -16,7 +16,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,23 +24,23 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from bert_gpu.base.console import LOG, Console, format_bytes, format_seconds
+from bert_gpu.base.console import LOG, Console, format_seconds
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import (
     check_writable,
     existing_parent,
     json_checksum,
     only_writer,
-    write_text,
 )
 from bert_gpu.base.malloc import trim_heap
 from bert_gpu.base.standard_input import STANDARD_INPUT
-from bert_gpu.data import examples, text_checks, validation
+from bert_gpu.data import advice, examples
 from bert_gpu.data.config import DataConfig
+from bert_gpu.data.job import Job
 from bert_gpu.data.manifest import Manifest, read_manifest
 from bert_gpu.data.output_folder import LEARNT, OutputFolder
 from bert_gpu.data.own_files import is_own
-from bert_gpu.data.plan import CorpusPlan, plan_corpus, predict_bytes, predict_rows
+from bert_gpu.data.plan import CorpusPlan, plan_corpus
 from bert_gpu.data.shards import (
     DROPPED,
     PAIRS,
@@ -50,8 +49,6 @@ from bert_gpu.data.shards import (
     Counts,
     Shard,
     ShardBuilder,
-    count_pairs,
-    drop_dense,
     read_stats,
     unigram_loss,
 )
@@ -66,38 +63,12 @@ from bert_gpu.text.ray_cluster import open_workers
 from bert_gpu.text.tokenizers.hugging_face import SEPARATORS
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
-from bert_gpu.text.vocabulary import learning, letters
+from bert_gpu.text.vocabulary import learning
 from bert_gpu.text.vocabulary.file import warn_of_blanks
 
 NUM_LISTED = 10  # near duplicates that a dry run prints
 LIST_HEADER = "file\tdocument\tsimilar_file\tsimilar_document\tsimilarity"
 LARGE_TEXT_BYTES = 100_000_000  # reading this many bytes takes about a second
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """A data job that has read its input and has not yet written the data set.
-
-    Attributes:
-      overwrite: whether the job replaces an earlier data set.
-      workers: the threads, processes or cluster that do the work.
-      warn: function of a list of warnings and their topic, which prints them; with --strict it
-        raises UserError.
-      status: "new", "resumed" (the folder holds an unfinished job) or "finished" (nothing is left
-        to write).
-      plan: the windows, shards and validation documents of the text; None for a finished data set,
-        and before compressed files and tables are unpacked.
-    """
-
-    config: DataConfig
-    overwrite: bool
-    workers: parallel.Workers
-    console: Console
-    warn: quality.Warner
-    inputs: inputs.Inputs
-    folder: OutputFolder
-    status: str
-    plan: CorpusPlan | None
 
 
 def build(
@@ -115,7 +86,9 @@ def build(
     with open_workers(config.num_workers, config.ray_address, console) as workers:
         job = open_job(config, overwrite, text_format, workers, console)
         if job.status == "finished":
-            remove_leftovers(job)
+            if job.folder.has_temporary_files():  # the job was killed at its end
+                with writing(job) as folder:
+                    folder.remove_temporary_files()
             console.say(
                 f"{config.folder}: this data set is finished; nothing to do "
                 "(--overwrite starts over)"
@@ -143,9 +116,10 @@ def dry_run(config: DataConfig, text_format: TextFormat = AUTO, console: Console
         config = dataclasses.replace(config, output_file=f"{folder}/{config.name}.tfrecord")
         job = open_job(config, False, text_format, workers, console)
         plan = job.plan or unpacked_plan(job)
-        check_text(job, plan)
-        duplicates = drop_repeats(job, plan)[2] or ""
-        for line in duplicates.splitlines()[: 1 + NUM_LISTED]:
+        plan, _, tokenizer = check(job, plan)
+        plan, num_duplicates, duplicates = drop_repeats(job, plan)
+        advice.check_cleaned(job, plan, num_duplicates, tokenizer)
+        for line in (duplicates or "").splitlines()[: 1 + NUM_LISTED]:
             console.say(line)
         console.say("dry run: no data set is written")
 
@@ -176,9 +150,7 @@ def open_job(
         plan = None
         checksums: dict[str, int] = {}
         if status != "finished" and not text.needs_spool:
-            plan = make_plan(
-                config, console, text.paths, text.formats, text.names, checksums, status
-            )
+            plan = make_plan(config, console, text.paths, text.formats, text.names, checksums)
         else:
             add_checksums(console, text, checksums)
         fingerprint = [
@@ -210,7 +182,7 @@ def data_set_settings(
     """
     path = config.vocabulary_path
     if path is None and config.tokenization == "BPE":
-        check_pairs(config, SEPARATORS)
+        advice.check_pairs(config, SEPARATORS)
     identity = LEARNT if path is None else read_vocabulary(config)[1].identity
     kinds = sorted({each.input_format for each in text.formats})
     settings = config.fixed() | text_format.to_dict()
@@ -224,20 +196,13 @@ def make_plan(
     formats: list[TextFormat],
     names: list[str],
     checksums: dict[str, int],
-    status: str,
 ) -> CorpusPlan:
     """Return the CorpusPlan of unpacked text files, and add the CRC-32C of each file to checksums,
-    {path: CRC}, in one pass over the text. Raise UserError when the disk has no room for a new data
-    set.
-
-    names: the files' names for messages. status: the status of the Job.
+    {path: CRC}, in one pass over the text. names: the files' names for messages.
     """
     with reading_progress(console, paths, names, "looking for documents") as progress:
         read = functools.partial(read_file, corpus.whole_lines, checksums, progress.add)
         plan = plan_corpus(config, paths, formats, names, read)
-    # how much gzip compresses is not known yet; write_missing measures it on a sample
-    if status == "new" and not config.gzip_compress:
-        check_space(config, predict_bytes(config, plan.num_text_bytes))
     return dataclasses.replace(
         plan, text=json_checksum(dict(files=sorted(checksums[path] for path in paths)))
     )
@@ -282,37 +247,6 @@ def reading_progress(
     return ByteProgress(target, num_bytes, what)
 
 
-def check_space(
-    config: DataConfig,
-    num_bytes: float,
-    others: str = ", or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic",
-) -> None:
-    """Raise UserError when the disk of the output folder has less than num_bytes free. others: the
-    remedies beside room and another disk.
-    """
-    parent = existing_parent(config.folder)
-    place = dict(setting="output_file", value=config.output_file)
-    usage = shutil.disk_usage(parent)
-    if not usage.total:  # a file system without storage, such as /proc
-        raise UserError(f"files cannot be stored in {parent}", "choose another folder", **place)
-    if num_bytes > usage.free:
-        raise UserError(
-            f"about {format_bytes(num_bytes)} will be written, but only "
-            f"{format_bytes(usage.free)} are free",
-            f"make room, choose another disk{others}",
-            **place,
-        )
-
-
-def remove_leftovers(job: Job) -> None:
-    """Remove the temporary files of a finished data set whose job was killed at its end."""
-    folder = job.folder
-    if folder.has_temporary_files():
-        with only_writer(job.config.folder, job.config.name, **folder.place):
-            folder.check_unchanged(job.status, job.overwrite)
-            folder.remove_temporary_files()
-
-
 def run_job(job: Job) -> tuple[Manifest, Counts, int]:
     """Write the missing shards; return (the Manifest, the Counts of all shards, the number of
     duplicate documents dropped).
@@ -320,87 +254,75 @@ def run_job(job: Job) -> tuple[Manifest, Counts, int]:
     Raise UserError for bad input; the new files are then removed if the folder was empty before and
     no shard is complete.
     """
-    config, folder, plan = job.config, job.folder, job.plan
-    # The text is checked before a folder is created or an earlier data set is removed, so that bad
-    # text changes nothing.
-    if plan is not None:
-        content, tokenizer = check_text(job, plan)
-    with only_writer(config.folder, config.name, **folder.place):
+    # Plain text is checked before a folder is created, so that bad text leaves nothing.
+    checked = None if job.plan is None else check(job, job.plan)
+    with writing(job) as folder:
+        plan, vocabulary, tokenizer = checked or check(job, unpacked_plan(job))
+        plan, num_duplicates, duplicates = drop_repeats(job, plan)
+        # This is the last check that --strict can turn into an error; only after it is an earlier
+        # data set removed.
+        advice.check_cleaned(job, plan, num_duplicates, tokenizer)
+        folder.begin(vocabulary, duplicates, job.overwrite)
+        shards = plan.shards()
+        write_missing(job, plan, shards)
+        counts = {shard: read_stats(shard) for shard in shards}
+        if not advice.are_enough(job.config, counts):
+            folder.clear()
+            raise advice.nothing_left(job.config)
+        manifest = make_manifest(job, plan, tokenizer, counts)
+        folder.finish(manifest, counts)
+    return manifest, sum(counts.values(), Counts()), num_duplicates
+
+
+def check(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, bytes, Tokenizer]:
+    """Open or learn the vocabulary, and raise or print all that would make a poor data set. Return
+    (the plan, the bytes of the vocabulary file, its tokenizer).
+    """
+    sample = advice.check_text(job, plan)
+    vocabulary, tokenizer = open_vocabulary(job, plan.blocks)
+    advice.check_vocabulary(job, sample, tokenizer)
+    return plan, vocabulary, tokenizer
+
+
+@contextlib.contextmanager
+def writing(job: Job) -> Iterator[OutputFolder]:
+    """Yield the output folder, created if needed and locked. After a UserError, a folder that was
+    empty before and has no complete shard is emptied.
+    """
+    folder = job.folder
+    with only_writer(job.config.folder, job.config.name, **folder.place):
         folder.check_unchanged(job.status, job.overwrite)
         was_empty = folder.is_empty()
         try:
-            if plan is None:
-                plan = unpacked_plan(job)
-                content, tokenizer = check_text(job, plan)
-            # This is the last check that --strict can turn into an error; only after it is an
-            # earlier data set removed.
-            plan, num_duplicates, duplicates = drop_repeats(job, plan)
-            if job.overwrite:
-                # the tokenizer is not None: only a resumed job may leave it unopened, and with
-                # --overwrite the job is new
-                text_checks.check_left(config, plan, tokenizer)  # type: ignore[arg-type]
-                folder.clear(mark=True)
-            folder.begin(content)
-            if duplicates is not None:
-                write_text(folder.list_file, duplicates)
-            manifest, counts = write_missing(job, plan)
+            yield folder
         except UserError:
             if was_empty and not folder.has_shards():
                 folder.undo()
             raise
-    return manifest, counts, num_duplicates
 
 
 def unpacked_plan(job: Job) -> CorpusPlan:
     """Unpack the text next to the output, because it may be as large, and return its plan."""
     paths, formats = inputs.unpack(job.inputs, job.folder.spool, job.console)
-    names = job.inputs.names
-    return make_plan(job.config, job.console, paths, formats, names, {}, job.status)
+    return make_plan(job.config, job.console, paths, formats, job.inputs.names, {})
 
 
-def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | None]:
-    """Print warnings about anything that would make a poor data set, before anything is written.
-    Return (bytes of the vocabulary file, its tokenizer), or (None, None) when the vocabulary file
-    of an interrupted job is kept.
+def open_vocabulary(job: Job, blocks: list[corpus.Block]) -> tuple[bytes, Tokenizer]:
+    """Return (the bytes of the vocabulary file to write into the folder, its tokenizer): the file
+    that the user named, the one of an interrupted job, or one that is learnt from the text.
     """
-    config, blocks = job.config, plan.blocks
-    sample = quality.sample(blocks, config.normalization, bool(config.copies))
-    for line in quality.describe_empty(blocks):
-        job.console.say(line)
-    drops_lines = config.drop_repeated_lines is not None
-    warnings = quality.shape_warnings(blocks, sample, config.objective, drops_lines)
-    job.warn(job.inputs.warnings + warnings)
-    plan.check_documents()
-    if config.objective == "nsp":
-        job.warn(text_checks.size_warnings(plan.sizes))
-    job.warn(letters.lower_case_warnings(sample, config))
-    if not config.copies:  # otherwise drop_repeats calls print_validation
-        print_validation(job, plan)
+    config, folder = job.config, job.folder
     if config.vocabulary_path is not None:
-        content, tokenizer = read_vocabulary(config)
-    elif job.status == "resumed" and job.folder.has_vocabulary():
-        return None, None
-    else:
-        content, tokenizer = learn_vocabulary(job, blocks)
-    check_vocabulary(job, blocks, sample, tokenizer)
-    return content, tokenizer
-
-
-def print_validation(job: Job, plan: CorpusPlan) -> None:
-    """Print how many documents are held out for validation, and warn if their share of the text is
-    much larger than intended.
-    """
-    is_validation = plan.split == VALIDATION
-    is_used = plan.split != DROPPED
-    used_bytes = int(plan.sizes[is_used].sum())
-    share = plan.sizes[is_validation].sum() / used_bytes
-    is_validation = is_validation[is_used]
-    length = job.config.max_seq_length
-    num_rows = predict_rows(job.config, plan.num_text_bytes, plan.num_documents, length)
-    rows = num_rows * used_bytes / plan.num_text_bytes
-    given = job.config.validation_share
-    job.console.say(validation.describe(is_validation, share, rows, length, given))
-    job.warn(validation.validation_warnings(is_validation, share, plan.share))
+        return read_vocabulary(config)
+    if job.status == "resumed" and folder.has_vocabulary():
+        with corpus.open_binary(folder.vocab_file) as file:
+            return file.read(), folder.open_tokenizer()
+    content = learning.learn(blocks, config, job.console, job.workers)[0]
+    with tempfile.TemporaryDirectory() as temporary:
+        path = os.path.join(temporary, FILE_NAMES[config.tokenization])
+        with open(path, "wb") as file:
+            file.write(content)
+        return content, open_tokenizer(path, config.do_lower_case, config.strip_accents)
 
 
 def read_vocabulary(config: DataConfig) -> tuple[bytes, Tokenizer]:
@@ -410,64 +332,13 @@ def read_vocabulary(config: DataConfig) -> tuple[bytes, Tokenizer]:
     path = config.vocabulary_path
     assert path is not None
     tokenizer = open_tokenizer(path, config.do_lower_case, config.strip_accents)
-    check_pairs(config, tokenizer.separators)
+    advice.check_pairs(config, tokenizer.separators)
     warn_of_blanks(path, tokenizer.vocab)
     if path.endswith(".json"):
         (content,) = tokenizer.files().values()
         return content, tokenizer
     with corpus.open_binary(path) as file:
         return file.read(), tokenizer
-
-
-def check_pairs(config: DataConfig, separators: int) -> None:
-    """Raise UserError if the objective makes pairs of segments, but the tokenizer puts more than
-    one [SEP] between the two. separators: its number of [SEP].
-    """
-    if config.objective in PAIRS and separators > 1:
-        raise UserError(
-            "makes pairs with one [SEP] between them, but this tokenizer's pairs have two, as "
-            "RoBERTa's",
-            "give --objective=full_sentences, which RoBERTa was trained with",
-            setting="objective",
-            value=config.objective,
-        )
-
-
-def learn_vocabulary(job: Job, blocks: list[corpus.Block]) -> tuple[bytes, Tokenizer]:
-    """Learn a vocabulary from the text; return (bytes of the vocabulary file, its tokenizer)."""
-    config = job.config
-    content = learning.learn(blocks, config, job.console, job.workers).content
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, FILE_NAMES[config.tokenization])
-        with open(path, "wb") as file:
-            file.write(content)
-        return content, open_tokenizer(path, config.do_lower_case, config.strip_accents)
-
-
-def check_vocabulary(
-    job: Job, blocks: list[corpus.Block], sample: list[list[bytes]], tokenizer: Tokenizer
-) -> None:
-    """Warn of a vocabulary that does not fit a sample of the text, of documents that will be
-    dropped, and of pairs whose labels teach little; print the share of pairs with a random or
-    swapped segment. Raise UserError when the vocabulary has no word of the text.
-    """
-    config = job.config
-    tokens = tokenizer.tokenize([line for document in sample for line in document])
-    if not len(tokens[0]):
-        text_checks.check_words(config, blocks, tokenizer)
-    job.warn(
-        quality.vocabulary_warnings(
-            tokenizer, sample, tokens[0], config.do_lower_case, config.vocabulary_path is not None
-        ),
-        "vocabulary",
-    )
-    tokenized = drop_dense(sample, *tokens, config.max_tokens_per_character)
-    job.warn(text_checks.drop_warnings(config, tokenized.num_dropped, len(sample)), "vocabulary")
-    if config.objective in PAIRS:
-        counts = count_pairs(config, tokenizer, tokenized)
-        if counts.num_documents > 1:
-            job.console.say(text_checks.describe_pairs(config, counts))
-            job.warn(text_checks.pair_warnings(config, counts), "pairs")
 
 
 def drop_repeats(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int, str | None]:
@@ -480,24 +351,18 @@ def drop_repeats(job: Job, plan: CorpusPlan) -> tuple[CorpusPlan, int, str | Non
     duplicates = None
     if config.near_duplicates is not None:
         needed = disk_bytes(plan.num_documents, plan.num_text_bytes, config.near_duplicates)
-        check_space(config, needed, ", or leave out --near_duplicates")
+        advice.check_space(config, needed, ", or leave out --near_duplicates")
         removed = search(job, plan, "near duplicates", find_near_duplicates, config.near_duplicates)
         is_dropped[removed["document"]] = True
         duplicates = list_duplicates(plan, removed)
     elif config.drop_duplicates:
         is_dropped = search(job, plan, "duplicates", clean.find_duplicates, config.do_lower_case)
-    num_dropped = int(is_dropped.sum())
-    if config.copies:
-        counts = num_dropped, plan.num_documents, config.copies
-        job.console.say(text_checks.describe_copies(*counts))
-        job.warn(text_checks.copy_warnings(*counts))
+    if is_dropped.any():
         plan = plan.without(is_dropped)
-        plan.check_documents()
-        print_validation(job, plan)
     if config.drop_repeated_lines is not None:
         plan = dataclasses.replace(plan, repeated=find_repeated(job, plan))
     trim_heap()
-    return plan, num_dropped, duplicates
+    return plan, int(is_dropped.sum()), duplicates
 
 
 def search(
@@ -547,56 +412,19 @@ def find_repeated(job: Job, plan: CorpusPlan) -> str | None:
     return path
 
 
-def write_missing(job: Job, plan: CorpusPlan) -> tuple[Manifest, Counts]:
-    """Write the shards that the folder lacks, and dataset.json; return the Manifest and the Counts
-    of all shards. Raise UserError when nothing is left to train on.
-    """
-    config, folder, console = job.config, job.folder, job.console
+def write_missing(job: Job, plan: CorpusPlan, shards: list[Shard]) -> None:
+    """Write the shards that the folder lacks."""
     trim_heap()  # frees the memory that planning and counting used
-    builder = ShardBuilder(config, folder.vocab_file, plan.split, plan.repeated)
-    shards = plan.shards()
-    complete = folder.keep(shards)
+    builder = ShardBuilder(job.config, job.folder.vocab_file, plan.split, plan.repeated)
+    complete = job.folder.keep(shards)
     if complete:
-        console.say(f"resuming from {len(complete)} of {len(shards)} shards")
+        job.console.say(f"resuming from {len(complete)} of {len(shards)} shards")
     missing = [shard for shard in shards if shard not in complete]
     # Only the text of training shards counts as progress: together they cover the whole text.
     num_bytes = sum(shard.num_bytes for shard in missing if shard.split == "train")
-    if missing:
-        predicted = num_bytes * builder.bytes_per_text_byte(plan.windows)
-        check_space(config, predicted)
-        console.say(f"about {format_bytes(predicted)} will be written to {config.folder}/")
-    with ByteProgress(console, num_bytes, "writing") as progress:
-        work_bytes = num_bytes * config.num_passes
+    with ByteProgress(job.console, num_bytes, "writing") as progress:
+        work_bytes = num_bytes * job.config.num_passes
         write_shards(builder, missing, job.workers, work_bytes, progress.add)
-    counts = {shard: read_stats(shard) for shard in shards}
-    manifest = make_manifest(job, plan, builder.tokenizer, counts)
-    num_documents = sum(counts[shard].num_documents for shard in shards if shard.split == "train")
-    if not manifest.num_train_instances or num_documents < validation.least_documents(
-        config.objective
-    ):
-        folder.clear()
-        raise text_checks.nothing_left(config)
-    total = sum(counts.values(), Counts())
-    warn_of_counts(job, total)
-    folder.finish(manifest, shards, counts)
-    return manifest, total
-
-
-def warn_of_counts(job: Job, counts: Counts) -> None:
-    """Warn of problems in the counts of the whole data set that the checks of samples did not
-    report. --strict has no effect, because the shards are already written.
-    """
-    config = job.config
-    warn = quality.Warner(job.console, strict=False)
-    if "pairs" not in job.warn.topics:
-        warn(text_checks.pair_warnings(config, counts))
-    if "vocabulary" in job.warn.topics:
-        return
-    unknown = counts.num_unknown / max(1, counts.num_tokens)
-    if unknown > quality.UNKNOWN_SHARE:
-        warn([f"{unknown:.0%} of the tokens are [UNK]; take another vocabulary"])
-    num_documents = counts.num_dropped + counts.num_documents
-    warn(text_checks.drop_warnings(config, counts.num_dropped, num_documents))
 
 
 def make_manifest(

@@ -139,10 +139,6 @@ def read_manifest(folder: str) -> Manifest | None:
         raise UserError(
             f"missing entry settings.{missing[0]}", "build the data set again", where=path
         )
-    try:  # DataConfig's constructor also checks combinations of settings
-        DataConfig(**{name: settings[name] for name in fields_of(DataConfig) if name in settings})
-    except UserError as error:
-        raise error.within(f"{path}: settings") from None
     return Manifest(
         **content | {name: tuple(content[name]) for name in ("train_shards", "validation_shards")}
     )

@@ -13,18 +13,18 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.files import check_writable, read_json, write_json
+from bert_gpu.base.files import check_writable, read_json, write_json, write_text
 from bert_gpu.base.settings import fields_of
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest, write_manifest
 from bert_gpu.data.records import index_path
-from bert_gpu.data.shards import Counts, Shard, held_out_path, read_arrays, read_stats, stats_path
+from bert_gpu.data.shards import Counts, Shard, path_beside, read_arrays, read_stats
 from bert_gpu.text.config import FILE_NAMES
 from bert_gpu.text.tokenizers.open import open_tokenizer, read_stored
 from bert_gpu.text.tokenizers.rules import needs_library
@@ -230,16 +230,19 @@ class OutputFolder:
         self.remove_temporary_files()
         self._remove(os.path.basename(self.vocab_file))
 
-    def begin(self, content: bytes | None) -> None:
-        """Mark the job as unfinished and write the `content` of the vocabulary file. None keeps the
-        existing vocabulary file.
+    def begin(self, vocabulary: bytes, duplicates: str | None, overwrite: bool) -> None:
+        """Mark the job as unfinished, in place of an earlier data set with `overwrite`, and write
+        the vocabulary file and the list of near duplicates, if there is one.
         """
+        if overwrite:
+            self.clear(mark=True)
         self._remove(*UNFINISHED)  # left by a killed process, since this process holds the lock
-        if content is not None:
-            write_json(self.building, self.identity)
-            if not (os.path.exists(self.vocab_file) and self._is_users(self.vocab_file)):
-                write_whole_file(self.vocab_file, content, "the vocabulary")
+        write_json(self.building, self.identity)
+        if not (os.path.exists(self.vocab_file) and self._is_users(self.vocab_file)):
+            write_whole_file(self.vocab_file, vocabulary, "the vocabulary")
         write_json(self.building, self.identity | dict(tokenizer=self.open_tokenizer().identity))
+        if duplicates is not None:
+            write_text(self.list_file, duplicates)
 
     def keep(self, shards: Iterable[Shard]) -> list[Shard]:
         """Return the job's complete shards. Remove all other shards of this data set's name, which
@@ -249,8 +252,8 @@ class OutputFolder:
             shard
             for shard in shards
             if os.path.exists(shard.path)
-            and os.path.exists(stats_path(shard))
-            and (shard.split == "validation" or os.path.exists(held_out_path(shard)))
+            and os.path.exists(path_beside(shard, "stats"))
+            and (shard.split == "validation" or os.path.exists(path_beside(shard, "held_out")))
             and os.path.getsize(shard.path) == read_stats(shard).num_bytes
         ]
         known = {path for shard in complete for path in (shard.path, index_path(shard.path))}
@@ -282,21 +285,19 @@ class OutputFolder:
         for path in self._find(*patterns):
             os.remove(path)
 
-    def finish(
-        self, manifest: Manifest, shards: Sequence[Shard], counts: Mapping[Shard, Counts]
-    ) -> None:
+    def finish(self, manifest: Manifest, counts: Mapping[Shard, Counts]) -> None:
         """Write the order of the rows, if the manifest names a file for it, and dataset.json.
         Remove shards without a record, and temporary files.
         """
         if manifest.order_file:
             scores = [
                 read_arrays(shard)["scores"]
-                for shard in shards
+                for shard in counts
                 if shard.split == "train" and counts[shard].num_instances
             ]
             order = np.argsort(np.concatenate(scores), kind="stable").astype("<i8")
             write_whole_file(self.order_file, order.tobytes(), "the order of the rows")
-        for shard in shards:
+        for shard in counts:
             if not counts[shard].num_instances:
                 os.remove(shard.path)
                 os.remove(index_path(shard.path))

@@ -1,7 +1,7 @@
 """Recognises files written by earlier data jobs, so that --input_file may name the output folder.
 
 A data job leaves dataset.json (or .NAME.building.json, unfinished) beside its other files. A
-vocabulary is recognised in any folder, by its name and its special pieces.
+vocab.txt is no text in any folder.
 """
 
 import fnmatch
@@ -17,8 +17,6 @@ WRITTEN = (
     *FILE_NAMES.values(),
 )
 MANIFEST_KEYS = {"train_shards", "vocab_file", "schema"}
-HEAD_BYTES = 1 << 14
-SPECIAL_LINES = {b"[UNK]", b"[CLS]", b"[SEP]", b"[MASK]"}
 
 
 def is_own(path: str) -> bool:
@@ -26,9 +24,7 @@ def is_own(path: str) -> bool:
     folder, name = os.path.split(path)
     if "://" in path or not any(fnmatch.fnmatchcase(name, pattern) for pattern in WRITTEN):
         return False
-    return is_data_folder(folder or ".") or (
-        name == FILE_NAMES["WordPiece"] and is_vocabulary(path)
-    )
+    return name == FILE_NAMES["WordPiece"] or is_data_folder(folder or ".")
 
 
 def is_data_folder(folder: str) -> bool:
@@ -47,14 +43,3 @@ def unfinished_job(folder: str) -> str | None:
     None.
     """
     return next(iter(fnmatch.filter(sorted(os.listdir(folder)), BUILDING)), None)
-
-
-def is_vocabulary(path: str) -> bool:
-    """Return whether the first HEAD_BYTES of a file contain BERT's special pieces, as a vocabulary
-    does.
-    """
-    try:
-        with open(path, "rb") as file:
-            return set(file.read(HEAD_BYTES).split()) >= SPECIAL_LINES
-    except OSError:
-        return False  # the error is raised later, when the file is read as text

@@ -77,28 +77,6 @@ class CorpusPlan:
             for path, document in zip(paths, documents.tolist(), strict=True)
         ]
 
-    def check_documents(self) -> None:
-        """Raise UserError when there are too few documents for next-sentence pairs."""
-        if self.config.objective != "nsp":
-            return
-        num_documents = int((self.split != DROPPED).sum())
-        remedy = "--objective=sop, full_sentences or packed"
-        if num_documents == 1:
-            raise UserError(
-                "is one document, and nsp draws random second segments from others",
-                "put blank lines between documents, give --input_format=documents if "
-                f"each line is one, or {remedy}",
-                where=self.config.input_file,
-            )
-        if self.config.validation_share and num_documents < 4:
-            raise UserError(
-                "nsp needs two documents each for training and validation, and the "
-                f"text has {num_documents}",
-                f"give --validation_share=0 or {remedy}",
-                setting="validation_share",
-                value=self.config.validation_share,
-            )
-
     def without(self, is_dropped: np.ndarray) -> "CorpusPlan":
         """Return the plan without the documents where is_dropped (D,) is True, with the same number
         of shards. If too few documents are left to train on or for validation, choose the

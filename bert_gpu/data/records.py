@@ -149,10 +149,9 @@ class ShardWriter:
             ) from error
 
 
-def open_unpacked(path: str, skip: Callable[[str], None] | None = None) -> BinaryIO:
+def open_unpacked(path: str) -> BinaryIO:
     """Return the file opened for reading bytes; a gzip-compressed file is first unpacked to a
-    temporary file, which is returned. With `skip`, a function that gets a message, a damaged
-    archive is unpacked up to the damage; without it the error is raised.
+    temporary file, which is returned.
     """
     file = open(path, "rb")
     if file.read(2) != b"\x1f\x8b":
@@ -161,14 +160,8 @@ def open_unpacked(path: str, skip: Callable[[str], None] | None = None) -> Binar
     unpacked = tempfile.TemporaryFile()
     try:
         with gzip.open(path, "rb") as packed:
-            # unlike read, read1 returns the content before the damage
-            pieces = iter(functools.partial(packed.read1, 1 << 22), b"")
-            try:
-                unpacked.writelines(within_free_space(pieces, tempfile.gettempdir()))
-            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-                if skip is None:
-                    raise
-                skip(f"{path}: the archive is damaged ({error}); what comes before is read")
+            pieces = iter(functools.partial(packed.read, 1 << 22), b"")
+            unpacked.writelines(within_free_space(pieces, tempfile.gettempdir()))
         unpacked.flush()
     except BaseException:
         unpacked.close()
@@ -220,7 +213,7 @@ class RecordFile:
         self.path = path
         self.skip = skip
         try:
-            with open_unpacked(path, skip) as file:
+            with open_unpacked(path) as file:
                 self.size = os.fstat(file.fileno()).st_size
                 self.descriptor = os.dup(file.fileno())
         except (OSError, EOFError, zlib.error) as error:

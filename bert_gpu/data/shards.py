@@ -12,7 +12,6 @@ import json
 import operator
 import os
 import typing
-import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import google_crc32c
@@ -27,19 +26,15 @@ from bert_gpu.data import examples, instances, masking, packing
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import SHARES
 from bert_gpu.data.random_bits import derive_key, permutation, row_keys
-from bert_gpu.data.records import FOOTER, GZIP_LEVEL, HEADER, ShardWriter
-from bert_gpu.text import clean, corpus, quality
+from bert_gpu.data.records import ShardWriter
+from bert_gpu.text import clean, corpus
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 TRAIN, VALIDATION, DROPPED = 0, 1, 2  # the uses of a document, as in CorpusPlan.split
 ROWS_PER_BATCH = 2048  # each array of a batch of 2048 rows has about a megabyte
-# number and bytes of the text samples that predict the output's size
-NUM_SAMPLES, SAMPLE_BYTES = 4, 1 << 18
 SCORED_ORDERS = ("length", "common")
 PAIRS = ("nsp", "sop")  # objectives whose rows are two segments
-# range of the usual share of pairs with a random second segment; prose has .5 to .6
-LEAST_RANDOM, MOST_RANDOM = 0.48, 0.70
 LENT_BYTES = 1_000_000  # the most text that a window takes from another for random second segments
 # If all documents of a window but the largest have at most this share of its text, random second
 # segments also come from another window.
@@ -176,45 +171,16 @@ class ShardBuilder:
                 counts += own
                 trim_heap()
                 report(num_bytes, own.num_tokens)
-            with atomic_file(arrays_path(shard), "wb") as file:
+            with atomic_file(path_beside(shard, "scores"), "wb") as file:
                 file.write(save({"scores": np.concatenate(scores), "pieces": pieces}))
         counts.num_bytes = writer.num_bytes
-        write_json(stats_path(shard), dataclasses.asdict(counts))
-
-    def bytes_per_text_byte(self, windows: Sequence[corpus.Window]) -> float:
-        """Return the bytes of output per byte of text, measured by one pass over a few samples of
-        the corpus; write no file.
-        """
-        num_read = 0
-        parts: list[bytes] = []
-
-        def write(buffer: np.ndarray, splits: np.ndarray) -> None:
-            parts.append(buffer.tobytes() + bytes((HEADER + FOOTER) * (len(splits) - 1)))
-
-        places = np.linspace(0, len(windows) - 1, NUM_SAMPLES).round().astype(int)
-        for index in np.unique(places).tolist():
-            block = windows[index].blocks[0]
-            documents, _ = quality.documents_near(block, block.start, SAMPLE_BYTES)
-            num_read += text_bytes(documents) + sum(map(len, documents))  # with line breaks
-            is_used = self.split[block.documents][: len(documents)] != DROPPED
-            documents = [
-                clean.normalize(document, self.config.normalization)
-                for document in itertools.compress(documents, is_used)
-            ]
-            key = derive_key(self.config.random_seed, "trial", index)
-            pieces = np.zeros(self.tokenizer.vocab_size, np.int64)
-            self._write_group(documents, [], write, [], pieces, key, num_passes=1)
-        trim_heap()
-        content = b"".join(parts)
-        if self.config.gzip_compress:
-            content = zlib.compress(content, GZIP_LEVEL)
-        return self.config.num_passes * len(content) / max(1, num_read)
+        write_json(path_beside(shard, "stats"), dataclasses.asdict(counts))
 
     def _training_groups(self, shard: Shard) -> Iterator[Group]:
         """Yield the Group of each window of a training shard. Keep the windows' validation
         documents in a file beside the shard, a line with a checksum and JSON a window.
         """
-        with atomic_file(held_out_path(shard), "wb") as file:
+        with atomic_file(path_beside(shard, "held_out"), "wb") as file:
             for window, lender in zip(shard.windows, shard.lenders, strict=True):
                 documents, held_out = self._read(window)
                 texts = [[line.decode() for line in document] for document in held_out]
@@ -249,7 +215,7 @@ class ShardBuilder:
         """Yield the validation documents of each window of a training shard. A window is read
         again if they are damaged.
         """
-        with open(held_out_path(source), "rb") as file:
+        with open(path_beside(source, "held_out"), "rb") as file:
             for window in source.windows:
                 crc, _, row = file.readline().rstrip().partition(b" ")
                 is_whole = crc == b"%08x" % google_crc32c.value(row)
@@ -465,14 +431,6 @@ def rows_of_pass(
     return packing.packed_rows(documents, own, max_seq_length=length, separator=separator)
 
 
-def is_usual(random: float, num_rows: int) -> bool:
-    """Return whether `random`, the share of random second segments in num_rows rows, is usual:
-    between LEAST_RANDOM and MOST_RANDOM, or outside by at most two standard errors.
-    """
-    noise = max(1, num_rows) ** -0.5
-    return LEAST_RANDOM - noise <= random <= MOST_RANDOM + noise
-
-
 def text_bytes(documents: Sequence[Sequence[bytes]]) -> int:
     """Return the number of bytes of documents, each a list of sentences."""
     return sum(len(line) for document in documents for line in document)
@@ -515,7 +473,7 @@ def read_arrays(shard: Shard) -> dict[str, np.ndarray]:
     when their file is damaged.
     """
     try:
-        return load_file(arrays_path(shard))
+        return load_file(path_beside(shard, "scores"))
     except UserError as error:
         raise UserError(str(error), "write the data again with --overwrite") from error
 
@@ -536,24 +494,19 @@ def unigram_loss(shards: Collection[Shard]) -> float | None:
     return round(float(np.average(-np.log(learnt / learnt.sum()), weights=measured)), 4)
 
 
-def arrays_path(shard: Shard) -> str:
-    return stats_path(shard).removesuffix(".stats") + ".scores"
-
-
-def held_out_path(shard: Shard) -> str:
-    return stats_path(shard).removesuffix(".stats") + ".held_out"
-
-
-def stats_path(shard: Shard) -> str:
+def path_beside(shard: Shard, ending: str) -> str:
+    """Return the path of a hidden file of a shard, which is removed when the data set is finished:
+    its counts ("stats"), arrays ("scores") or validation documents ("held_out").
+    """
     folder, name = os.path.split(shard.path)
-    return os.path.join(folder, f".{name.removesuffix('.tfrecord')}.stats")
+    return os.path.join(folder, f".{name.removesuffix('.tfrecord')}.{ending}")
 
 
 def read_stats(shard: Shard) -> Counts:
     """Return the Counts of a complete shard."""
     fields = fields_of(Counts)
     content = read_json(
-        stats_path(shard),
+        path_beside(shard, "stats"),
         "the counts of a shard; delete it, or start over with --overwrite",
         fields,
         tuple(fields),

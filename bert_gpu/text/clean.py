@@ -92,27 +92,14 @@ def find_duplicates(
     """
     num_documents = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
     is_duplicate = np.zeros(num_documents, bool)
-    # files of hashes differ in length, so they are planned to be half full on average
-    num_buckets = -(-2 * num_documents // ROWS_IN_MEMORY)
-    pending = []
+    hash_group = functools.partial(hash_documents, normalization=normalization, lowers=lowers)
     with temporary(folder):
-        for rows in map_blocks(
-            functools.partial(hash_documents, normalization=normalization, lowers=lowers),
-            blocks,
-            workers,
-            report,
-        ):
-            pending.append(rows)
-            if sum(map(len, pending)) >= ROWS_IN_MEMORY:
-                spill(mark_repeats(np.concatenate(pending), is_duplicate), folder, num_buckets)
-                pending = []
-        spill(
-            mark_repeats(np.concatenate([np.zeros(0, HASHED), *pending]), is_duplicate),
-            folder,
-            num_buckets,
-        )
-        for path in glob.glob(os.path.join(glob.escape(folder), "*")):
-            mark_repeats(np.fromfile(path, HASHED), is_duplicate)
+        parts = map_blocks(hash_group, blocks, workers, report)
+        # a part without its repeats, so that files stay small even when half of the corpus is
+        # copies of one document
+        firsts = (mark_repeats(sort_rows(rows), is_duplicate) for rows in parts)
+        for rows in sort_on_disk(firsts, f"{folder}/hashes", num_documents):
+            mark_repeats(rows, is_duplicate)
     return is_duplicate
 
 
@@ -159,9 +146,8 @@ def hash_documents(blocks: Sequence[Block], normalization: str, lowers: bool = F
 
 def mark_repeats(rows: np.ndarray, is_duplicate: np.ndarray) -> np.ndarray:
     """Set is_duplicate (D,) to True for each document whose hash another of the rows (R,) has with
-    a smaller index. Return the rows of all other documents, sorted by hash.
+    a smaller index. Return the rows of all other documents. Rows are of dtype HASHED, sorted.
     """
-    rows = rows[np.lexsort((rows["index"], rows["low"], rows["high"]))]
     repeats = np.zeros(len(rows), bool)
     repeats[1:] = (rows["high"][1:] == rows["high"][:-1]) & (rows["low"][1:] == rows["low"][:-1])
     is_duplicate[rows["index"][repeats]] = True
@@ -169,33 +155,29 @@ def mark_repeats(rows: np.ndarray, is_duplicate: np.ndarray) -> np.ndarray:
 
 
 def spill(rows: np.ndarray, folder: str, num_buckets: int) -> None:
-    """Append each of the rows (R,), sorted by hash and without repeats, to the file for its range
-    of hashes.
-
-    Because a call writes each hash once, files stay small even when half of the corpus is copies of
-    one document.
-    """
-    if num_buckets:
-        width = (1 << 64) // num_buckets + 1
-        bounds = np.searchsorted(
-            rows["high"], np.array([bucket * width for bucket in range(num_buckets)], np.uint64)
-        )
-        for bucket, part in enumerate(np.split(rows, bounds[1:])):
-            if len(part):
-                with open(os.path.join(folder, f"hashes-{bucket:05d}"), "ab") as file:
-                    part.tofile(file)
+    """Append each of the rows (R,), sorted by hash, to the file for its range of hashes."""
+    width = (1 << 64) // num_buckets + 1
+    bounds = np.searchsorted(
+        rows["high"], np.array([bucket * width for bucket in range(num_buckets)], np.uint64)
+    )
+    for bucket, part in enumerate(np.split(rows, bounds[1:])):
+        if len(part):
+            with open(os.path.join(folder, f"hashes-{bucket:05d}"), "ab") as file:
+                part.tofile(file)
 
 
 def sort_on_disk(parts: Iterable[np.ndarray], folder: str, num_rows: int) -> Iterator[np.ndarray]:
-    """Write rows (R,) of dtype COUNTED, in parts in any order, to files in a new folder. Return an
-    iterator of all rows, sorted by `high` and `index`, about ROWS_IN_MEMORY / 2 at a time; rows of
-    one hash come together. num_rows: number of all rows, about.
+    """Write rows (R,) of dtype HASHED or COUNTED, in parts in any order, to files in a new folder.
+    Return an iterator of all rows, sorted, about ROWS_IN_MEMORY / 2 at a time; rows of one hash
+    come together. num_rows: number of all rows, about.
     """
     os.makedirs(folder)
+    dtype = COUNTED
     for rows in parts:
+        dtype = rows.dtype
         spill(sort_rows(rows), folder, 1 + 2 * num_rows // ROWS_IN_MEMORY)
     paths = sorted(glob.glob(os.path.join(glob.escape(folder), "*")))
-    return (sort_rows(np.fromfile(path, COUNTED)) for path in paths)
+    return (sort_rows(np.fromfile(path, dtype)) for path in paths)
 
 
 def counted(hashes: np.ndarray, numbers: ArrayLike) -> np.ndarray:
@@ -207,8 +189,8 @@ def counted(hashes: np.ndarray, numbers: ArrayLike) -> np.ndarray:
 
 
 def sort_rows(rows: np.ndarray) -> np.ndarray:
-    """Return rows (R,) of dtype COUNTED, sorted by `high` and `index`."""
-    return rows[np.lexsort((rows["index"], rows["high"]))]
+    """Return rows (R,) of dtype HASHED or COUNTED, sorted by their fields."""
+    return rows[np.lexsort([rows[name] for name in reversed(rows.dtype.names or ())])]
 
 
 def read(block: Block, is_used: np.ndarray, normalization: str) -> list[list[bytes]]:

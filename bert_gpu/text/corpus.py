@@ -59,7 +59,6 @@ class Block:
       num_bytes: bytes of text, as formats/plain.py counts them.
       text_format: format of the file.
       num_empty: number of rows and objects without text. Only the sum over a file is exact.
-      left_out: in the first block of a corpus the names of all its files without a document.
     """
 
     path: str
@@ -71,7 +70,6 @@ class Block:
     num_bytes: int
     text_format: TextFormat = LINES
     num_empty: int = 0
-    left_out: tuple[str, ...] = ()
 
     @property
     def documents(self) -> slice:
@@ -222,7 +220,6 @@ def plan_blocks(
     """
     formats = [text_format] * len(paths) if isinstance(text_format, TextFormat) else text_format
     blocks: list[Block] = []
-    left_out: list[str] = []
     for path, own_format, name in zip(paths, formats, names or paths, strict=True):
         first = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
         marks, starts = mark_blocks(
@@ -246,22 +243,15 @@ def plan_blocks(
             )
             for start, end in itertools.pairwise(marks)
         ]
-        left_out += [name] if len(marks) == 1 else []
     if not blocks:
-        raise no_document(left_out, formats[0])
-    blocks[0] = dataclasses.replace(blocks[0], left_out=tuple(left_out))
+        others = f", nor have the other {len(paths) - 1:,} files" if len(paths) > 1 else ""
+        needed = (
+            "one sentence a line is needed, and a blank line between documents"
+            if formats[0].has_sentence_lines
+            else "lines with text are needed"
+        )
+        raise UserError(f"has no document{others}", needed, where=(names or paths)[0])
     return blocks
-
-
-def no_document(names: Sequence[str], text_format: TextFormat) -> UserError:
-    """Return the UserError for files of which none has a document."""
-    others = f", nor have the other {len(names) - 1:,} files" if len(names) > 1 else ""
-    needed = (
-        "one sentence a line is needed, and a blank line between documents"
-        if text_format.has_sentence_lines
-        else "lines with text are needed"
-    )
-    return UserError(f"has no document{others}", needed, where=names[0])
 
 
 def plan_windows(

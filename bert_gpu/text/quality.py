@@ -7,6 +7,7 @@ size.
 
 import collections
 import csv
+import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -14,10 +15,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from bert_gpu.base.console import Console
-from bert_gpu.base.errors import UserError, shortened, shortened_path
+from bert_gpu.base.errors import UserError, shortened
 from bert_gpu.text import clean, corpus
 from bert_gpu.text.corpus import Block
-from bert_gpu.text.formats.inputs import HEAD_BYTES, HEAD_LINES, read_head, spread
+from bert_gpu.text.formats.inputs import HEAD_LINES, read_head, spread
 from bert_gpu.text.formats.plain import parse_documents
 from bert_gpu.text.sentences import WITH_RULES, split_sentences
 from bert_gpu.text.tokenizers import basic, sentence_piece
@@ -137,7 +138,6 @@ def shape_warnings(
       drops_lines: whether repeated sentences are dropped, so that they do not matter.
     """
     sentences = [sentence for document in documents for sentence in document]
-    left_out = left_out_warnings(blocks)
     has_lines = all(block.text_format.has_sentence_lines for block in blocks)
     language = blocks[0].text_format.language
     not_text = looks_like(
@@ -147,13 +147,11 @@ def shape_warnings(
         "give --input_format=jsonl or json and --text_field, or extract the plain text",
     ) or table_warnings(blocks)
     if not_text:
-        return not_text + left_out  # further warnings would only be their consequences
+        return not_text  # further warnings would only be their consequences
     warnings = [] if objective is None else document_warnings(blocks)
     if has_lines and not warnings:
         lines = [sentence.decode("utf-8", "ignore") for sentence in sentences]
-        warnings = wrapped_warnings(lines, language)
-        if objective is not None:
-            warnings = warnings or line_warnings(lines, language)
+        warnings = line_warnings(lines, language, objective is not None)
     warnings += looks_like(
         sentences,
         MARKUP.search,
@@ -161,38 +159,19 @@ def shape_warnings(
         "extract the plain text",
     )
     warnings += [] if drops_lines else repetition_warnings(sentences, objective)
-    warnings += empty_warnings(blocks) + left_out
+    num_empty = sum(block.num_empty for block in blocks)
+    num_rows = num_empty + sum(block.num_documents for block in blocks)
+    if num_empty > COMMON_SHARE * num_rows:
+        warnings.append(
+            f"{num_empty:,} of {num_rows:,} rows have no text and are left out; check that "
+            "--text_column (for JSON --text_field) names the right column"
+        )
     if not has_lines and language not in WITH_RULES:
         warnings.append(
             f"--language={language}: the splitter has no rules for it and takes those of English; "
             "give a related language that has rules, or one sentence a line"
         )
     return warnings
-
-
-def empty_warnings(blocks: Sequence[Block]) -> list[str]:
-    """Return [warning] if most rows or objects have no text; else []."""
-    num_empty = sum(block.num_empty for block in blocks)
-    num_rows = num_empty + sum(block.num_documents for block in blocks)
-    if num_empty <= COMMON_SHARE * num_rows:
-        return []
-    return [
-        f"{num_empty:,} of {num_rows:,} rows have no text and are left out; check that "
-        "--text_column (for JSON --text_field) names the right column"
-    ]
-
-
-def left_out_warnings(blocks: Sequence[Block]) -> list[str]:
-    """Return [warning] if some of the files have no document; else []."""
-    names = [name for block in blocks for name in block.left_out]
-    if not names:
-        return []
-    first = shortened_path(names[0])
-    others = len(names) - 1
-    has = (
-        "has no document and is" if not others else f"and {others:,} more have no document and are"
-    )
-    return [f"{first} {has} left out; check that no text was lost"]
 
 
 def describe_empty(blocks: Sequence[Block]) -> list[str]:
@@ -210,33 +189,17 @@ def table_warnings(blocks: Sequence[Block]) -> list[str]:
     paths = [block.path for block in blocks if not block.text_format.row.text_in]
     for path in spread(sorted(set(paths))):
         text = read_head(path, path).decode("utf-8-sig", "ignore")
-        whole = text if len(text.encode()) < HEAD_BYTES - 4 else text[: text.rfind("\n") + 1]
-        lines = whole.splitlines(keepends=True)[:HEAD_LINES]
+        lines = text.splitlines(keepends=True)[:HEAD_LINES]
         for kind, (delimiter, header) in HEADERS.items():
-            if lines and header.fullmatch(lines[0].strip("\r\n")) and is_table(lines, delimiter):
+            rows = list(filter(None, csv.reader(lines, delimiter=delimiter)))
+            widths = {len(row) for row in rows[:-1]}  # the last row may be cut off
+            is_table = len(rows) > MIN_TABLE_ROWS and len(widths) == 1
+            if is_table and header.fullmatch(lines[0].strip("\r\n")):
                 return [
                     f"{os.path.basename(path)[:60]} looks like {kind}, with the header "
                     f"{shorten(lines[0].encode())}; give --input_format={kind} and --text_column"
                 ]
     return []
-
-
-def is_table(lines: list[str], delimiter: str) -> bool:
-    try:
-        rows = [
-            row
-            for row in csv.reader(
-                lines,
-                delimiter=delimiter,
-                quoting=csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL,
-            )
-            if row
-        ]
-    except csv.Error:
-        return False
-    if len(lines) == HEAD_LINES:
-        rows = rows[:-1]  # the last row may be cut off
-    return len(rows) > MIN_TABLE_ROWS and len({len(row) for row in rows}) == 1
 
 
 def looks_like(
@@ -289,37 +252,30 @@ def document_warnings(blocks: Sequence[Block]) -> list[str]:
     ]
 
 
-def line_warnings(lines: list[str], language: str) -> list[str]:
-    """Return [warning] if most lines, each of which should be a sentence, have several; else []."""
-    several = num_several(lines, language)
-    if len(lines) < FEW_LINES or several <= COMMON_SHARE * len(lines):
+def line_warnings(lines: list[str], language: str, are_sentences: bool) -> list[str]:
+    """Return [warning] if most lines break off within a sentence or, where each of them should be a
+    sentence, have several; else [].
+    """
+    if len(lines) < FEW_LINES:
         return []
-    return [
-        f"{several / len(lines):.0%} of the lines have several sentences, but each line is read as "
-        "one; put each sentence on a line of its own, or give --input_format=documents if every "
-        "line is a document"
-    ]
-
-
-def wrapped_warnings(lines: list[str], language: str) -> list[str]:
-    """Return [warning] if most lines break off within a sentence; else []."""
+    several = sum(len(split_sentences(line, language)) > 1 for line in lines) / len(lines)
     broken = sum(
         not SENTENCE_END.search(line) and following[:1].islower()
-        for line, following in zip(lines, lines[1:], strict=False)
-    )
-    most_are_whole = len(lines) < FEW_LINES or broken <= COMMON_SHARE * len(lines)
-    if most_are_whole or num_several(lines, language) <= INSIDE_SHARE * len(lines):
-        return []
-    return [
-        f"{broken / len(lines):.0%} of the lines break off within a sentence, such as "
-        f"{shorten(lines[0].encode())}; join the lines of a paragraph, and give "
-        "--input_format=documents"
-    ]
-
-
-def num_several(lines: list[str], language: str) -> int:
-    """Return the number of lines with several sentences."""
-    return sum(len(split_sentences(line, language)) > 1 for line in lines)
+        for line, following in itertools.pairwise(lines)
+    ) / len(lines)
+    if broken > COMMON_SHARE and several > INSIDE_SHARE:
+        return [
+            f"{broken:.0%} of the lines break off within a sentence, such as "
+            f"{shorten(lines[0].encode())}; join the lines of a paragraph, and give "
+            "--input_format=documents"
+        ]
+    if are_sentences and several > COMMON_SHARE:
+        return [
+            f"{several:.0%} of the lines have several sentences, but each line is read as one; put "
+            "each sentence on a line of its own, or give --input_format=documents if every line is "
+            "a document"
+        ]
+    return []
 
 
 def vocabulary_warnings(
@@ -409,19 +365,14 @@ def shorten(sentence: bytes) -> str:
 
 
 class Warner:
-    """Prints warnings on a console; with strict, raises the first warning as a UserError.
-
-    topics: the topics of the warnings so far, as given with each call.
-    """
+    """Prints warnings on a console; with strict, raises the first warning as a UserError."""
 
     def __init__(self, console: Console, strict: bool) -> None:
         self.console = console
         self.strict = strict
-        self.topics: set[str] = set()
 
-    def __call__(self, warnings: Sequence[str], topic: str = "") -> None:
+    def __call__(self, warnings: Sequence[str]) -> None:
         for text in warnings:
-            self.topics.add(topic)
             if self.strict:
                 raise UserError(text, setting="strict")
             self.console.warn(text)

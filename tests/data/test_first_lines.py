@@ -11,7 +11,7 @@ import pytest
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.base.errors import UserError
-from bert_gpu.data import build, validation
+from bert_gpu.data import advice, build, validation
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.text import corpus
@@ -49,7 +49,8 @@ COMMON += ["one", "them", ".", "front", "back", "side", *NUMBERS]
 def test_the_first_lines(tmp_path, capsys):
     assert call(tmp_path, DOCUMENTS) == 0
     output = capsys.readouterr()
-    first, second, *_ = output.out.splitlines()
+    first, *others = output.out.splitlines()
+    (second,) = [line for line in others if line.startswith("validation: ")]
     assert first.startswith("input: 1 file, 9.8 kB, lines: one sentence a line") and not output.err
     assert first.endswith("documents end at blank lines (as its first lines show)")
     assert second.startswith("validation: 2 of 20 documents (10.0% of the text), about ")
@@ -193,14 +194,6 @@ def test_own_files_are_no_input(tmp_path, capsys, pattern):
     assert "name files with text" in capsys.readouterr().err and [*folder.glob("*.tfrecord")]
 
 
-@pytest.mark.parametrize("flags", [[], ["--strict"]], ids=["plain", "strict"])
-def test_what_the_samples_do_not_show_is_warned_of_in_the_end(tmp_path, capsys, monkeypatch, flags):
-    monkeypatch.setattr(build.quality, "sample", lambda *_: [[b"house", b"house had"]])
-    assert call(tmp_path, DOCUMENTS, vocabulary(tmp_path, *COMMON[2:]), *flags) == 0
-    assert "of the tokens are [UNK]" in capsys.readouterr().err
-    assert (tmp_path / "out" / "dataset.json").exists()
-
-
 def test_enough_validation_rows(tmp_path, capsys):
     """If the text has them; and of a large one not more than are needed."""
     text = "\n\n".join("\n".join(SENTENCES[i % 100 : i % 100 + 9]) for i in range(2400))
@@ -228,17 +221,20 @@ def test_validation_documents_get_one_pass(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "num_documents, share, part",
+    "num_documents, flags, part",
     [
-        (1, None, "validation: none, because the text is one document"),
-        (50, 0.0, "validation: none, because of --validation_share=0"),
-        (50, 0.02, "about 20 rows: too few for a steady eval_loss; give a larger"),
-        (50, None, "5 of 50 documents (10.0% of the text), about 100 rows: too few"),
+        (1, ["--objective=sop"], "none, because the text is one document; training will have no"),
+        (3, [], "none, because the text has 3 documents, and nsp needs two each for training and"),
+        (20, ["--validation_share=0"], "none, because of --validation_share=0"),
+        (20, ["--validation_share=.2"], "too few for a steady eval_loss; give a larger"),
+        (20, [], "2 of 20 documents (10.0% of the text), about "),
     ],
 )
-def test_none_or_too_few_validation_rows_are_said(num_documents, share, part):
-    chosen = np.arange(num_documents) < round(num_documents * (0.1 if share is None else share))
-    assert part in validation.describe(chosen, chosen.mean(), 1000, 64, share)
+def test_none_or_too_few_validation_rows_are_said(tmp_path, capsys, num_documents, flags, part):
+    text = "\n\n".join(DOCUMENTS.split("\n\n")[:num_documents])
+    assert call(tmp_path, text, *flags, "--dry_run") == 0
+    (said,) = re.findall("^validation: .*", capsys.readouterr().out, re.MULTILINE)
+    assert part in said and ("rows: too few" in said) == ("none" not in said)
 
 
 @pytest.mark.parametrize("large", [0, 7, 19])
@@ -339,7 +335,7 @@ def test_errors_about_the_output_name_the_flag_that_was_given(tmp_path, capsys, 
     error = refused(f"--output_dir={folder}/")
     assert error.startswith(f"--output_dir={folder}/: holds a data set with other settings (")
     usage = shutil.disk_usage(tmp_path)._replace(free=0)
-    monkeypatch.setattr(build.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(advice.shutil, "disk_usage", lambda path: usage)
     error = refused(f"--output_dir={tmp_path}/full")
     assert error.startswith(f"--output_dir={tmp_path}/full: about ") and "are free" in error
 

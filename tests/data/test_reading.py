@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from bert_gpu.data import build, shards
+from bert_gpu.data import build
 from bert_gpu.data.config import DataConfig
 from bert_gpu.text import corpus, quality
 from bert_gpu.text.formats import archives, inputs
@@ -38,7 +38,6 @@ def test_uncompressed_text_is_read_for_the_plan_the_words_and_the_shards(
         (inputs, "HEAD_BYTES", 500),
         (archives, "PIECE_BYTES", 500),
         (quality, "SAMPLE_BYTES", 100),
-        (shards, "SAMPLE_BYTES", 1000),
     ):
         monkeypatch.setattr(module, name, num_bytes)
     counts = []

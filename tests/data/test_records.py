@@ -258,25 +258,15 @@ def test_truncated(shard, keep_index):
         records.RecordFile(shard)
 
 
-@pytest.mark.parametrize("keep_index", [True, False])
-def test_what_comes_before_the_cut_of_a_gzip_shard(tmp_path, keep_index):
+def test_a_cut_gzip_shard_is_refused(tmp_path):
     path = str(tmp_path / "a.tfrecord")
-    values = features(300)
     with records.ShardWriter(path, compress=True) as writer:
-        writer.write(*examples.encode_examples(values))
-    whole = records.RecordSet([path])
-    expected = whole.read(np.arange(len(whole)))
+        writer.write(*examples.encode_examples(features(300)))
     with open(path, "rb+") as file:
         file.truncate(os.path.getsize(path) * 2 // 3)
-    if not keep_index:
-        os.remove(records.index_path(path))
-    with pytest.raises(UserError, match="a.tfrecord: cannot be read"):
-        records.RecordFile(path)
-    told = []
-    cut = records.RecordFile(path, told.append)
-    assert len(expected) // 2 < len(cut) < len(expected)
-    assert [cut.read(index) for index in range(len(cut))] == expected[: len(cut)]
-    assert "the archive is damaged" in told[0] and f"the {len(cut)} records before it" in told[1]
+    for skip in (None, print):
+        with pytest.raises(UserError, match="a.tfrecord: cannot be read"):
+            records.RecordFile(path, skip)
 
 
 @pytest.mark.parametrize("keep_index", [True, False])

@@ -214,28 +214,16 @@ def test_sentencepiece_round_trip_and_whole_words(tmp_path, vocabularies, sample
     assert (hidden[:, 1:] == hidden[:, :-1])[continues[:, 1:]].all()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        dict(),
-        dict(objective="packed", masking="dynamic"),
-        dict(dupe_factor=4, max_seq_length=256),
-        dict(objective="sop", gzip_compress=True),
-    ],
-    ids=["nsp", "packed", "long rows", "sop, compressed"],
-)
-def test_the_predicted_size_is_about_right(tmp_path, vocabularies, sample_text, changes, capsys):
+@pytest.mark.parametrize("gzip_compress", [False, True])
+def test_the_bytes_of_the_summary_are_those_of_the_shards(
+    tmp_path, vocabularies, sample_text, gzip_compress
+):
     config = DataConfig(
-        **dict(
-            input_file=sample_text,
-            output_file=f"{tmp_path}/x.tfrecord",
-            vocab_file=vocabularies["WordPiece"],
-            dupe_factor=1,
-        )
-        | changes
+        input_file=sample_text,
+        output_file=f"{tmp_path}/x.tfrecord",
+        vocab_file=vocabularies["WordPiece"],
+        dupe_factor=1,
+        gzip_compress=gzip_compress,
     )
-    _, counts, _ = build.run_job(build.open_job(config, console=Console()))
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("about ")]
-    predicted, unit = line.split()[1:3]
-    assert float(predicted) * dict(kB=1e3, MB=1e6)[unit] == pytest.approx(counts.num_bytes, rel=0.2)
+    _, counts, _ = build.run_job(build.open_job(config))
     assert counts.num_bytes == sum(path.stat().st_size for path in tmp_path.glob("*.tfrecord"))

@@ -106,7 +106,7 @@ def test_files_stay_small_when_most_documents_are_one(tmp_path, monkeypatch):
     monkeypatch.setattr(
         clean, "mark_repeats", lambda rows, *rest: sizes.append(len(rows)) or mark(rows, *rest)
     )
-    found = find_duplicates(plan_blocks([str(path)], 100), str(tmp_path / "spool"))
+    found = find_duplicates(plan_blocks([str(path)], 1000), str(tmp_path / "spool"))
     assert found.sum() == 4499 and max(sizes) < 200
 
 

@@ -1,6 +1,5 @@
 """Each poor shape of text gets its warning, and good ones get none."""
 
-import dataclasses
 import json
 import statistics
 
@@ -124,20 +123,6 @@ def test_each_poor_shape_is_warned_of(tmp_path, text, settings, parts):
 )
 def test_good_shapes_are_not(tmp_path, text, settings):
     assert warnings_of(tmp_path, text, **settings) == []
-
-
-@pytest.mark.parametrize(
-    "text, names, message",
-    [
-        (GOOD, ["a.csv"], "a.csv has no document and is left out"),
-        (JSON_LINES * 4, ["a", "b"], "a and 1 more have no document and are left out"),
-    ],
-)
-def test_files_without_a_document_are_warned_of(tmp_path, text, names, message):
-    (tmp_path / "text").write_text(text)
-    blocks = plan_blocks([str(tmp_path / "text")], 1 << 20)
-    blocks[0] = dataclasses.replace(blocks[0], left_out=tuple(names))
-    assert quality.shape_warnings(blocks, quality.sample(blocks), "nsp")[-1].startswith(message)
 
 
 def test_an_endless_document_among_others(tmp_path, monkeypatch):

@@ -96,26 +96,20 @@ def check_plain(name: str, head: bytes, endings: Sequence[str] = ()) -> None:
             )
     archive = next((row for row in ARCHIVES if head.startswith(row.magic)), None)
     if archive is None:
-        return check_zeros(name, head)
+        has_mark = head.startswith(tuple(BYTE_ORDER_MARKS))
+        if not has_mark and len(head) > 8 and 0.3 < head.count(0) / len(head) < 0.6:
+            encoding = "UTF-16LE" if head[1::2].count(0) > head[::2].count(0) else "UTF-16BE"
+            raise UserError(
+                f"seems to be {encoding} without a byte order mark",
+                f"convert it: iconv -f {encoding} -t UTF-8 FILE > NEW",
+                where=name,
+            )
+        return
     remedy = f"unpack it ({archive.command})"
     ending = next(filter(endings.__contains__, archive.endings), None)
     if ending and not name.lower().endswith(ending):
         remedy = f"give its name the ending {ending}, or {remedy}"
     raise UserError(f"is a {archive.name} archive, not plain text", remedy, where=name)
-
-
-def check_zeros(name: str, head: bytes) -> None:
-    """Raise UserError when a file's first bytes have the zeros of UTF-16, but no byte order
-    mark.
-    """
-    has_mark = head.startswith(tuple(BYTE_ORDER_MARKS))
-    if not has_mark and len(head) > 8 and 0.3 < head.count(0) / len(head) < 0.6:
-        encoding = "UTF-16LE" if head[1::2].count(0) > head[::2].count(0) else "UTF-16BE"
-        raise UserError(
-            f"seems to be {encoding} without a byte order mark",
-            f"convert it: iconv -f {encoding} -t UTF-8 FILE > NEW",
-            where=name,
-        )
 
 
 def not_utf8(name: str, where: str, head: bytes = b"") -> UserError:

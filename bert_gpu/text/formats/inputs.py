@@ -100,17 +100,13 @@ def find_inputs(
     others = [
         path for path in others if os.path.basename(path) not in vocabularies and not is_own(path)
     ]
-    return Inputs(paths, names, formats, lines, other_warnings(others))
-
-
-def other_warnings(others: Sequence[str]) -> list[str]:
-    """Return [warning] about the files (paths) that are left out of folders because of their
-    endings; [] if there are none.
-    """
-    if not others:
-        return []
-    files = f"{len(others):,} files of other kinds" if len(others) > 1 else "1 file of another kind"
-    return [f"left out: {files} ({corpus.endings_of(others)}); {corpus.TO_TEXT}"]
+    warnings = []
+    if others:
+        number = f"{len(others):,} files of other kinds"
+        if len(others) == 1:
+            number = "1 file of another kind"
+        warnings = [f"left out: {number} ({corpus.endings_of(others)}); {corpus.TO_TEXT}"]
+    return Inputs(paths, names, formats, lines, warnings)
 
 
 def file_bytes(path: str, name: str) -> int:

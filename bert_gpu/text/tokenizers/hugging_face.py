@@ -224,14 +224,6 @@ def learn_bpe(word_counts: Mapping[str, int], vocab_size: int, do_lower_case: bo
     return (tokenizer.to_str() + "\n").encode()
 
 
-def pieces_of(content: bytes) -> list[str]:
-    """Return the pieces of a tokenizer.json, given as bytes, in order of ids."""
-    from tokenizers import Tokenizer
-
-    ids = Tokenizer.from_str(content.decode()).get_vocab()
-    return sorted(ids, key=ids.__getitem__)
-
-
 def copies(words: Sequence[tuple[str, int]]) -> Iterator[str]:
     """Yield strings that together have as many copies of each word as its count, a space before
     each copy.

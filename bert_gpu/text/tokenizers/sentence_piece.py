@@ -284,12 +284,6 @@ def most_frequent_words(word_counts: Mapping[str, int]) -> list[tuple[str, int]]
     return sorted(words[:MAX_WORDS], key=lambda item: (-item[1], item[0]))
 
 
-def pieces_of(content: bytes) -> list[str]:
-    """Return the pieces of a model file, given as bytes, in order of ids."""
-    model = sentencepiece.SentencePieceProcessor(model_proto=content)
-    return [model.id_to_piece(index) for index in range(model.get_piece_size())]
-
-
 def ascii_characters(words: list[tuple[str, int]], do_lower_case: bool) -> str:
     """Return, in one string, the ASCII characters that occur more than once in the words; they get
     pieces even when rare.

@@ -6,7 +6,6 @@ writes to its folder.
 """
 
 import contextlib
-import dataclasses
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -21,26 +20,21 @@ from bert_gpu.text.formats.inputs import Inputs, find_inputs, read_standard_inpu
 from bert_gpu.text.progress import ByteProgress
 from bert_gpu.text.ray_cluster import open_workers
 from bert_gpu.text.tokenizers import hugging_face, sentence_piece
+from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.text.vocabulary import counting, letters, wordpiece_learner
 
 BLOCK_BYTES = 8 << 20  # text of a block, which a process holds at once; samples are whole blocks
 
-# {kind of vocabulary: (its learner, the function that lists the pieces of what it has learnt)}
+# {kind of vocabulary: its learner}
 LEARNERS = {
-    "BPE": (hugging_face.learn_bpe, hugging_face.pieces_of),
-    "SentencePiece": (sentence_piece.learn_sentencepiece, sentence_piece.pieces_of),
+    "BPE": hugging_face.learn_bpe,
+    "SentencePiece": sentence_piece.learn_sentencepiece,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class Learnt:
-    """A learnt vocabulary. content: the bytes of its file, a vocab.txt, a SentencePiece model or a
-    tokenizer.json. pieces: in order of ids. num_bytes: bytes of text whose words were counted.
-    """
-
-    content: bytes
-    pieces: list[str]
-    num_bytes: int
+TOKENIZERS = {
+    "WordPiece": WordPieceTokenizer,
+    "BPE": hugging_face.HuggingFaceTokenizer,
+    "SentencePiece": sentence_piece.SentencePieceTokenizer,
+}
 
 
 def learn(
@@ -48,8 +42,9 @@ def learn(
     config: Any,
     console: Console,
     workers: parallel.Workers = parallel.LOCAL,
-) -> Learnt:
-    """Learn a vocabulary from blocks of text.
+) -> tuple[bytes, int]:
+    """Learn a vocabulary from blocks of text. Return (the bytes of its file, a vocab.txt, a
+    SentencePiece model or a tokenizer.json; the bytes of text whose words were counted).
 
     Args:
       config: VocabConfig, or other settings with the same fields for learning.
@@ -77,10 +72,9 @@ def learn(
         raise no_words(config.input_file)
     if config.tokenization == "WordPiece":
         pieces = wordpiece_learner.learn_wordpiece(counts, config.vocab_size)
-        return Learnt(wordpiece_learner.file_content(pieces), pieces, num_bytes)
-    learner, pieces_of = LEARNERS[config.tokenization]
-    content = learner(counts, config.vocab_size, config.do_lower_case)
-    return Learnt(content, pieces_of(content), num_bytes)
+        return wordpiece_learner.file_content(pieces), num_bytes
+    learner = LEARNERS[config.tokenization]
+    return learner(counts, config.vocab_size, config.do_lower_case), num_bytes
 
 
 def no_words(input_file: str) -> UserError:
@@ -151,15 +145,16 @@ def learn_files(
         sample = quality.sample(blocks, config.normalization)
         warn(inputs.warnings + quality.shape_warnings(blocks, sample))
         warn(letters.lower_case_warnings(sample, config))
-        learnt = learn(blocks, config, console, workers)
-    wordpiece_learner.write_whole_file(config.targets[0], learnt.content, "the vocabulary")
+        content, num_counted = learn(blocks, config, console, workers)
+    wordpiece_learner.write_whole_file(config.targets[0], content, "the vocabulary")
+    pieces = TOKENIZERS[config.tokenization](config.targets[0], None).vocab
     for path in config.targets[1:]:
-        wordpiece_learner.write_vocab(path, learnt.pieces)
+        wordpiece_learner.write_vocab(path, pieces)
     num_bytes = sum(block.num_bytes for block in blocks)
     of_text = f"{format_bytes(num_bytes)} of text"
-    if learnt.num_bytes < num_bytes:
-        of_text = f"a sample of {format_bytes(learnt.num_bytes)} of {of_text}"
-    return f"{' and '.join(config.targets)}: {len(learnt.pieces):,} pieces from {of_text}"
+    if num_counted < num_bytes:
+        of_text = f"a sample of {format_bytes(num_counted)} of {of_text}"
+    return f"{' and '.join(config.targets)}: {len(pieces):,} pieces from {of_text}"
 
 
 def check_targets(config: VocabConfig) -> None:

@@ -19,7 +19,6 @@ from bert_gpu.text.tokenizers.sentence_piece import (
     SentencePieceTokenizer,
     count_words,
     learn_sentencepiece,
-    pieces_of,
 )
 from bert_gpu.text.tokenizers.wordpiece import SPECIAL_PIECES
 
@@ -234,12 +233,13 @@ def test_casing(documents, tmp_path):
         SentencePieceTokenizer(path, False)
 
 
-def test_ascii_is_covered_however_rare():
-    vocab = pieces_of(learn_sentencepiece({"common": 1_000_000, "50%": 2, "∂x": 2}, 100))
+def test_ascii_is_covered_however_rare(tmp_path):
+    content = learn_sentencepiece({"common": 1_000_000, "50%": 2, "∂x": 2}, 100)
+    vocab = SentencePieceTokenizer(save(tmp_path, content)).vocab
     assert {"5", "0", "%"} <= set("".join(vocab)) and "∂" not in "".join(vocab)
 
 
-def test_of_words_that_occur_once_some_from_all_over_are_learnt_from(monkeypatch):
+def test_of_words_that_occur_once_some_from_all_over_are_learnt_from(tmp_path, monkeypatch):
     monkeypatch.setattr(sentence_piece, "MAX_WORDS", 300)
     draw = random.Random(0)
     ranges = [[chr(first + index) for index in range(20)] for first in (0x4E00, 0x9000)]
@@ -249,7 +249,7 @@ def test_of_words_that_occur_once_some_from_all_over_are_learnt_from(monkeypatch
     high = sum(word >= "\u9000" for word, _ in words)
     assert 100 < high < 200
     assert words == sentence_piece.most_frequent_words({"often": 2} | dict(reversed(lines.items())))
-    pieces = set(pieces_of(learn_sentencepiece(lines, 100)))
+    pieces = set(SentencePieceTokenizer(save(tmp_path, learn_sentencepiece(lines, 100))).vocab)
     assert pieces.issuperset(ranges[0] + ranges[1])
 
 

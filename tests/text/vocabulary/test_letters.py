@@ -4,6 +4,7 @@ RE2's in TensorFlow, counts that many letters that lower-casing changes beyond t
 
 import subprocess
 import sys
+import types
 import unicodedata
 
 import pytest
@@ -78,6 +79,14 @@ def warnings_of_vocab(folder, text, **changes):
     return [text for text in console.warnings if "lower-casing" in text]
 
 
+def learn_nothing(monkeypatch):
+    """What is learnt does not matter here, and takes time."""
+    monkeypatch.setattr(learning, "learn", lambda *_: (b"", 0))
+    empty = types.SimpleNamespace(vocab=[])
+    kinds = dict.fromkeys(learning.TOKENIZERS, lambda *_: empty)
+    monkeypatch.setattr(learning, "TOKENIZERS", kinds)
+
+
 @st.composite
 def texts(draw):
     """Lines of words: one or two languages among some plain English."""
@@ -92,7 +101,7 @@ def texts(draw):
 
 
 def test_vocab_warns_exactly_where_many_letters_change(tmp_path, monkeypatch):
-    monkeypatch.setattr(learning, "learn", lambda *_: learning.Learnt(b"", [], 0))
+    learn_nothing(monkeypatch)
 
     @settings(max_examples=100)
     @given(
@@ -136,7 +145,7 @@ def test_vocab_warns_exactly_where_many_letters_change(tmp_path, monkeypatch):
     ids=["Hindi", "Korean", "Russian", "Japanese", "decomposed"],
 )
 def test_the_example_is_the_commonest_word_that_changes(tmp_path, monkeypatch, text, change):
-    monkeypatch.setattr(learning, "learn", lambda *_: learning.Learnt(b"", [], 0))
+    learn_nothing(monkeypatch)
     (warning,) = warnings_of_vocab(tmp_path, text)
     assert f"such as {change};" in warning
 
@@ -164,14 +173,14 @@ LANGUAGES = {
 
 @pytest.mark.parametrize("text", ["We met ❤️ here. ", "Step 1️⃣ is done. ", "no ☀︎ today "])
 def test_variation_selectors_of_symbols_are_no_letters(tmp_path, monkeypatch, text):
-    monkeypatch.setattr(learning, "learn", lambda *_: learning.Learnt(b"", [], 0))
+    learn_nothing(monkeypatch)
     assert warnings_of_vocab(tmp_path, text * 9) == []
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_of_languages_with_accents_only_vietnamese_loses_too_many(tmp_path, monkeypatch, language):
     """Spanish has 5 % of such letters, German 6, French 9, Czech and Greek 14, Vietnamese 27."""
-    monkeypatch.setattr(learning, "learn", lambda *_: learning.Learnt(b"", [], 0))
+    learn_nothing(monkeypatch)
     share = changed_shares(LANGUAGES[language])[ACCENTS]
     warnings = warnings_of_vocab(tmp_path, LANGUAGES[language])
     assert len(warnings) == (share > 0.15) == (language == "Vietnamese")
