@@ -202,7 +202,7 @@ class Ours(Trainer):
         """
         from bert_gpu.base.console import Console
         from bert_gpu.base.errors import UserError
-        from bert_gpu.train.run import fill_memory
+        from bert_gpu.train.auto_batch import fill_memory
 
         accumulates = global_batch_size is not None
         if self.gpu:

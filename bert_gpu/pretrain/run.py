@@ -26,8 +26,8 @@ from bert_gpu.pretrain.validation import open_validation
 from bert_gpu.runs.card_facts import facts_while_training
 from bert_gpu.runs.cost import describe_cost
 from bert_gpu.train import run as engine
-from bert_gpu.train.batching import BatchPlan
 from bert_gpu.train.loop import Loop
+from bert_gpu.train.plan import BatchPlan
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.step import TrainStep
 

@@ -24,9 +24,10 @@ from bert_gpu.monitor.metrics_log import Log
 from bert_gpu.runs.metrics import ENERGY
 from bert_gpu.runs.pace import Pace
 from bert_gpu.runs.shared_folder import open_writer
-from bert_gpu.train.batching import BatchPlan, TrainingData, take_batches
+from bert_gpu.train.batching import TrainingData, take_batches
 from bert_gpu.train.cadence import Cadence, default_steps_per_loop
 from bert_gpu.train.divergence import Diverged, DivergenceFound, DivergenceMonitor
+from bert_gpu.train.plan import BatchPlan
 from bert_gpu.train.run import Run
 from bert_gpu.train.start_block import peak_memory
 from bert_gpu.train.state import TrainState

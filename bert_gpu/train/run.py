@@ -30,17 +30,11 @@ from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress, read_progress
 from bert_gpu.runs.resume_changes import describe_changes
 from bert_gpu.runs.shared_folder import SharedFolder, open_folder
-from bert_gpu.train import memory, shared_update, start_block
-from bert_gpu.train.batching import (
-    BatchPlan,
-    TrainingData,
-    check_same_batch,
-    pad_rows,
-    plan_batch,
-)
-from bert_gpu.train.cadence import num_steps_of
+from bert_gpu.train import auto_batch, shared_update, start_block
+from bert_gpu.train.batching import TrainingData, pad_rows
 from bert_gpu.train.config import RunSettings, fit_sizes
 from bert_gpu.train.divergence import Diverged, Lost
+from bert_gpu.train.plan import BatchPlan, check_same_batch, num_steps_of, plan_batch
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 
@@ -572,7 +566,7 @@ def choose_size(
     make_step: Callable[..., TrainStep],
 ) -> int:
     """Return the size of the micro-batch for --train_batch_size=auto; arguments as for
-    `fill_memory`.
+    `auto_batch.fill_memory`.
     """
     console = run.console
     batch = run.settings.batch
@@ -580,7 +574,7 @@ def choose_size(
         run.run_json["global_batch_size"] if run.run_json else batch.global_batch_size
     )
     if devices.kind == "CPU":
-        size = memory.choose_micro_batch(
+        size = auto_batch.choose_micro_batch(
             lambda size: 0.0 if size <= NO_GPU_BATCH else None,
             devices.num_replicas,
             global_batch_size,
@@ -596,53 +590,6 @@ def choose_size(
         )
     accumulates = global_batch_size is not None or (batch.gradient_accumulation_steps or 1) > 1
     rows = pad_rows(rows, data.max_seq_length, data.length_axes)
-    return fill_memory(devices, rows, state, make_step, console.say, global_batch_size, accumulates)
-
-
-def fill_memory(
-    devices: Devices,
-    rows: dict[str, np.ndarray],
-    state: TrainState,
-    make_step: Callable[..., TrainStep],
-    say: Callable[[str], None],
-    global_batch_size: int | None = None,
-    accumulates: bool = False,
-) -> int:
-    """Return the largest micro-batch that fits in GPU memory, found by running steps on rows of
-    full length. Raises UserError when none fits.
-
-    Args:
-      rows: a batch of a few rows, which are repeated. state: keeps its values. make_step: as for
-        `plan_run`. say: prints a line of text.
-      global_batch_size: the micro-batches of all replicas must divide it; None = no condition.
-        accumulates: whether a step has several micro-batches.
-    """
-    say("--train_batch_size=auto: trying what fits")
-    values = state.read()
-    num_micro_batches = 2 if accumulates else 1
-    make_trial = functools.partial(trial_step, make_step, num_micro_batches, rows)
-    trial = memory.Trial(make_trial, "GPU:0", say, devices.replica_bytes)
-    size = memory.choose_micro_batch(trial, devices.num_replicas, global_batch_size)
-    state.assign(values)
-    say(
-        f"--train_batch_size=auto: {size}"
-        + (f", {trial.peak_bytes / 2**30:.2f} GB at most" if trial.peak_bytes else "")
+    return auto_batch.fill_memory(
+        devices, rows, state, make_step, console.say, global_batch_size, accumulates
     )
-    return size
-
-
-def trial_step(
-    make_step: Callable[..., TrainStep],
-    num_micro_batches: int,
-    rows: Mapping[str, np.ndarray],
-    size: int,
-) -> Callable[[], dict[str, np.ndarray]]:
-    """Return a callable that runs a step with micro-batches of `size` examples, made by repeating
-    `rows`, waits for its end and returns its metrics.
-    """
-    step = make_step(num_micro_batches=num_micro_batches)
-    num_examples = size * num_micro_batches * step.devices.num_replicas
-    batch = {
-        name: np.resize(value, (num_examples, *value.shape[1:])) for name, value in rows.items()
-    }
-    return lambda: step([batch], [0.0], 0).read()

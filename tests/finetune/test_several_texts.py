@@ -33,9 +33,9 @@ from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import sentence_positions, sentence_vector
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.train.auto_batch import trial_step
 from bert_gpu.train.batching import pad_rows, take_batches
 from bert_gpu.train.config import BatchConfig, CadenceConfig
-from bert_gpu.train.run import trial_step
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 from tests import task_heads

@@ -27,8 +27,8 @@ from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
 from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings, resolve_model
 from bert_gpu.recipes.rules import MODEL_FIELDS, OVERRIDE_RULES, RECIPES, differences, resolve
-from bert_gpu.train.batching import plan_batch
 from bert_gpu.train.config import BatchConfig, CadenceConfig, fit_sizes
+from bert_gpu.train.plan import plan_batch
 from tests import pretraining
 
 CLASSES = dict(

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
+from bert_gpu.train.auto_batch import Trial, choose_micro_batch, largest_that_fits
 from bert_gpu.train.config import MemoryConfig
-from bert_gpu.train.memory import Trial, choose_micro_batch, largest_that_fits
 
 SIZES = [1, 2, 4, *range(8, 4000, 8)]
 
