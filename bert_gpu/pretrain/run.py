@@ -87,7 +87,7 @@ def pretrain(
             seed=settings.run.seed,
             length_axes=data.length_axes,
         )
-        plan = engine.plan_run(run, data, devices, state, make_step)
+        plan = engine.plan_run(run, data, devices, make_step)
         if not run.is_done(plan):
             step = make_step(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped)
             rows = describe(settings, model.config, devices.kind, weights, frozen, dataset, plan)

@@ -9,62 +9,84 @@ import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices.devices import Devices
-from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 
+GPU = "GPU:0"  # whose memory is measured
+NO_GPU_BATCH = 32  # the largest micro-batch on the CPU
 FIRST_TRY = 8  # rows; the memory of fewer rows predicts little about larger sizes
 AIM = 0.95  # share of the memory to fill; the rest cannot be allocated
 MAX_GROWTH = 8  # the next size to try is at most this many times the last that fitted
 CLOSE = 1.03  # the search ends when no size above this factor times the best one is left
 
 
-def fill_memory(
+def find_micro_batch(
     devices: Devices,
     rows: dict[str, np.ndarray],
-    state: TrainState,
     make_step: Callable[..., TrainStep],
     say: Callable[[str], None],
     global_batch_size: int | None = None,
     accumulates: bool = False,
 ) -> int:
-    """Return the largest micro-batch that fits in GPU memory, found by running steps on rows of
-    full length. Raises UserError when none fits.
+    """Return the micro-batch for --train_batch_size=auto: the largest that fits in GPU memory, or
+    NO_GPU_BATCH on the CPU. Raises UserError when none fits.
 
     Args:
-      rows: a batch of a few rows, which are repeated. state: keeps its values. make_step: as for
-        `plan_run`. say: prints a line of text.
+      rows: a batch of a few rows of full length, which are repeated. make_step: function of
+        (num_micro_batches=) that returns a TrainStep, whose state keeps its values. say: prints a
+        line of text.
       global_batch_size: the micro-batches of all replicas must divide it; None = no condition.
         accumulates: whether a step has several micro-batches.
     """
+    if devices.kind == "CPU":
+        size = choose_micro_batch(
+            lambda size: 0.0 if size <= NO_GPU_BATCH else None,
+            devices.num_replicas,
+            global_batch_size,
+        )
+        say(f"--train_batch_size=auto: {size}, because there is no GPU memory to fill")
+        return size
+    if devices.workers.count > 1:
+        raise UserError(
+            "works on a single machine only",
+            "start the command on one machine, and give all of them the number that it finds",
+            setting="train_batch_size",
+            value="auto",
+        )
     say("--train_batch_size=auto: trying what fits")
+    make_trial = functools.partial(make_step, num_micro_batches=2 if accumulates else 1)
+    state = make_trial().state
     values = state.read()
-    num_micro_batches = 2 if accumulates else 1
-    make_trial = functools.partial(trial_step, make_step, num_micro_batches, rows)
-    trial = Trial(make_trial, "GPU:0", say, devices.replica_bytes)
-    size = choose_micro_batch(trial, devices.num_replicas, global_batch_size)
+    share_of = functools.partial(try_size, make_trial, rows, say)
+    size = choose_micro_batch(share_of, devices.num_replicas, global_batch_size)
     state.assign(values)
-    say(
-        f"--train_batch_size=auto: {size}"
-        + (f", {trial.peak_bytes / 2**30:.2f} GB at most" if trial.peak_bytes else "")
-    )
+    say(f"--train_batch_size=auto: {size}")
     return size
 
 
-def trial_step(
-    make_step: Callable[..., TrainStep],
-    num_micro_batches: int,
+def try_size(
+    make_step: Callable[[], TrainStep],
     rows: Mapping[str, np.ndarray],
+    say: Callable[[str], None],
     size: int,
-) -> Callable[[], dict[str, np.ndarray]]:
-    """Return a callable that runs a step with micro-batches of `size` examples, made by repeating
-    `rows`, waits for its end and returns its metrics.
+) -> float | None:
+    """Run a step with micro-batches of `size` examples, made by repeating `rows`. Return the share
+    of the memory that it took, 0 where that is not known, None when it did not fit.
     """
-    step = make_step(num_micro_batches=num_micro_batches)
-    num_examples = size * num_micro_batches * step.devices.num_replicas
+    step = make_step()
+    num_examples = size * step.num_micro_batches * step.devices.num_replicas
     batch = {
         name: np.resize(value, (num_examples, *value.shape[1:])) for name, value in rows.items()
     }
-    return lambda: step([batch], [0.0], 0).read()
+    tf.config.experimental.reset_memory_stats(GPU)
+    try:
+        step([batch], [0.0], 0).read()
+    except (tf.errors.ResourceExhaustedError, MemoryError):
+        say(f"  micro-batch {size}: does not fit")
+        return None
+    peak_bytes = tf.config.experimental.get_memory_info(GPU)["peak"]
+    say(f"  micro-batch {size}: fits, {peak_bytes / 2**30:.2f} GB")
+    available = step.devices.replica_bytes
+    return peak_bytes / available if available else 0.0
 
 
 def largest_that_fits(share_of: Callable[[int], float | None], sizes: Sequence[int]) -> int | None:
@@ -126,56 +148,13 @@ def next_try(sizes: Sequence[int], good: int, bad: int, taken: Mapping[int, floa
     return max(first, min(guess, most, last))
 
 
-class Trial:
-    """A callable (size) that tries a step with micro-batches of this size. It returns the share of
-    the memory that the step took, 0 where that is not known, None when it did not fit. `peak_bytes`
-    is the peak memory of the largest size that fitted, None = not known.
-
-    Args of the constructor:
-      make_step: function of a size that returns a callable () -> None, which runs a step and waits
-        for its end.
-      device: name of the GPU whose peak memory is read; None to read none. say: function of a line
-        of text, such as Console.say. available: bytes of memory of the GPU; None = not known.
-    """
-
-    def __init__(
-        self,
-        make_step: Callable[[int], Callable[[], object]],
-        device: str | None = None,
-        say: Callable[[str], None] = lambda text: None,
-        available: int | None = None,
-    ) -> None:
-        self.make_step = make_step
-        self.device = device
-        self.say = say
-        self.available = available
-        self.peak_bytes: int | None = None
-
-    def __call__(self, size: int) -> float | None:
-        if self.device:
-            tf.config.experimental.reset_memory_stats(self.device)
-        try:
-            self.make_step(size)()
-        except (tf.errors.ResourceExhaustedError, MemoryError):
-            self.say(f"  micro-batch {size}: does not fit")
-            return None
-        if self.device:
-            self.peak_bytes = tf.config.experimental.get_memory_info(self.device)["peak"]
-        self.say(
-            f"  micro-batch {size}: fits"
-            + (f", {self.peak_bytes / 2**30:.2f} GB" if self.peak_bytes else "")
-        )
-        return self.peak_bytes / self.available if self.peak_bytes and self.available else 0.0
-
-
 def choose_micro_batch(
     share_of: Callable[[int], float | None],
     num_replicas: int,
     global_batch_size: int | None = None,
 ) -> int:
-    """Return the size of the micro-batch for --train_batch_size=auto: the largest that fits in
-    memory and, where the global batch is set, divides it evenly among the replicas. share_of:
-    function of a size, as for `largest_that_fits`.
+    """Return the largest micro-batch that fits in memory and, where the global batch is set, by
+    which replicas divide it evenly. share_of: function of a size, as for `largest_that_fits`.
 
     Raises UserError when nothing fits.
     """

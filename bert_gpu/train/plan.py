@@ -19,10 +19,11 @@ from bert_gpu.optim.schedules import (
 )
 from bert_gpu.runs.pace import RunLength
 from bert_gpu.train.batching import TrainingData
-from bert_gpu.train.config import BatchConfig, CadenceConfig
+from bert_gpu.train.config import BatchConfig, CadenceConfig, RunSettings
 
 # passes over the text, as in BERT's pretraining (Devlin et al. 2018, appendix A.2)
 DEFAULT_PASSES = 40
+BY_STEPS = ScheduleConfig()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ class BatchPlan:
     scaling: str
     is_ramped: bool = False
     num_steps: int | None = None
-    schedule: ScheduleConfig = ScheduleConfig()
+    schedule: ScheduleConfig = BY_STEPS
 
     @property
     def unit_size(self) -> int:
@@ -135,19 +136,38 @@ class BatchPlan:
         )
 
 
+def plan_training(
+    settings: RunSettings,
+    data: TrainingData,
+    num_replicas: int,
+    run_json: Mapping[str, Any] | None = None,
+) -> BatchPlan:
+    """Return the BatchPlan of a run, with its number of steps; arguments as for `plan_batch`."""
+    learning_rate = settings.optimizer.learning_rate
+    plan = plan_batch(settings.batch, learning_rate, num_replicas, run_json, settings.schedule)
+    num_steps = num_steps_of(
+        settings.cadence,
+        data.num_records,
+        plan.records_of_step,
+        runs_by_time=settings.schedule.lr_schedule == "time",
+        dupe_factor=data.dupe_factor or 1,
+    )
+    return dataclasses.replace(plan, num_steps=num_steps)
+
+
 def plan_batch(
     config: BatchConfig,
     learning_rate: float,
     num_replicas: int,
     resumed: Mapping[str, Any] | None = None,
-    is_ramped: bool = False,
+    schedule: ScheduleConfig = BY_STEPS,
 ) -> BatchPlan:
-    """Return the BatchPlan of a run; its num_steps and schedule are not set yet.
+    """Return the BatchPlan of a run without its num_steps.
 
     Args:
       config: its train_batch_size is a number, not "auto". learning_rate: the peak for the
         reference batch (--lr_reference_batch_size).
-      num_replicas: GPUs or virtual replicas. is_ramped: whether accumulation grows over the run.
+      num_replicas: GPUs or virtual replicas.
       resumed: content of run.json of the run to resume, whose "global_batch_size" and
         "learning_rate" take precedence; None for a new run.
     """
@@ -196,7 +216,8 @@ def plan_batch(
         num_replicas,
         resumed["learning_rate"] if resumed else scaled,
         config.lr_scaling,
-        is_ramped and accumulation > 1,
+        schedule.batch_ramp_proportion > 0 and accumulation > 1,
+        schedule=schedule,
     )
 
 

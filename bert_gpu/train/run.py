@@ -30,15 +30,14 @@ from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress, read_progress
 from bert_gpu.runs.resume_changes import describe_changes
 from bert_gpu.runs.shared_folder import SharedFolder, open_folder
-from bert_gpu.train import auto_batch, shared_update, start_block
+from bert_gpu.train import shared_update, start_block
+from bert_gpu.train.auto_batch import find_micro_batch
 from bert_gpu.train.batching import TrainingData, pad_rows
 from bert_gpu.train.config import RunSettings, fit_sizes
 from bert_gpu.train.divergence import Diverged, Lost
-from bert_gpu.train.plan import BatchPlan, check_same_batch, num_steps_of, plan_batch
+from bert_gpu.train.plan import BatchPlan, check_same_batch, plan_training
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
-
-NO_GPU_BATCH = 32  # the largest micro-batch that --train_batch_size=auto takes on the CPU
 
 S = typing.TypeVar("S", bound=RunSettings)  # PretrainSettings or FinetuneSettings
 
@@ -175,6 +174,7 @@ class Run(typing.Generic[S]):
 
         Raises TrainingStopped when the run diverges or its folder cannot be written.
         """
+        check_layers(self.settings.optimizer, step.state)
         self.content = describe_run(self, plan, step.devices.kind, fixed, hashes)
         watching = watch_signals(self.console.warn, interrupts=self.console.in_program)
         with self.folder.reserved(), watching as self.caught:
@@ -517,28 +517,24 @@ def describe_run(
 
 
 def plan_run(
-    run: Run,
-    data: TrainingData,
-    devices: Devices,
-    state: TrainState,
-    make_step: Callable[..., TrainStep],
+    run: Run, data: TrainingData, devices: Devices, make_step: Callable[..., TrainStep]
 ) -> BatchPlan:
-    """Return the BatchPlan of a run, with its number of steps. --train_batch_size=auto is resolved
-    by trials, which leave the state unchanged.
-
-    make_step: function of (num_micro_batches=) that returns a TrainStep.
+    """Return the BatchPlan of a run. --train_batch_size=auto is resolved by trials. make_step: as
+    for `auto_batch.find_micro_batch`.
     """
     settings = run.settings
-    check_layers(settings.optimizer, state)
     batch = settings.batch
-    is_ramped = settings.schedule.batch_ramp_proportion > 0
     rows = next(data.open_batches(batch_size=8, position=0))  # fails early on bad records
     if batch.train_batch_size == "auto":
-        size = choose_size(run, data, devices, rows, state, make_step)
+        rows = pad_rows(rows, data.max_seq_length, data.length_axes)
+        total = run.run_json["global_batch_size"] if run.run_json else batch.global_batch_size
+        accumulates = total is not None or (batch.gradient_accumulation_steps or 1) > 1
+        say = run.console.say
+        size = find_micro_batch(devices, rows, make_step, say, total, accumulates)
         batch = dataclasses.replace(batch, train_batch_size=size)
-    plan = plan_batch(
-        batch, settings.optimizer.learning_rate, devices.num_replicas, run.run_json, is_ramped
-    )
+        settings = dataclasses.replace(settings, batch=batch)
+    plan = plan_training(settings, data, devices.num_replicas, run.run_json)
+    is_ramped = settings.schedule.batch_ramp_proportion > 0
     if is_ramped and not plan.is_ramped and "batch_ramp_proportion" not in settings.flexible:
         run.console.warn(
             "--batch_ramp_proportion has no effect on a batch of one micro-batch; give a smaller "
@@ -546,50 +542,4 @@ def plan_run(
         )
     if run.run_json:
         check_same_batch(plan, batch, is_ramped, run.run_json, run.folder.path)
-    plan = dataclasses.replace(plan, schedule=settings.schedule)
-    num_steps = num_steps_of(
-        settings.cadence,
-        data.num_records,
-        plan.records_of_step,
-        runs_by_time=settings.schedule.lr_schedule == "time",
-        dupe_factor=data.dupe_factor or 1,
-    )
-    return dataclasses.replace(plan, num_steps=num_steps)
-
-
-def choose_size(
-    run: Run,
-    data: TrainingData,
-    devices: Devices,
-    rows: dict[str, np.ndarray],
-    state: TrainState,
-    make_step: Callable[..., TrainStep],
-) -> int:
-    """Return the size of the micro-batch for --train_batch_size=auto; arguments as for
-    `auto_batch.fill_memory`.
-    """
-    console = run.console
-    batch = run.settings.batch
-    global_batch_size = (
-        run.run_json["global_batch_size"] if run.run_json else batch.global_batch_size
-    )
-    if devices.kind == "CPU":
-        size = auto_batch.choose_micro_batch(
-            lambda size: 0.0 if size <= NO_GPU_BATCH else None,
-            devices.num_replicas,
-            global_batch_size,
-        )
-        console.say(f"--train_batch_size=auto: {size}, because there is no GPU memory to fill")
-        return size
-    if run.workers.count > 1:
-        raise UserError(
-            "works on a single machine only",
-            "start the command on one machine, and give all of them the number that it finds",
-            setting="train_batch_size",
-            value="auto",
-        )
-    accumulates = global_batch_size is not None or (batch.gradient_accumulation_steps or 1) > 1
-    rows = pad_rows(rows, data.max_seq_length, data.length_axes)
-    return auto_batch.fill_memory(
-        devices, rows, state, make_step, console.say, global_batch_size, accumulates
-    )
+    return plan

@@ -33,7 +33,7 @@ from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import sentence_positions, sentence_vector
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
-from bert_gpu.train.auto_batch import trial_step
+from bert_gpu.train.auto_batch import try_size
 from bert_gpu.train.batching import pad_rows, take_batches
 from bert_gpu.train.config import BatchConfig, CadenceConfig
 from bert_gpu.train.state import TrainState
@@ -309,17 +309,21 @@ def test_one_program_serves_all_lengths():
     assert set(traced(1, 1, "off")[2]) == {None}
 
 
-def test_a_trial_of_a_micro_batch_repeats_examples_of_full_length():
+def test_a_trial_of_a_micro_batch_repeats_examples_of_full_length(monkeypatch):
     """As --train_batch_size=auto makes it: 2 replicas x 2 micro-batches x 5."""
     batch, steps = encoded.make_batch(encoded_triplets("dynamic"), np.arange(1, 4)), []
+    accounts = tf.config.experimental
+    monkeypatch.setattr(accounts, "reset_memory_stats", lambda device: None)
+    monkeypatch.setattr(accounts, "get_memory_info", lambda device: dict(peak=0))
 
     def step(batches, learning_rates, first):
         steps.extend(batches)
         return types.SimpleNamespace(read=lambda: None)
 
-    step.devices = types.SimpleNamespace(num_replicas=2)
+    step.devices = types.SimpleNamespace(num_replicas=2, replica_bytes=None)
+    step.num_micro_batches = 2
     rows = pad_rows(batch, LENGTH, encoded.LENGTH_AXES)
-    trial_step(lambda num_micro_batches: step, 2, rows, 5)()
+    try_size(lambda: step, rows, print, 5)
     assert batch["input_ids"].shape == (3, 3, 8) and rows["input_ids"].shape == (3, 3, LENGTH)
     assert rows_in(steps[0]) == [rows_in(batch)[index % 3] for index in range(20)]
     assert steps[0]["input_ids"].dtype == np.int32 and steps[0]["row_weights"].shape == (20,)
