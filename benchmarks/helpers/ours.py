@@ -88,7 +88,7 @@ class Ours(Trainer):
         from bert_gpu.train.step import TrainStep
 
         encoder = training_encoder(BertEncoder(self.model), self.memory, self.devices)
-        objective = self.open_objective(encoder).of_training()
+        objective = self.open_objective(encoder)
         sizes = dict(num_micro_batches=num_micro_batches, seed=self.seed)
         return TrainStep(self.devices, self.state, objective, self.optimizer, **sizes, **more)
 

@@ -82,7 +82,7 @@ def pretrain(
             TrainStep,
             devices,
             state,
-            objective.of_training(),
+            objective,
             settings.optimizer.keeping_rows(model.config.first_position),
             seed=settings.run.seed,
             length_axes=data.length_axes,
