@@ -457,7 +457,6 @@ def print_summary(
     console.block(start_block.rows(run.settings, data, plan, devices, summary_rows))
     if problem := start_block.length_problem(plan, data, run.settings):
         console.warn(problem)
-    shared_update.announce(devices, step.state.joint_parts, step.is_shared, console)
 
 
 def export_end(run: Run, state: TrainState, export: Callable[[str, TrainState, int], None]) -> None:

@@ -231,7 +231,7 @@ class TrainStep:
         self.gradients = self.compiled(self._gradients)
         self.replica_gradients = objective.replica_gradients(self)
         self.update = tf.function(self._update, autograph=False, jit_compile=devices.xla)
-        self.is_shared = shared_update.is_shared(devices, state.joint_parts, optimizer)
+        self.is_shared = shared_update.is_shared(devices, state.joint_parts)
         self.seeds = tf.function(self._seeds, autograph=False)
         self.joint_share = tf.function(self._joint_share, autograph=False, jit_compile=devices.xla)
         self.programs: dict[int, Callable[..., tf.Tensor]] = {}  # {K steps: compiled program}
