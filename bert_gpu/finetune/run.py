@@ -187,7 +187,7 @@ def train(
         ) as log:
             loop = Loop(step, batches, plan, run, log, validate=validate, export=export)
             loop.run()
-            run.finish(loop, export)
+            run.finish(state, export)
     return run.result()
 
 

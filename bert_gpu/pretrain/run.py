@@ -115,7 +115,7 @@ def pretrain(
                 )
                 loop.run()
                 console.say(f"cost: {describe_cost(run.progress.cost())}")
-                run.finish(loop, export)
+                run.finish(state, export)
         result = run.result()
     if result.signal is None and not (run.run_json or {}).get("dropped"):
         skipped = result.progress.num_skipped_records
@@ -209,9 +209,7 @@ def evaluate(
     config = model.config.to_dict()
     config["train_objective"] = named_objectives(model.objectives, dataset.schema)
     if run.run_json is not None:
-        own = {name: value for name, value in run.run_json["settings"].items() if name in config}
-        run.run_json |= dict(settings=own)
-        run.check_resumable(config)
+        run.check_resumable(run.run_json["settings"] | config)
     checkpoint = folder.newest_whole(console.warn) if run.run_json else None
     if checkpoint is None:
         raise UserError(

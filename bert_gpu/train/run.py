@@ -20,7 +20,7 @@ from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.base.files import is_inside
 from bert_gpu.base.signals import watch_signals
 from bert_gpu.devices.devices import Devices, join_workers, set_up
-from bert_gpu.devices.workers import Alone, LocalClock, SharedClock, Workers
+from bert_gpu.devices.workers import Alone, Workers
 from bert_gpu.model.flops import Flops
 from bert_gpu.monitor import metrics_log
 from bert_gpu.optim.config import OptimizerConfig
@@ -60,15 +60,6 @@ class TrainingResult(typing.NamedTuple):
         return f"TrainingResult({self.folder.path!r}: {progress.step} steps{best})"
 
 
-class TrainedLoop(typing.Protocol):
-    """The attributes of train/loop.py's Loop that `Run.finish` reads."""
-
-    step: TrainStep
-    now: LocalClock | SharedClock
-
-    def is_complete(self) -> bool: ...
-
-
 @dataclasses.dataclass(kw_only=True)
 class Run(typing.Generic[S]):
     """A run of pretraining or fine-tuning, which `open_run` opens.
@@ -79,7 +70,7 @@ class Run(typing.Generic[S]):
     that train together. clock: function that returns seconds.
     progress: None until `begin`, unless `is_done` finds a checkpoint. caught: the signals caught so
     far; the list grows. content: the content of run.json that `begin` writes. is_complete: whether
-    nothing is left to train.
+    nothing is left to train. The loop sets both `caught` and `is_complete` at its end.
     """
 
     settings: S
@@ -232,14 +223,12 @@ class Run(typing.Generic[S]):
         )
         return self.workers.on_chief(open_log) or metrics_log.no_log(self.console.warn)
 
-    def finish(self, loop: TrainedLoop, export: Callable[[str, TrainState, int], None]) -> None:
+    def finish(self, state: TrainState, export: Callable[[str, TrainState, int], None]) -> None:
         """Write model/ unless a signal has stopped the loop before the end of the run. export:
         function of (folder, TrainState, step) that writes the model.
         """
-        self.caught = loop.now.caught
-        self.is_complete = loop.is_complete()
         if not self.caught or self.is_complete:
-            export_end(self, loop.step.state, export)
+            export_end(self, state, export)
             self.folder.create(self.content | dict(exported_step=self.progress.step))
 
     def result(self) -> TrainingResult:
