@@ -5,7 +5,6 @@ does not depend on padding, accumulation, replicas or calls of several steps.
 Legend: N examples, B batch, S sequence, H width of a vector.
 """
 
-import dataclasses
 import functools
 import io
 import itertools
@@ -23,7 +22,7 @@ from bert_gpu.devices.devices import set_up
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig
 from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.files.examples import Examples
-from bert_gpu.finetune.objective import task_objective
+from bert_gpu.finetune.objective import TaskObjective
 from bert_gpu.finetune.prediction import Predictor
 from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.tasks import table
@@ -207,16 +206,17 @@ def traced(replicas, micro_batches, xla):
     """(TrainStep, its TrainState, the lengths of the rows that it was traced with)."""
     devices = set_up(DeviceConfig(virtual_replicas=replicas, xla=xla))
     state = TrainState(devices.strategy, first_weights(), OptimizerConfig(), column_blocks={})
-    objective, lengths = task_objective(BertEncoder(MODEL), TASK), []
+    lengths = []
 
-    def losses(weights, batch, dtype, seed):
-        lengths.append(batch["input_ids"].shape[-1])
-        return objective.losses(weights, batch, dtype, seed)
+    class Watched(TaskObjective):
+        def sums(self, weights, batch, dtype, seed):
+            lengths.append(batch["input_ids"].shape[-1])
+            return super().sums(weights, batch, dtype, seed)
 
     step = TrainStep(
         devices,
         state,
-        dataclasses.replace(objective, losses=losses),
+        Watched(BertEncoder(MODEL), TASK),
         OptimizerConfig(),
         num_micro_batches=micro_batches,
         seed=1,
