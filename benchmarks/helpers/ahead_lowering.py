@@ -59,7 +59,7 @@ class Lowering:
         self.step = TrainStep(
             self.devices,
             state,
-            objective.of_training(),
+            objective,
             self.optimizer,
             num_micro_batches=micro_batches,
             seed=1,
@@ -67,6 +67,8 @@ class Lowering:
 
     def gradients(self, rows, path):
         """Write the program of loss and gradients for micro-batches of `rows` rows."""
+        from bert_gpu.train.step import PassInputs
+
         tf = self.tf
         batch = {
             name: tf.zeros((self.micro_batches, rows, *value.shape[1:]), value.dtype)
@@ -75,8 +77,9 @@ class Lowering:
         counts = {name: tf.constant(1.0) for name in self.objectives}
         weights = {name: tf.constant(value) for name, value in self.weights.items()}
         scale, key = tf.constant(1.0), tf.constant([1, 2])
-        arguments = (weights, batch, tf.constant(self.micro_batches), counts, scale, key)
-        return self.write(self.step.gradients, arguments, path)
+        number = tf.constant(self.micro_batches)
+        inputs = PassInputs(weights, batch, number, counts, scale, key)
+        return self.write(self.step.gradients, (inputs,), path)
 
     def update(self, path):
         """Write the program of the optimizer's update, which is skipped when the gradients are not

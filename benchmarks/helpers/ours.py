@@ -88,7 +88,7 @@ class Ours(Trainer):
         from bert_gpu.train.step import TrainStep
 
         encoder = training_encoder(BertEncoder(self.model), self.memory, self.devices)
-        objective = self.open_objective(encoder).of_training()
+        objective = self.open_objective(encoder)
         sizes = dict(num_micro_batches=num_micro_batches, seed=self.seed)
         return TrainStep(self.devices, self.state, objective, self.optimizer, **sizes, **more)
 
@@ -202,15 +202,14 @@ class Ours(Trainer):
         """
         from bert_gpu.base.console import Console
         from bert_gpu.base.errors import UserError
-        from bert_gpu.train.run import fill_memory
+        from bert_gpu.train.auto_batch import find_micro_batch
 
         accumulates = global_batch_size is not None
         if self.gpu:
             try:
-                rows = fill_memory(
+                rows = find_micro_batch(
                     self.devices,
                     make_batch(8, self.length),
-                    self.state,
                     self.make_step,
                     Console(stream=sys.stderr).say,
                     global_batch_size,

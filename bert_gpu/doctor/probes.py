@@ -113,9 +113,7 @@ def step(device: str) -> dict[str, object]:
         masked_lm_weights=np.ones((rows, num_masked), np.float32),
         next_sentence_labels=np.zeros(rows, np.int32),
     )
-    train_step = TrainStep(
-        devices, state, objective.of_training(), config, num_micro_batches=1, seed=0
-    )
+    train_step = TrainStep(devices, state, objective, config, num_micro_batches=1, seed=0)
     loss = float(train_step([batch], [1e-4], 0).read()["loss"][0])
     if not math.isfinite(loss):
         raise ArithmeticError(f"the loss of the first step is {loss}")

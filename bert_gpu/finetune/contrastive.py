@@ -9,14 +9,14 @@ Legend: N examples, n of them the own ones, b of a block; V vectors an example (
 hard negatives), of width H; C candidates.
 """
 
-import functools
+import dataclasses
 from collections.abc import Callable, Mapping
 
 import tensorflow as tf
 
+from bert_gpu.model.encoders import Encoder
 from bert_gpu.model.heads import cross_entropy
-from bert_gpu.train.step import Objective
-from bert_gpu.train.vector_losses import VectorLosses
+from bert_gpu.train.vector_losses import VectorObjective
 
 LOSS = "contrastive"
 FEATURES = ("text_ids", "row_weights", "labels")  # what the loss reads beside the vectors
@@ -26,18 +26,38 @@ BLOCK_ROWS = 1024  # rows of scores in memory at a time
 SQUARED_EPSILON = 1e-24  # a vector shorter than 1e-12 does not get length 1, as in PyTorch
 
 
-def contrastive_objective(vectors: Callable[..., tf.Tensor], temperature: float) -> Objective:
-    """Return the objective that trains an encoder with the contrastive loss, whose sum is divided
-    by the number of pairs. vectors: function of (weights, batch, dtype=, seed=) that returns the
-    vectors, (B, V, H).
+@dataclasses.dataclass(frozen=True)
+class ContrastiveObjective(VectorObjective):
+    """The contrastive loss, whose sum is divided by the number of pairs. logits: function of
+    (weights, batch, encoder=, dtype=, seed=) that returns the vectors, (B, V, H).
     """
 
-    def counts(batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    encoder: Encoder
+    logits: Callable[..., tf.Tensor]
+    temperature: float
+    losses = (LOSS,)
+    features = FEATURES
+
+    def counts(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         return {LOSS: tf.reduce_sum(batch["labels"] * batch["row_weights"])}
 
-    losses = functools.partial(losses_of_pairs, temperature=temperature)
-    functions = VectorLosses(FEATURES, vectors, losses)
-    return Objective(counts=counts, losses=functions.product, vector_losses=functions)
+    def vectors(
+        self,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        dtype: tf.DType,
+        seed: tf.Tensor,
+    ) -> tf.Tensor:
+        return self.logits(weights, batch, encoder=self.encoder, dtype=dtype, seed=seed)
+
+    def at_vectors(
+        self,
+        vectors: tf.Tensor,
+        features: Mapping[str, tf.Tensor],
+        own: tf.Tensor,
+        counts: Mapping[str, tf.Tensor],
+    ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        return losses_of_pairs(vectors, features, own, counts, self.temperature)
 
 
 def losses_of_pairs(
@@ -49,7 +69,7 @@ def losses_of_pairs(
     block_rows: int = BLOCK_ROWS,
 ) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
     """Return the sum of the losses of the own examples, and the gradient of this sum, divided by
-    its count, at all vectors, float32 (N, V, H); a function for `VectorLosses.losses`.
+    its count, at all vectors, float32 (N, V, H); see `VectorObjective.at_vectors`.
 
     features: text_ids int32 (N, V), equal for equal texts; row_weights float32 (N,), 0 for an
     example that is padding; labels float32 (N,), 1 where query and positive are a pair, 0 where

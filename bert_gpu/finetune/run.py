@@ -174,7 +174,7 @@ def train(
         seed=settings.run.seed,
         length_axes=batches.length_axes,
     )
-    plan = engine.plan_run(run, batches, devices, state, make_step)
+    plan = engine.plan_run(run, batches, devices, make_step)
     if not run.is_done(plan):
         step = make_step(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped)
         engine.print_summary(run, step, plan, batches, describe(task, start, data))
@@ -187,7 +187,7 @@ def train(
         ) as log:
             loop = Loop(step, batches, plan, run, log, validate=validate, export=export)
             loop.run()
-            run.finish(loop, export)
+            run.finish(state, export)
     return run.result()
 
 

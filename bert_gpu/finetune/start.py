@@ -24,12 +24,8 @@ from bert_gpu.interop.heads import HEADS
 from bert_gpu.interop.relatives import relative_of
 from bert_gpu.interop.sources import NONE, TASK
 from bert_gpu.interop.usage import check_scores, class_names
-from bert_gpu.model.config import (
-    ModelConfig,
-    preset,
-    read_config,
-    read_config_of,
-)
+from bert_gpu.model.config import ModelConfig, preset
+from bert_gpu.model.config_json import read_config, read_config_of
 from bert_gpu.model.encoders import Encoder, open_encoder
 from bert_gpu.model.heads import first_transform, pooling_of
 from bert_gpu.model.positions import fit_positions

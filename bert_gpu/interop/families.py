@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from bert_gpu.interop.heads import ARCHITECTURES, HEADS
-from bert_gpu.model.config import OWN_TYPE, ModelConfig
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.config_json import OWN_TYPE
 from bert_gpu.model.weights import WeightSpec
 
 # {end of bert-gpu's name of a weight: end of the name in torch}; norm/ marks those of a layer norm

@@ -31,7 +31,7 @@ from bert_gpu.interop.relatives import Relative, own_relative, read_shape, relat
 from bert_gpu.interop.tensors import check_tensor, read_tensors
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.interop.usage import written_usage
-from bert_gpu.model import config as model_config
+from bert_gpu.model import config_json
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 
@@ -70,7 +70,7 @@ def read_model(folder: str) -> tuple[ModelConfig, dict[str, np.ndarray], Notes]:
     config_path = os.path.join(folder, "config.json")
     family, config, values = read_shape(config_path)
     tensors = hf_tensors.rename_tensors(family, tensors, folder)
-    with model_config.naming(config_path):
+    with config_json.naming(config_path):
         encoder = open_encoder(config)
     if encoder.num_groups > len(tensors):  # checked before a huge table is built
         raise UserError(
@@ -94,7 +94,7 @@ def read_model(folder: str) -> tuple[ModelConfig, dict[str, np.ndarray], Notes]:
             tensors.pop(family.of(architecture).names(f"{head}/{part}")[0], None)
         architecture = guess_architecture(has)
     family = family.of(architecture)
-    with model_config.naming(config_path):
+    with config_json.naming(config_path):
         specs = specs_of(encoder, architecture, _num_classes(family, architecture, tensors))
 
     def read_tensor(their: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -114,7 +114,7 @@ def read_model(folder: str) -> tuple[ModelConfig, dict[str, np.ndarray], Notes]:
             where=folder,
         )
     has_labels = any(f"{head}/kernel" in weights for head in LABELLED.values())
-    labels = model_config.labels_of(config_path, values) if has_labels else ()
+    labels = config_json.labels_of(config_path, values) if has_labels else ()
     problem_type = values.get("problem_type") if has_labels else None
     return (
         config,
@@ -239,7 +239,7 @@ def _write_folder(
         )
     labels = _checked_labels(folder, model.weights, notes.architecture, notes.labels)
     tensors = _their_tensors(folder, family, config, model.weights, notes.architecture)
-    make_config = relative.config_bytes if relative else model_config.config_bytes
+    make_config = relative.config_bytes if relative else config_json.config_bytes
     contents = {
         **files,
         **code,

@@ -29,7 +29,7 @@ from bert_gpu.interop.huggingface import score_meaning
 from bert_gpu.interop.relatives import own_relative
 from bert_gpu.interop.tokenizers import tokenizer_files
 from bert_gpu.interop.usage import written_usage
-from bert_gpu.model import config as model_config
+from bert_gpu.model import config_json
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.model.encoders import open_encoder
 
@@ -126,7 +126,7 @@ def write(model: Model, folder: str, precision: str = "float32") -> str:
         proto, _ = tf2onnx.convert.from_function(function, signature, opset=OPSET)
     # a variant of BERT too has the model_type "bert" here: the graph computes it, not the class
     more = score_meaning(architecture, model.notes.problem_type)
-    make_config = relative.config_bytes if relative else model_config.config_bytes
+    make_config = relative.config_bytes if relative else config_json.config_bytes
     more |= {} if relative else dict(model_type="bert")
     contents = {
         **tokenizer_files(model.tokenizer, config, max_seq_length=model.notes.max_seq_length),

@@ -16,7 +16,9 @@ from bert_gpu.base.files import check_values, read_json
 from bert_gpu.interop.families import BERT, BERT_PARTS, Family, family_of
 from bert_gpu.interop.heads import ARCHITECTURES
 from bert_gpu.model import config as model_config
-from bert_gpu.model.config import CONFIG_FIELDS, OWN_TYPE, ModelConfig
+from bert_gpu.model import config_json
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.config_json import CONFIG_FIELDS, OWN_TYPE
 from bert_gpu.model.weights import TRANSFORMS
 
 SHARED = (  # fields of ModelConfig that a relative's config.json has too
@@ -111,7 +113,7 @@ class Relative(typing.NamedTuple):
         }
         values |= self.constants | more | dict(model_type=self.family.model_type)
         values = self.to_theirs(values)
-        return model_config.json_bytes(values, self.family.class_of(architecture), labels)
+        return config_json.json_bytes(values, self.family.class_of(architecture), labels)
 
     def read_config(self, path: str, values: dict[str, Any]) -> ModelConfig:
         """Return the ModelConfig for `values`, the content of the family's config.json at `path`.
@@ -124,7 +126,7 @@ class Relative(typing.NamedTuple):
             own["position_embedding_type"] = (positions, "attention is computed with no other")
         keys = self.keys
         known = {*keys.values(), *IGNORED_KEYS, "model_type", "position_embedding_type"}
-        model_config.check_keys(path, values, known, own)
+        config_json.check_keys(path, values, known, own)
         if lacking := [key for key in keys.values() if key not in values]:
             raise UserError(
                 f"has no {lacking[0]}, which {self.family.class_name} needs", where=path
@@ -137,7 +139,7 @@ class Relative(typing.NamedTuple):
                 where=path,
             )
         ours = {name: values[key] for name, key in keys.items()} | self.switches
-        with model_config.naming(path):
+        with config_json.naming(path):
             shape = ModelConfig(**ours | dict(hidden_act="gelu"))  # checks types and ranges
             return dataclasses.replace(
                 shape,
@@ -554,7 +556,7 @@ def read_shape(path: str) -> FolderConfig:
     """Return the FolderConfig of the config.json at `path`, of a BERT, a bert-gpu model or a
     relative.
     """
-    values = read_json(path, model_config.A_CONFIG)
+    values = read_json(path, config_json.A_CONFIG)
     relatives = {row.family.model_type: row for row in RELATIVES}
     model_type = values.get("model_type")
     known = (BERT.model_type, *relatives)
@@ -565,7 +567,7 @@ def read_shape(path: str) -> FolderConfig:
             where=path,
         )
     relative = relatives.get(model_type or "")
-    check_values(path, values, model_config.NOTES_FIELDS if relative else CONFIG_FIELDS)
-    config = (relative.read_config if relative else model_config.config_of)(path, values)
+    check_values(path, values, config_json.NOTES_FIELDS if relative else CONFIG_FIELDS)
+    config = (relative.read_config if relative else config_json.config_of)(path, values)
     family = relative.family if relative else family_of(config)
     return FolderConfig(family, config, values)

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike
 from bert_gpu.base import tensor_files
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_regular, read_json
-from bert_gpu.model.config import A_CONFIG, NOTES_FIELDS
+from bert_gpu.model.config_json import A_CONFIG, NOTES_FIELDS
 
 # {type in a safetensors file: NumPy's type}
 FLOATS: dict[str, DTypeLike] = {

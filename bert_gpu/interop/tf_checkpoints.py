@@ -20,7 +20,7 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import read_json
 from bert_gpu.interop.folders import replace_folder, saved_files
 from bert_gpu.interop.formats import OURS, Model
-from bert_gpu.model import config as model_config
+from bert_gpu.model import config_json
 from bert_gpu.model.config import ModelConfig
 
 # file names in Google's releases
@@ -59,7 +59,7 @@ def read_config(path: str) -> ModelConfig:
     read.
     """
     file, values = read_file(path)
-    config = model_config.config_of(file, values)
+    config = config_json.config_of(file, values)
     if config.hidden_act == "gelu" and values.get(GELU_FORM) != "erf":
         config = dataclasses.replace(config, hidden_act="gelu_new")
     return config
@@ -70,9 +70,7 @@ def read_scores(path: str) -> dict[str, Any]:
     them the classes have no names.
     """
     file, values = read_file(path)
-    return dict(
-        labels=model_config.labels_of(file, values), problem_type=values.get("problem_type")
-    )
+    return dict(labels=config_json.labels_of(file, values), problem_type=values.get("problem_type"))
 
 
 def read_file(path: str) -> tuple[str, dict[str, object]]:
@@ -82,7 +80,7 @@ def read_file(path: str) -> tuple[str, dict[str, object]]:
         raise UserError(
             f"a TensorFlow checkpoint without {CONFIG}", "put the model's beside it", where=path
         )
-    return file, read_json(file, model_config.A_CONFIG, model_config.CONFIG_FIELDS)
+    return file, read_json(file, config_json.A_CONFIG, config_json.CONFIG_FIELDS)
 
 
 @contextlib.contextmanager
@@ -132,7 +130,7 @@ def config_bytes(model: Model) -> bytes:
     if config.hidden_act == "gelu":
         values[GELU_FORM] = "erf"
     if "classifier/bias" in model.weights:
-        values |= model_config.label_entries(notes.labels) | dict(problem_type=notes.problem_type)
+        values |= config_json.label_entries(notes.labels) | dict(problem_type=notes.problem_type)
     return (json.dumps(values, indent=2, sort_keys=True) + "\n").encode()
 
 

@@ -2,13 +2,11 @@
 
 import dataclasses
 import types
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.settings import Settings, fields_of, setting
+from bert_gpu.base.settings import Settings, setting
 from bert_gpu.optim import adamw, adamw8bit, lamb, muon
-from bert_gpu.optim.interface import CommonSettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,68 +113,19 @@ class ScheduleConfig(Settings):
         return super().without_effect(name)
 
 
-SettingsType = TypeVar("SettingsType", bound=CommonSettings)
-
-
-def with_rules(
-    optimizers: Mapping[str, types.ModuleType],
-) -> Callable[[type[SettingsType]], type[SettingsType]]:
-    """Return a decorator of a settings class that adds what follows from a table of optimizers: the
-    help and choices of --optimizer, and that a setting has an effect only with the optimizers whose
-    `Settings` have it.
-
-    Args:
-      optimizers: {name: module as in interface.py}. The class inherits every module's Settings.
-    """
-
-    def decorate(kind: type[SettingsType]) -> type[SettingsType]:
-        common = fields_of(CommonSettings)
-        fields = dict(common)
-        readers: dict[str, list[str]] = {}
-        for name, module in optimizers.items():
-            assert issubclass(kind, module.Settings), f"inherit the settings of {name}"
-            for field in dataclasses.fields(module.Settings):
-                assert fields.setdefault(field.name, field) is field, (
-                    f"two settings are named {field.name}"
-                )
-                readers.setdefault(field.name, []).append(name)
-        summaries = "; ".join(f"{name}: {module.SUMMARY}" for name, module in optimizers.items())
-        rules: dict[str, dict[str, object]] = {
-            "optimizer": dict(help=f"{summaries}.", choices=tuple(optimizers))
-        }
-        rules |= {
-            name: dict(needs=fields[name].metadata["needs"] or ("optimizer", tuple(names)))
-            for name, names in readers.items()
-            if name not in common
-        }
-        return dataclasses.make_dataclass(
-            kind.__name__,
-            [
-                (
-                    name,
-                    fields[name].type,
-                    dataclasses.field(
-                        default=fields[name].default, metadata={**fields[name].metadata, **rule}
-                    ),
-                )
-                for name, rule in rules.items()
-            ],
-            bases=(kind,),
-            namespace=dict(__doc__=kind.__doc__, __module__=kind.__module__),
-            frozen=True,
-            kw_only=True,
-        )
-
-    return decorate
-
-
 OPTIMIZERS = {"adamw": adamw, "lamb": lamb, "adamw8bit": adamw8bit, "muon": muon}
 
 
-@with_rules(OPTIMIZERS)
+def summaries(optimizers: Mapping[str, types.ModuleType]) -> str:
+    """Return the help of --optimizer. optimizers: {name: module as in interface.py}."""
+    return "; ".join(f"{name}: {module.SUMMARY}" for name, module in optimizers.items()) + "."
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(muon.Settings):  # Muon's Settings include those of the others
     """The optimizer and its constants."""
+
+    optimizer: str = setting("adamw", summaries(OPTIMIZERS), choices=tuple(OPTIMIZERS))
 
     @property
     def module(self) -> types.ModuleType:

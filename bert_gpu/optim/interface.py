@@ -4,7 +4,7 @@ The module of an optimizer has these names, for weights of any shape; config has
 
   SUMMARY: a description for the help of --optimizer.
   Settings: a subclass of CommonSettings with the further settings that it reads. Optimizers share
-    settings by inheritance; no two settings may have the same name.
+    settings by inheritance; one that not all of them read says so by `needs`.
   traits(name, shape, config) -> Traits, or a frozen dataclass that extends them, with all that a
     weight's name decides about its update. Weights of equal traits and shape share one compiled
     step.
@@ -52,7 +52,7 @@ CommonSettingsType = TypeVar("CommonSettingsType", bound="CommonSettings")
 class CommonSettings(Settings):
     """Settings that every optimizer reads."""
 
-    optimizer: str = setting("adamw", "")  # config.py adds help and choices from its table
+    optimizer: str = setting("adamw", "")  # OptimizerConfig has its help and choices
     learning_rate: float = setting(
         1e-4,
         "Peak learning rate for a batch of --lr_reference_batch_size sequences.",

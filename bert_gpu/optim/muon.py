@@ -59,6 +59,7 @@ class Settings(adam.Settings):
         "AdamW's learning rate for embeddings, norms, biases and output layers, as a share of "
         "--learning_rate.",
         above=0.0,
+        needs=("optimizer", ("muon",)),
     )
 
 

@@ -10,15 +10,8 @@ from bert_gpu.base.settings import Settings, complaint, fields_of, setting
 from bert_gpu.data.config import InputConfig
 from bert_gpu.interop import sources
 from bert_gpu.interop.sources import NONE, find_model
-from bert_gpu.model.config import (
-    NOT_IN_WEIGHTS,
-    PRESETS,
-    ModelConfig,
-    ShapeConfig,
-    preset,
-    read_config,
-    read_config_of,
-)
+from bert_gpu.model.config import NOT_IN_WEIGHTS, PRESETS, ModelConfig, ShapeConfig, preset
+from bert_gpu.model.config_json import read_config, read_config_of
 from bert_gpu.pretrain.objectives.table import OBJECTIVES, summaries
 from bert_gpu.recipes.rules import differences
 from bert_gpu.train.config import RunSettings

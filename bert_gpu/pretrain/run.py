@@ -26,8 +26,8 @@ from bert_gpu.pretrain.validation import open_validation
 from bert_gpu.runs.card_facts import facts_while_training
 from bert_gpu.runs.cost import describe_cost
 from bert_gpu.train import run as engine
-from bert_gpu.train.batching import BatchPlan
 from bert_gpu.train.loop import Loop
+from bert_gpu.train.plan import BatchPlan
 from bert_gpu.train.state import TrainState, frozen_names
 from bert_gpu.train.step import TrainStep
 
@@ -82,12 +82,12 @@ def pretrain(
             TrainStep,
             devices,
             state,
-            objective.of_training(),
+            objective,
             settings.optimizer.keeping_rows(model.config.first_position),
             seed=settings.run.seed,
             length_axes=data.length_axes,
         )
-        plan = engine.plan_run(run, data, devices, state, make_step)
+        plan = engine.plan_run(run, data, devices, make_step)
         if not run.is_done(plan):
             step = make_step(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped)
             rows = describe(settings, model.config, devices.kind, weights, frozen, dataset, plan)
@@ -115,7 +115,7 @@ def pretrain(
                 )
                 loop.run()
                 console.say(f"cost: {describe_cost(run.progress.cost())}")
-                run.finish(loop, export)
+                run.finish(state, export)
         result = run.result()
     if result.signal is None and not (run.run_json or {}).get("dropped"):
         skipped = result.progress.num_skipped_records
@@ -209,9 +209,7 @@ def evaluate(
     config = model.config.to_dict()
     config["train_objective"] = named_objectives(model.objectives, dataset.schema)
     if run.run_json is not None:
-        own = {name: value for name, value in run.run_json["settings"].items() if name in config}
-        run.run_json |= dict(settings=own)
-        run.check_resumable(config)
+        run.check_resumable(run.run_json["settings"] | config)
     checkpoint = folder.newest_whole(console.warn) if run.run_json else None
     if checkpoint is None:
         raise UserError(

@@ -48,7 +48,7 @@ class Pace:
     includes compilation, does not count.
 
     Args of the constructor:
-      plan: batching.BatchPlan.
+      plan: plan.BatchPlan.
       progress: the run's Progress, which the training loop updates.
       watch: log_interval.Stopwatch, whose `seconds` are the training time of all sessions.
     """

@@ -1,7 +1,7 @@
 """Describes what changes when a run is resumed: the learning rate and the batch, because the run
 has another length, and the division of the global batch over GPUs and micro-batches.
 
-`old` is the content of run.json, with the old plan. `plan` is the new batching.BatchPlan.
+`old` is the content of run.json, with the old plan. `plan` is the new plan.BatchPlan.
 """
 
 import math

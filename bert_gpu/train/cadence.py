@@ -6,13 +6,10 @@ step or share at which the action is set, so a resumed run need not remember whi
 done.
 """
 
-import math
 from collections.abc import Sequence
 
 from bert_gpu.train.config import CadenceConfig, shares
 
-# passes over the text, as in BERT's pretraining (Devlin et al. 2018, appendix A.2)
-DEFAULT_PASSES = 40
 # on a GPU, which waits for the host once a call: with 1 instead of 10, a step of base, 256 rows of
 # 128 tokens, takes 1.10 times as long on an H200 (dev/gpu.md)
 MICRO_BATCHES_PER_CALL = 10
@@ -24,27 +21,6 @@ def default_steps_per_loop(kind: str, num_micro_batches: int, rows_differ: bool)
     """
     is_one = kind == "CPU" or rows_differ
     return 1 if is_one else max(1, MICRO_BATCHES_PER_CALL // num_micro_batches)
-
-
-def num_steps_of(
-    config: CadenceConfig,
-    num_records: int,
-    records_of_step: float,
-    runs_by_time: bool = False,
-    dupe_factor: int = 1,
-) -> int | None:
-    """Return the number of steps of a run: --num_train_steps, or the steps that its epochs take,
-    rounded up; None when only a time limit ends the run.
-
-    records_of_step: mean number of records per step. dupe_factor: how many times the records
-    contain the text.
-    """
-    if config.num_train_steps is not None:
-        return config.num_train_steps
-    if config.num_train_epochs is None and runs_by_time:
-        return None
-    num_epochs = config.num_train_epochs or DEFAULT_PASSES / dupe_factor
-    return max(1, math.ceil(num_epochs * num_records / records_of_step))
 
 
 class Cadence:

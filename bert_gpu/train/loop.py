@@ -25,9 +25,10 @@ from bert_gpu.monitor.metrics_log import Log
 from bert_gpu.runs.metrics import ENERGY
 from bert_gpu.runs.pace import Pace
 from bert_gpu.runs.shared_folder import open_writer
-from bert_gpu.train.batching import BatchPlan, TrainingData, take_batches
+from bert_gpu.train.batching import TrainingData, take_batches
 from bert_gpu.train.cadence import Cadence, default_steps_per_loop
 from bert_gpu.train.divergence import Diverged, DivergenceFound, DivergenceMonitor
+from bert_gpu.train.plan import BatchPlan
 from bert_gpu.train.run import Run
 from bert_gpu.train.start_block import peak_memory
 from bert_gpu.train.state import TrainState
@@ -130,7 +131,6 @@ class Loop:
         self.is_last = self.is_over()
         self.save_is_late = False
         self.line_is_late = False
-        self.saved_seconds = self.progress.seconds
         self.saved_step = self.logged_step = self.progress.step
         self.writer = open_writer(
             self.folder, self.ending.keep_checkpoint_max, self.console.warn, self.workers
@@ -157,6 +157,8 @@ class Loop:
             self.console.say(f"time spent: {describe_activities(self.watch.activities)}")
         finally:
             self.log.close(self.is_complete())
+        self.training_run.caught = self.now.caught
+        self.training_run.is_complete = self.is_complete()
         energy = describe_energy(self.log.energy().get(ENERGY), self.workers.count)
         self.console.say(f"energy: {energy}")
 
@@ -322,7 +324,7 @@ class Loop:
         """
         is_end = self.is_last and self.is_finished()
         save = self.save_is_late or self.cadence.saves(
-            self.progress.step, self.now.seconds - self.saved_seconds
+            self.progress.step, self.now.seconds - self.progress.seconds
         )
         validation = self.cadence.validates(self.before, self.position, save) or is_end
         exports = self.cadence.exports(self.before.share, self.position.share)
@@ -487,7 +489,6 @@ class Loop:
             self.progress.health = dataclasses.asdict(self.divergence.health)
             values = self.step.state.read() if self.workers.is_chief else None
             writer.save(self.progress, values)  # type: ignore[arg-type]  # SharedWriter takes None
-        self.saved_seconds = self.now.seconds
         self.saved_step = self.progress.step
 
     def _roll_back(self, problem: DivergenceFound) -> None:

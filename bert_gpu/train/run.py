@@ -20,7 +20,7 @@ from bert_gpu.base.errors import TrainingStopped, UserError
 from bert_gpu.base.files import is_inside
 from bert_gpu.base.signals import watch_signals
 from bert_gpu.devices.devices import Devices, join_workers, set_up
-from bert_gpu.devices.workers import Alone, Clock, Workers
+from bert_gpu.devices.workers import Alone, Workers
 from bert_gpu.model.flops import Flops
 from bert_gpu.monitor import metrics_log
 from bert_gpu.optim.config import OptimizerConfig
@@ -30,21 +30,14 @@ from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress, read_progress
 from bert_gpu.runs.resume_changes import describe_changes
 from bert_gpu.runs.shared_folder import SharedFolder, open_folder
-from bert_gpu.train import memory, shared_update, start_block
-from bert_gpu.train.batching import (
-    BatchPlan,
-    TrainingData,
-    check_same_batch,
-    pad_rows,
-    plan_batch,
-)
-from bert_gpu.train.cadence import num_steps_of
+from bert_gpu.train import shared_update, start_block
+from bert_gpu.train.auto_batch import find_micro_batch
+from bert_gpu.train.batching import TrainingData, pad_rows
 from bert_gpu.train.config import RunSettings, fit_sizes
 from bert_gpu.train.divergence import Diverged, Lost
+from bert_gpu.train.plan import BatchPlan, check_same_batch, plan_training
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
-
-NO_GPU_BATCH = 32  # the largest micro-batch that --train_batch_size=auto takes on the CPU
 
 S = typing.TypeVar("S", bound=RunSettings)  # PretrainSettings or FinetuneSettings
 
@@ -67,15 +60,6 @@ class TrainingResult(typing.NamedTuple):
         return f"TrainingResult({self.folder.path!r}: {progress.step} steps{best})"
 
 
-class TrainedLoop(typing.Protocol):
-    """The attributes of train/loop.py's Loop that `Run.finish` reads."""
-
-    step: TrainStep
-    now: Clock
-
-    def is_complete(self) -> bool: ...
-
-
 @dataclasses.dataclass(kw_only=True)
 class Run(typing.Generic[S]):
     """A run of pretraining or fine-tuning, which `open_run` opens.
@@ -86,7 +70,7 @@ class Run(typing.Generic[S]):
     that train together. clock: function that returns seconds.
     progress: None until `begin`, unless `is_done` finds a checkpoint. caught: the signals caught so
     far; the list grows. content: the content of run.json that `begin` writes. is_complete: whether
-    nothing is left to train.
+    nothing is left to train. The loop sets both `caught` and `is_complete` at its end.
     """
 
     settings: S
@@ -181,6 +165,7 @@ class Run(typing.Generic[S]):
 
         Raises TrainingStopped when the run diverges or its folder cannot be written.
         """
+        check_layers(self.settings.optimizer, step.state)
         self.content = describe_run(self, plan, step.devices.kind, fixed, hashes)
         watching = watch_signals(self.console.warn, interrupts=self.console.in_program)
         with self.folder.reserved(), watching as self.caught:
@@ -238,14 +223,12 @@ class Run(typing.Generic[S]):
         )
         return self.workers.on_chief(open_log) or metrics_log.no_log(self.console.warn)
 
-    def finish(self, loop: TrainedLoop, export: Callable[[str, TrainState, int], None]) -> None:
+    def finish(self, state: TrainState, export: Callable[[str, TrainState, int], None]) -> None:
         """Write model/ unless a signal has stopped the loop before the end of the run. export:
         function of (folder, TrainState, step) that writes the model.
         """
-        self.caught = loop.now.caught
-        self.is_complete = loop.is_complete()
         if not self.caught or self.is_complete:
-            export_end(self, loop.step.state, export)
+            export_end(self, state, export)
             self.folder.create(self.content | dict(exported_step=self.progress.step))
 
     def result(self) -> TrainingResult:
@@ -463,7 +446,6 @@ def print_summary(
     console.block(start_block.rows(run.settings, data, plan, devices, summary_rows))
     if problem := start_block.length_problem(plan, data, run.settings):
         console.warn(problem)
-    shared_update.announce(devices, step.state.joint_parts, step.is_shared, console)
 
 
 def export_end(run: Run, state: TrainState, export: Callable[[str, TrainState, int], None]) -> None:
@@ -523,28 +505,24 @@ def describe_run(
 
 
 def plan_run(
-    run: Run,
-    data: TrainingData,
-    devices: Devices,
-    state: TrainState,
-    make_step: Callable[..., TrainStep],
+    run: Run, data: TrainingData, devices: Devices, make_step: Callable[..., TrainStep]
 ) -> BatchPlan:
-    """Return the BatchPlan of a run, with its number of steps. --train_batch_size=auto is resolved
-    by trials, which leave the state unchanged.
-
-    make_step: function of (num_micro_batches=) that returns a TrainStep.
+    """Return the BatchPlan of a run. --train_batch_size=auto is resolved by trials. make_step: as
+    for `auto_batch.find_micro_batch`.
     """
     settings = run.settings
-    check_layers(settings.optimizer, state)
     batch = settings.batch
-    is_ramped = settings.schedule.batch_ramp_proportion > 0
     rows = next(data.open_batches(batch_size=8, position=0))  # fails early on bad records
     if batch.train_batch_size == "auto":
-        size = choose_size(run, data, devices, rows, state, make_step)
+        rows = pad_rows(rows, data.max_seq_length, data.length_axes)
+        total = run.run_json["global_batch_size"] if run.run_json else batch.global_batch_size
+        accumulates = total is not None or (batch.gradient_accumulation_steps or 1) > 1
+        say = run.console.say
+        size = find_micro_batch(devices, rows, make_step, say, total, accumulates)
         batch = dataclasses.replace(batch, train_batch_size=size)
-    plan = plan_batch(
-        batch, settings.optimizer.learning_rate, devices.num_replicas, run.run_json, is_ramped
-    )
+        settings = dataclasses.replace(settings, batch=batch)
+    plan = plan_training(settings, data, devices.num_replicas, run.run_json)
+    is_ramped = settings.schedule.batch_ramp_proportion > 0
     if is_ramped and not plan.is_ramped and "batch_ramp_proportion" not in settings.flexible:
         run.console.warn(
             "--batch_ramp_proportion has no effect on a batch of one micro-batch; give a smaller "
@@ -552,97 +530,4 @@ def plan_run(
         )
     if run.run_json:
         check_same_batch(plan, batch, is_ramped, run.run_json, run.folder.path)
-    plan = dataclasses.replace(plan, schedule=settings.schedule)
-    num_steps = num_steps_of(
-        settings.cadence,
-        data.num_records,
-        plan.records_of_step,
-        runs_by_time=settings.schedule.lr_schedule == "time",
-        dupe_factor=data.dupe_factor or 1,
-    )
-    return dataclasses.replace(plan, num_steps=num_steps)
-
-
-def choose_size(
-    run: Run,
-    data: TrainingData,
-    devices: Devices,
-    rows: dict[str, np.ndarray],
-    state: TrainState,
-    make_step: Callable[..., TrainStep],
-) -> int:
-    """Return the size of the micro-batch for --train_batch_size=auto; arguments as for
-    `fill_memory`.
-    """
-    console = run.console
-    batch = run.settings.batch
-    global_batch_size = (
-        run.run_json["global_batch_size"] if run.run_json else batch.global_batch_size
-    )
-    if devices.kind == "CPU":
-        size = memory.choose_micro_batch(
-            lambda size: 0.0 if size <= NO_GPU_BATCH else None,
-            devices.num_replicas,
-            global_batch_size,
-        )
-        console.say(f"--train_batch_size=auto: {size}, because there is no GPU memory to fill")
-        return size
-    if run.workers.count > 1:
-        raise UserError(
-            "works on a single machine only",
-            "start the command on one machine, and give all of them the number that it finds",
-            setting="train_batch_size",
-            value="auto",
-        )
-    accumulates = global_batch_size is not None or (batch.gradient_accumulation_steps or 1) > 1
-    rows = pad_rows(rows, data.max_seq_length, data.length_axes)
-    return fill_memory(devices, rows, state, make_step, console.say, global_batch_size, accumulates)
-
-
-def fill_memory(
-    devices: Devices,
-    rows: dict[str, np.ndarray],
-    state: TrainState,
-    make_step: Callable[..., TrainStep],
-    say: Callable[[str], None],
-    global_batch_size: int | None = None,
-    accumulates: bool = False,
-) -> int:
-    """Return the largest micro-batch that fits in GPU memory, found by running steps on rows of
-    full length. Raises UserError when none fits.
-
-    Args:
-      rows: a batch of a few rows, which are repeated. state: keeps its values. make_step: as for
-        `plan_run`. say: prints a line of text.
-      global_batch_size: the micro-batches of all replicas must divide it; None = no condition.
-        accumulates: whether a step has several micro-batches.
-    """
-    say("--train_batch_size=auto: trying what fits")
-    values = state.read()
-    num_micro_batches = 2 if accumulates else 1
-    make_trial = functools.partial(trial_step, make_step, num_micro_batches, rows)
-    trial = memory.Trial(make_trial, "GPU:0", say, devices.replica_bytes)
-    size = memory.choose_micro_batch(trial, devices.num_replicas, global_batch_size)
-    state.assign(values)
-    say(
-        f"--train_batch_size=auto: {size}"
-        + (f", {trial.peak_bytes / 2**30:.2f} GB at most" if trial.peak_bytes else "")
-    )
-    return size
-
-
-def trial_step(
-    make_step: Callable[..., TrainStep],
-    num_micro_batches: int,
-    rows: Mapping[str, np.ndarray],
-    size: int,
-) -> Callable[[], dict[str, np.ndarray]]:
-    """Return a callable that runs a step with micro-batches of `size` examples, made by repeating
-    `rows`, waits for its end and returns its metrics.
-    """
-    step = make_step(num_micro_batches=num_micro_batches)
-    num_examples = size * num_micro_batches * step.devices.num_replicas
-    batch = {
-        name: np.resize(value, (num_examples, *value.shape[1:])) for name, value in rows.items()
-    }
-    return lambda: step([batch], [0.0], 0).read()
+    return plan

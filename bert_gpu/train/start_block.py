@@ -12,8 +12,9 @@ import tensorflow as tf
 from bert_gpu.base.console import format_bytes
 from bert_gpu.devices.devices import Devices
 from bert_gpu.devices.nvml import gpu_bytes, machine_bytes
-from bert_gpu.train.batching import BatchPlan, TrainingData
+from bert_gpu.train.batching import TrainingData
 from bert_gpu.train.config import RunSettings
+from bert_gpu.train.plan import BatchPlan
 
 # passes over the text; even pretrainings on little text make fewer (40 by default)
 MANY_PASSES = 1000

@@ -7,14 +7,11 @@ replica owns a copy of the weights (state.py) and applies the same update to it,
 the forward and backward passes and the update, with the all-reduce between them outside. One call
 into TensorFlow runs several steps; nothing in the call waits for the host.
 
-Losses of the vectors of the whole global batch (vector_losses.py) take a second kind of step, in
-`_gradients_by_vectors`: all vectors, the gradient at them, then the backward passes.
-
 Legend: K steps of a call, R replicas, A micro-batches a step (accumulation), B examples of a
 micro-batch, M metrics. A global batch has R * A * B examples.
 """
 
-import dataclasses
+import abc
 import functools
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -26,34 +23,70 @@ from bert_gpu.data.pipeline import LengthAxis
 from bert_gpu.devices.devices import Devices, narrowed
 from bert_gpu.optim import optimizers
 from bert_gpu.optim.config import OptimizerConfig
-from bert_gpu.train import shared_update, vector_losses
+from bert_gpu.train import shared_update
 from bert_gpu.train.state import LOSS_SCALE_GROWTH_STEPS, LOSS_SCALE_MAX, TrainState
-from bert_gpu.train.vector_losses import GRADIENT, VectorLosses
+
+# the metrics of each step beside the losses and measures
+STEP_METRICS = ("loss", "gradient_norm", "skipped", "loss_scale")
 
 
-@dataclasses.dataclass(frozen=True)
-class Objective:
-    """The losses that training minimises, as functions of a batch.
-
-    counts(batch) -> {loss: float32 scalar}: the number by which each loss's sum is divided; needs
-    no forward pass.
-    losses(weights, batch, dtype, seed) -> {loss or measure: float32 scalar}: sums over the batch.
-    `seed` is a (2,) int32 tensor for dropout.
-    measures: {measure: name of the count that divides it}; a measure is a sum that `losses` returns
-    beside the losses, which is reported and not minimised.
-    vector_losses: losses of the vectors of the whole global batch together, as functions; `losses`
-    is then their `product`, from which the backward pass of a micro-batch starts. None = each
-    example has its own loss.
+class PassInputs(typing.NamedTuple):
+    """The inputs of a replica's forward and backward passes in a step. weights: float32. batch:
+    {feature: (A, B, ...)}. num_micro_batches: those of the A that are computed. counts: {loss: the
+    number by which its sum is divided}, of the global batch. scale: of the loss. seed: of dropout,
+    (2,).
     """
 
-    counts: Callable[[Mapping[str, tf.Tensor]], dict[str, tf.Tensor]]
-    losses: Callable[..., dict[str, tf.Tensor]]
-    measures: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    vector_losses: VectorLosses | None = None
+    weights: Mapping[str, tf.Tensor]
+    batch: Mapping[str, tf.Tensor]
+    num_micro_batches: tf.Tensor
+    counts: Mapping[str, tf.Tensor]
+    scale: tf.Tensor
+    seed: tf.Tensor
 
-    def only_losses(self, values: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Return the values of the losses, without those of the measures."""
-        return {name: value for name, value in values.items() if name not in self.measures}
+
+# {weight: gradient} and {name: loss or measure}, both summed over the micro-batches of a replica
+# and divided by the counts of the global batch
+Gradients = tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]
+
+
+class Objective(abc.ABC):
+    """The losses that training minimises. losses: their names."""
+
+    losses: tuple[str, ...]
+
+    @property
+    def measures(self) -> Mapping[str, str]:
+        """{measure: the loss whose count divides it}; measures are reported and not minimised."""
+        return {}
+
+    @abc.abstractmethod
+    def counts(self, batch: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """Return {loss: float32 scalar}, the number by which the sum of this loss over a batch is
+        divided; needs no forward pass.
+        """
+
+    @abc.abstractmethod
+    def sums(
+        self,
+        weights: Mapping[str, tf.Tensor],
+        batch: Mapping[str, tf.Tensor],
+        dtype: tf.DType,
+        seed: tf.Tensor,
+    ) -> dict[str, tf.Tensor]:
+        """Return {loss or measure: float32 scalar}, sums over a batch. seed: int32 (2,), of
+        dropout.
+        """
+
+    def replica_gradients(self, step: "TrainStep") -> Callable[[PassInputs], Gradients]:
+        """Return the function that computes the gradients of a replica. It is called once, before
+        anything is traced. Default: that of losses that each example has for itself.
+        """
+        return step.gradients
+
+    def total(self, values: Mapping[str, tf.Tensor]) -> tf.Tensor:
+        """Return the sum of the losses among {name: loss or measure}."""
+        return tf.add_n([values[name] for name in self.losses])
 
     def divided(
         self, sums: Mapping[str, tf.Tensor], counts: Mapping[str, tf.Tensor]
@@ -194,25 +227,25 @@ class TrainStep:
         self.seed = seed
         self.is_ramped = is_ramped
         self.hidden_axes = {} if devices.xla else length_axes or {}
-        compiled = functools.partial(
-            tf.function,
-            autograph=False,
-            jit_compile=devices.xla,
-            reduce_retracing=not devices.xla,
-        )
-        self.gradients = compiled(self._gradients)
-        self.replica_gradients: Callable[..., tuple] = self.gradients
-        if functions := objective.vector_losses:
-            self.vectors = compiled(functools.partial(self._vectors, functions))
-            by_vectors = functools.partial(self._gradients_by_vectors, functions)
-            # several replicas exchange vectors between the compiled programs; one needs one program
-            is_alone = devices.num_replicas == 1
-            self.replica_gradients = compiled(by_vectors) if is_alone else by_vectors
+        self.metric_names = [*objective.losses, *objective.measures, *STEP_METRICS]
+        self.gradients = self.compiled(self._gradients)
+        self.replica_gradients = objective.replica_gradients(self)
         self.update = tf.function(self._update, autograph=False, jit_compile=devices.xla)
-        self.is_shared = shared_update.is_shared(devices, state.joint_parts, optimizer)
+        self.is_shared = shared_update.is_shared(devices, state.joint_parts)
         self.seeds = tf.function(self._seeds, autograph=False)
         self.joint_share = tf.function(self._joint_share, autograph=False, jit_compile=devices.xla)
         self.programs: dict[int, Callable[..., tf.Tensor]] = {}  # {K steps: compiled program}
+
+    def compiled(self, function: Callable) -> Callable:
+        """Return a function of tensors as a function of TensorFlow, compiled by XLA where the
+        devices use it.
+        """
+        return tf.function(
+            function,
+            autograph=False,
+            jit_compile=self.devices.xla,
+            reduce_retracing=not self.devices.xla,
+        )
 
     def __call__(
         self,
@@ -386,9 +419,9 @@ class TrainStep:
             if self.devices.precision == "float16"
             else tf.constant(1.0)
         )
-        gradients, losses = self.replica_gradients(
-            weights, batch, inputs.num_micro_batches[index], counts, scale, inputs.seeds[index]
-        )
+        num_computed = inputs.num_micro_batches[index]
+        passes = PassInputs(weights, batch, num_computed, counts, scale, inputs.seeds[index])
+        gradients, losses = self.replica_gradients(passes)
         gradients, losses = self._all_reduce(context, gradients, losses)
         clip = joint_results = None
         if self.is_shared:
@@ -399,13 +432,12 @@ class TrainStep:
         )
         metrics = dict(
             losses,
-            loss=tf.add_n(list(self.objective.only_losses(losses).values())),
+            loss=self.objective.total(losses),
             gradient_norm=norm,
             skipped=skipped,
             loss_scale=scale,
         )
-        self.metric_names = list(metrics)
-        return tf.stack(list(metrics.values()))
+        return tf.stack([metrics[name] for name in self.metric_names])
 
     def _hide_length(self, name: str, value: tf.Tensor) -> tf.Tensor:
         """Return `value`, the feature `name` of A micro-batches of B examples, (A, B, ...), with
@@ -455,129 +487,59 @@ class TrainStep:
             }
         )
 
-    def _gradients(
-        self,
-        weights: Mapping[str, tf.Tensor],
-        batch: Mapping[str, tf.Tensor],
-        num_micro_batches: tf.Tensor,
-        counts: Mapping[str, tf.Tensor],
-        scale: tf.Tensor,
-        seed: tf.Tensor,
-    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Return {weight: gradient} and {name: loss or measure}, both summed over the micro-batches
-        of this replica and divided by the counts of the global batch. Gradients that are added up
-        are float32.
-        """
-        batch, num_micro_batches, seed = narrowed((dict(batch), num_micro_batches, seed))
-        cast = cast_weights(weights, self.devices.dtype)
-        micro_batch = functools.partial(self._micro_batch, cast, batch, counts, scale, seed)
+    def _gradients(self, inputs: PassInputs) -> Gradients:
+        """Return the gradients and losses of a replica; gradients that are added up are float32."""
+        inputs = self.prepared(inputs)
+        micro_batch = functools.partial(self._micro_batch, inputs)
         if self.num_micro_batches == 1:
             return micro_batch(0)
+        zeros = {name: tf.zeros(inputs.weights[name].shape) for name in self.state.trained}
+        sums = {name: tf.constant(0.0) for name in [*inputs.counts, *self.objective.measures]}
+        return self.over_micro_batches(
+            inputs,
+            lambda index, sums: tf.nest.map_structure(tf.add, sums, micro_batch(index)),
+            (zeros, sums),
+        )
 
-        end = num_micro_batches if self.is_ramped else self.num_micro_batches
-        zeros = {name: tf.zeros(weights[name].shape) for name in self.state.trained}
-        sums = {name: tf.constant(0.0) for name in [*counts, *self.objective.measures]}
-        _, (gradients, losses) = tf.while_loop(
+    def prepared(self, inputs: PassInputs) -> PassInputs:
+        """Return the inputs with weights in the compute dtype and without int64; see `narrowed`."""
+        batch, num_micro_batches, seed = narrowed(
+            (dict(inputs.batch), inputs.num_micro_batches, inputs.seed)
+        )
+        return inputs._replace(
+            weights=cast_weights(inputs.weights, self.devices.dtype),
+            batch=batch,
+            num_micro_batches=num_micro_batches,
+            seed=seed,
+        )
+
+    def over_micro_batches(
+        self, inputs: PassInputs, body: Callable[..., typing.Any], start: typing.Any
+    ) -> typing.Any:
+        """Return the last value of body(index of the micro-batch, value) -> value, which begins
+        with `start`. inputs: from `prepared`.
+        """
+        end = inputs.num_micro_batches if self.is_ramped else self.num_micro_batches
+        _, last = tf.while_loop(
             lambda index, _: index < end,
-            lambda index, sums: (
-                index + 1,
-                tf.nest.map_structure(tf.add, sums, micro_batch(index)),
-            ),
-            (tf.constant(0), (zeros, sums)),
+            lambda index, value: (index + 1, body(index, value)),
+            (tf.constant(0), start),
             parallel_iterations=1,
         )
-        return gradients, losses
+        return last
 
-    def _gradients_by_vectors(
-        self,
-        functions: VectorLosses,
-        weights: Mapping[str, tf.Tensor],
-        batch: Mapping[str, tf.Tensor],
-        num_micro_batches: tf.Tensor,
-        counts: Mapping[str, tf.Tensor],
-        scale: tf.Tensor,
-        seed: tf.Tensor,
-    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Return what `_gradients` returns, for losses of the vectors of the whole global batch:
-        compute all vectors, the gradient at them, and from it the gradients of the weights, for
-        which several micro-batches are computed again, with the same dropout.
+    def _micro_batch(self, inputs: PassInputs, index: int | tf.Tensor) -> Gradients:
+        """Return the gradients and losses of micro-batch number `index`. inputs: from
+        `prepared`.
         """
-        trained = {name: weights[name] for name in self.state.trained}
-        is_single = self.num_micro_batches == 1
-        with tf.GradientTape(watch_accessed_variables=False) as tape:
-            tape.watch(trained if is_single else {})
-            vectors = self.vectors(weights, batch, num_micro_batches, seed)
-        sums, gradient = vector_losses.at_vectors(functions, self.devices, vectors, batch, counts)
-        losses = self.objective.divided(sums, counts)
-        if is_single:
-            return gradients_of(tape, vectors, trained, scale * gradient), losses
-        gradients, _ = self.gradients(
-            weights,
-            {**batch, GRADIENT: gradient},
-            num_micro_batches,
-            {GRADIENT: tf.constant(1.0)},
-            scale,
-            seed,
-        )
-        return gradients, losses
-
-    def _vectors(
-        self,
-        functions: VectorLosses,
-        weights: Mapping[str, tf.Tensor],
-        batch: Mapping[str, tf.Tensor],
-        num_micro_batches: tf.Tensor,
-        seed: tf.Tensor,
-    ) -> tf.Tensor:
-        """Return the vectors of all micro-batches of this replica, float32 (A, B, V, H); arguments
-        as for `_gradients`.
-        """
-        batch, num_micro_batches, seed = narrowed((dict(batch), num_micro_batches, seed))
-        cast = cast_weights(weights, self.devices.dtype)
-        vectors_of = functools.partial(self._vectors_of, functions, cast, batch, seed)
-        if self.num_micro_batches == 1:
-            return vectors_of(0)[None]
-        end = num_micro_batches if self.is_ramped else self.num_micro_batches
-        _, vectors = tf.while_loop(
-            lambda index, _: index < end,
-            lambda index, vectors: (index + 1, vectors.write(index, vectors_of(index))),
-            (tf.constant(0), tf.TensorArray(tf.float32, self.num_micro_batches)),
-            parallel_iterations=1,
-        )
-        return tf.ensure_shape(vectors.stack(), [self.num_micro_batches, None, None, None])
-
-    def _vectors_of(
-        self,
-        functions: VectorLosses,
-        weights: Mapping[str, tf.Tensor],
-        batch: Mapping[str, tf.Tensor],
-        seed: tf.Tensor,
-        index: int | tf.Tensor,
-    ) -> tf.Tensor:
-        """Return the vectors of a micro-batch of this replica, float32 (B, V, H)."""
-        rows = {name: value[index] for name, value in batch.items()}
-        dtype, own_seed = self.devices.dtype, fold_seed(seed, index)
-        return tf.cast(functions.vectors(weights, rows, dtype=dtype, seed=own_seed), tf.float32)
-
-    def _micro_batch(
-        self,
-        weights: Mapping[str, tf.Tensor],
-        batch: Mapping[str, tf.Tensor],
-        counts: Mapping[str, tf.Tensor],
-        scale: tf.Tensor,
-        seed: tf.Tensor,
-        index: int | tf.Tensor,
-    ) -> tuple[dict[str, tf.Tensor], dict[str, tf.Tensor]]:
-        """Return {weight: gradient} and {name: loss or measure} of micro-batch number `index` of a
-        batch. weights: in the compute dtype.
-        """
-        trained = {name: weights[name] for name in self.state.trained}
-        rows = {name: value[index] for name, value in batch.items()}
+        trained = {name: inputs.weights[name] for name in self.state.trained}
+        rows = {name: value[index] for name, value in inputs.batch.items()}
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             tape.watch(trained)
-            sums = self.objective.losses(weights, rows, self.devices.dtype, fold_seed(seed, index))
-            losses = self.objective.divided(sums, counts)
-            target = scale * tf.add_n(list(self.objective.only_losses(losses).values()))
+            seed = fold_seed(inputs.seed, index)
+            sums = self.objective.sums(inputs.weights, rows, self.devices.dtype, seed)
+            losses = self.objective.divided(sums, inputs.counts)
+            target = inputs.scale * self.objective.total(losses)
         gradients = gradients_of(tape, target, trained)
         if not self.num_micro_batches == self.devices.num_replicas == 1:
             # gradients of several micro-batches or replicas are added up in float32; those of a

@@ -20,7 +20,8 @@ from bert_gpu.cli import classify, flags
 from bert_gpu.finetune.tasks.interface import open_task_type
 from bert_gpu.interop import huggingface
 from bert_gpu.interop.models import tokenizer_files
-from bert_gpu.model.config import ModelConfig, labels_of
+from bert_gpu.model.config import ModelConfig
+from bert_gpu.model.config_json import labels_of
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.weights import initialize
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer

@@ -17,7 +17,7 @@ from bert_gpu.cli import pretrain as pretrain_command
 from bert_gpu.data import build
 from bert_gpu.interop import huggingface, models
 from bert_gpu.interop.families import family_of
-from bert_gpu.model.config import read_config
+from bert_gpu.model.config_json import read_config
 from tests.cli.pretraining import lines, weights
 
 TOPICS = [[f"{first}{vowel}{last}" for vowel in "aeo"] for first in "BKMP" for last in "nr"]

@@ -22,10 +22,10 @@ from bert_gpu.model.config import ShapeConfig
 from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.recipes.table import RECIPES
-from bert_gpu.train.batching import plan_batch
 from bert_gpu.train.cadence import Cadence
 from bert_gpu.train.config import BatchConfig, CadenceConfig, EndingConfig
 from bert_gpu.train.divergence import DivergenceMonitor
+from bert_gpu.train.plan import plan_batch
 from tests.test_documents import ROOT, imported
 
 LINE = """

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices import devices, workers
 from bert_gpu.devices import launch as launched
@@ -193,13 +194,13 @@ def test_a_wait_that_outlasts_its_limit_ends_the_process(monkeypatch):
 
 def test_the_largest_micro_batch_is_not_tried_on_several_machines():
     settings = PretrainSettings(batch=BatchConfig(train_batch_size="auto"))
-    data = types.SimpleNamespace(open_batches=lambda **given: iter([{}]))
-    gpus = types.SimpleNamespace(kind="GPU", num_replicas=2)
-    of_run = types.SimpleNamespace(
-        settings=settings, run_json=None, console=None, workers=make_workers()
+    data = types.SimpleNamespace(
+        open_batches=lambda **given: iter([{}]), max_seq_length=8, length_axes={}
     )
+    gpus = types.SimpleNamespace(kind="GPU", num_replicas=2, workers=make_workers())
+    of_run = types.SimpleNamespace(settings=settings, run_json=None, console=Console(True))
     with pytest.raises(UserError, match="--train_batch_size=auto: works on a single machine only"):
-        run.plan_run(of_run, data, gpus, None, None)
+        run.plan_run(of_run, data, gpus, None)
 
 
 def test_what_is_for_one_machine_is_refused():

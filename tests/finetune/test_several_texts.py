@@ -5,7 +5,6 @@ does not depend on padding, accumulation, replicas or calls of several steps.
 Legend: N examples, B batch, S sequence, H width of a vector.
 """
 
-import dataclasses
 import functools
 import io
 import itertools
@@ -23,7 +22,7 @@ from bert_gpu.devices.devices import set_up
 from bert_gpu.finetune.config import FinetuneConfig, FinetuneSettings, StartConfig
 from bert_gpu.finetune.files import encoded
 from bert_gpu.finetune.files.examples import Examples
-from bert_gpu.finetune.objective import task_objective
+from bert_gpu.finetune.objective import TaskObjective
 from bert_gpu.finetune.prediction import Predictor
 from bert_gpu.finetune.run import finetune
 from bert_gpu.finetune.tasks import table
@@ -33,9 +32,9 @@ from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.heads import sentence_positions, sentence_vector
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.train.auto_batch import try_size
 from bert_gpu.train.batching import pad_rows, take_batches
 from bert_gpu.train.config import BatchConfig, CadenceConfig
-from bert_gpu.train.run import trial_step
 from bert_gpu.train.state import TrainState
 from bert_gpu.train.step import TrainStep
 from tests import task_heads
@@ -207,16 +206,17 @@ def traced(replicas, micro_batches, xla):
     """(TrainStep, its TrainState, the lengths of the rows that it was traced with)."""
     devices = set_up(DeviceConfig(virtual_replicas=replicas, xla=xla))
     state = TrainState(devices.strategy, first_weights(), OptimizerConfig(), column_blocks={})
-    objective, lengths = task_objective(BertEncoder(MODEL), TASK), []
+    lengths = []
 
-    def losses(weights, batch, dtype, seed):
-        lengths.append(batch["input_ids"].shape[-1])
-        return objective.losses(weights, batch, dtype, seed)
+    class Watched(TaskObjective):
+        def sums(self, weights, batch, dtype, seed):
+            lengths.append(batch["input_ids"].shape[-1])
+            return super().sums(weights, batch, dtype, seed)
 
     step = TrainStep(
         devices,
         state,
-        dataclasses.replace(objective, losses=losses),
+        Watched(BertEncoder(MODEL), TASK),
         OptimizerConfig(),
         num_micro_batches=micro_batches,
         seed=1,
@@ -309,17 +309,21 @@ def test_one_program_serves_all_lengths():
     assert set(traced(1, 1, "off")[2]) == {None}
 
 
-def test_a_trial_of_a_micro_batch_repeats_examples_of_full_length():
+def test_a_trial_of_a_micro_batch_repeats_examples_of_full_length(monkeypatch):
     """As --train_batch_size=auto makes it: 2 replicas x 2 micro-batches x 5."""
     batch, steps = encoded.make_batch(encoded_triplets("dynamic"), np.arange(1, 4)), []
+    accounts = tf.config.experimental
+    monkeypatch.setattr(accounts, "reset_memory_stats", lambda device: None)
+    monkeypatch.setattr(accounts, "get_memory_info", lambda device: dict(peak=0))
 
     def step(batches, learning_rates, first):
         steps.extend(batches)
         return types.SimpleNamespace(read=lambda: None)
 
-    step.devices = types.SimpleNamespace(num_replicas=2)
+    step.devices = types.SimpleNamespace(num_replicas=2, replica_bytes=None)
+    step.num_micro_batches = 2
     rows = pad_rows(batch, LENGTH, encoded.LENGTH_AXES)
-    trial_step(lambda num_micro_batches: step, 2, rows, 5)()
+    try_size(lambda: step, rows, print, 5)
     assert batch["input_ids"].shape == (3, 3, 8) and rows["input_ids"].shape == (3, 3, LENGTH)
     assert rows_in(steps[0]) == [rows_in(batch)[index % 3] for index in range(20)]
     assert steps[0]["input_ids"].dtype == np.int32 and steps[0]["row_weights"].shape == (20,)

@@ -9,14 +9,8 @@ import pytest
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import ROLES, setting
-from bert_gpu.model.config import (
-    PRESETS,
-    ModelConfig,
-    config_bytes,
-    labels_of,
-    preset,
-    read_config,
-)
+from bert_gpu.model.config import PRESETS, ModelConfig, preset
+from bert_gpu.model.config_json import config_bytes, labels_of, read_config
 from tests.model.variants import SWITCHES, VARIANTS
 
 GOOGLE = {

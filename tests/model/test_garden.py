@@ -18,7 +18,7 @@ from bert_gpu.model.encoders import open_encoder
 from bert_gpu.model.weights import initialize
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.train.state import TrainState
-from bert_gpu.train.step import Objective, TrainStep
+from bert_gpu.train.step import TrainStep
 from tests import pretraining
 
 LENGTH, PREDICTIONS = 32, 4
@@ -256,12 +256,7 @@ def test_training_on_two_replicas_and_checkpoints():
     devices = set_up(DeviceConfig(num_gpus=0, virtual_replicas=2))
     weights = initialize(pretraining.weights(model), seed=5)
     optimizer = OptimizerConfig()
-    objective = Objective(
-        counts=pretraining.counts,
-        losses=lambda weights, batch, dtype, seed: pretraining.losses(
-            weights, batch, model, dtype=dtype, seed=seed
-        ),
-    )
+    objective = pretraining.objective(model)
 
     def trainer(weights):
         state = TrainState(devices.strategy, weights, optimizer, column_blocks={})

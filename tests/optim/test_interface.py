@@ -15,7 +15,7 @@ from bert_gpu.base import settings
 from bert_gpu.base.settings import setting
 from bert_gpu.cli import flags
 from bert_gpu.optim import adam, adamw, adamw8bit, muon, optimizers
-from bert_gpu.optim.config import OPTIMIZERS, OptimizerConfig, with_rules
+from bert_gpu.optim.config import OPTIMIZERS, OptimizerConfig, summaries
 from bert_gpu.optim.interface import CommonSettings, Slot, is_decayed
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress
@@ -27,8 +27,15 @@ FOLDER = pathlib.Path(bert_gpu.optim.__file__).parent
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings(adam.Settings):
-    sgdm_momentum: float = setting(0.9, "Decay of the sum of gradients.", low=0.0, below=1.0)
-    sgdm_rest_factor: float = setting(0.1, "AdamW's learning rate, as a share of SGD's.", above=0.0)
+    sgdm_momentum: float = setting(
+        0.9, "Decay of the sum of gradients.", low=0.0, below=1.0, needs=("optimizer", ("sgdm",))
+    )
+    sgdm_rest_factor: float = setting(
+        0.1,
+        "AdamW's learning rate, as a share of SGD's.",
+        above=0.0,
+        needs=("optimizer", ("sgdm",)),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,9 +85,10 @@ SGDM = types.SimpleNamespace(
 TABLE = OPTIMIZERS | {"sgdm": SGDM}
 
 
-@with_rules(TABLE)
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SgdmConfig(Settings, muon.Settings):
+    optimizer: str = setting("adamw", summaries(TABLE), choices=tuple(TABLE))
+
     @property
     def module(self):
         return TABLE[self.optimizer]
@@ -122,21 +130,6 @@ def test_a_setting_has_an_effect_where_the_optimizer_has_it(kind):
         for field in dataclasses.fields(config)
         if config.without_effect(field.name) is None
     } == own | common
-
-
-def test_settings_of_one_name_are_refused():
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Other(CommonSettings):
-        adam_beta1: float = setting(0.5, "Not Adam's.")
-
-    @dataclasses.dataclass(frozen=True, kw_only=True)
-    class Config(Other, muon.Settings): ...
-
-    table = OPTIMIZERS | {"other": types.SimpleNamespace(SUMMARY="other", Settings=Other)}
-    with pytest.raises(AssertionError, match="adam_beta1"):
-        with_rules(table)(Config)
-    with pytest.raises(AssertionError, match="inherit the settings of sgdm"):
-        with_rules(TABLE)(muon.Settings)
 
 
 def test_weights_left_to_another_optimizer_get_its_bits():

@@ -27,8 +27,8 @@ from bert_gpu.optim.config import OptimizerConfig, ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
 from bert_gpu.pretrain.config import PretrainConfig, PretrainSettings, resolve_model
 from bert_gpu.recipes.rules import MODEL_FIELDS, OVERRIDE_RULES, RECIPES, differences, resolve
-from bert_gpu.train.batching import plan_batch
 from bert_gpu.train.config import BatchConfig, CadenceConfig, fit_sizes
+from bert_gpu.train.plan import plan_batch
 from tests import pretraining
 
 CLASSES = dict(
@@ -337,7 +337,7 @@ def test_the_modern_model_has_the_weights_of_its_description():
 def test_the_crammed_clock():
     parsed = parse("pretrain", "--recipe=crammed")
     schedule, batch = parsed.make(ScheduleConfig), parsed.make(BatchConfig)
-    plan = plan_batch(batch, parsed.make(OptimizerConfig).learning_rate, 1, is_ramped=True)
+    plan = plan_batch(batch, parsed.make(OptimizerConfig).learning_rate, 1, schedule=schedule)
     learning_rates = [
         plan.learning_rate * learning_rate_factor(0, None, schedule, progress)
         for progress in (0.0, 0.375, 0.75, 0.875, 1.0)
@@ -389,7 +389,7 @@ def test_the_modern_clock():
     """The peak from 6 % to 90 % of the run, all of the batch from 3 % on."""
     parsed = parse("pretrain", "--recipe=modern")
     schedule, batch = parsed.make(ScheduleConfig), parsed.make(BatchConfig)
-    plan = plan_batch(batch, parsed.make(OptimizerConfig).learning_rate, 1, is_ramped=True)
+    plan = plan_batch(batch, parsed.make(OptimizerConfig).learning_rate, 1, schedule=schedule)
     steps = [0, 2_100, 4_200, 35_000, 63_000, 64_750, 70_000]
     learning_rates = [
         plan.learning_rate * learning_rate_factor(step, 70_000, schedule) for step in steps

@@ -11,7 +11,7 @@ from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.runs.progress import Progress
 from bert_gpu.runs.resume_changes import describe_changes
-from bert_gpu.train.batching import BatchPlan
+from bert_gpu.train.plan import BatchPlan
 
 PEAK = 1e-3
 

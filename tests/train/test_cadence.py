@@ -2,8 +2,9 @@
 
 import pytest
 
-from bert_gpu.train.cadence import default_steps_per_loop, num_steps_of
+from bert_gpu.train.cadence import default_steps_per_loop
 from bert_gpu.train.config import CadenceConfig
+from bert_gpu.train.plan import num_steps_of
 
 
 @pytest.mark.parametrize(

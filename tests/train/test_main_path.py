@@ -27,7 +27,7 @@ MAIN_PATH = (
         "finetune/run.py",
         "finetune/evaluate.py",
         "finetune/start.py",
-        "train/run.py",
+        *("train/run.py", "train/plan.py", "train/auto_batch.py"),
     ),
     *("train/loop.py", "train/step.py", "train/batching.py", "train/cadence.py"),
     *("train/divergence.py", "train/start_block.py", "train/memory.py"),
@@ -119,6 +119,6 @@ def test_no_closure_of_the_main_path_captures_more_than_two_names(path):
 
 
 @pytest.mark.parametrize("path", MAIN_PATH)
-def test_only_batching_speaks_of_units_of_data(path):
-    if path != "train/batching.py":
+def test_only_the_plan_and_batching_speak_of_units_of_data(path):
+    if path not in ("train/plan.py", "train/batching.py"):
         assert not re.search(r"\bunits\b|\bunit_size\b", (PACKAGE / path).read_text())

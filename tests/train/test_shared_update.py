@@ -3,12 +3,12 @@ whether replicas divide that work.
 """
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_gpu.base import fused
 from bert_gpu.model.config import preset
 from bert_gpu.model.encoder import BertEncoder
 from bert_gpu.model.flops import Flops
@@ -80,7 +80,7 @@ def test_division_of_the_batch_and_of_the_update_changes_nothing(one, shared):
 
 
 def test_replicas_that_do_all_of_the_update_change_nothing(one, monkeypatch):
-    monkeypatch.setattr(shared_update, "is_worthwhile", lambda *_: False)
+    monkeypatch.setattr(shared_update, "is_shared", lambda *_: False)
     trainer = weights_after(2)
     assert not trainer.step.is_shared
     assert distance(one[0], trainer.state.read_weights()) < 1e-5
@@ -170,56 +170,20 @@ def base():
 
 
 H100, H100_PCIE = "NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe"
-RTX_3060, RTX_4090 = "NVIDIA GeForce RTX 3060", "NVIDIA GeForce RTX 4090"
 
 
 @pytest.mark.parametrize(
-    "gpus, precision, expected",
+    "gpus, more, expected",
     [
-        ([H100, H100], "bfloat16", True),  # NVLink
-        ([H100_PCIE, H100_PCIE], "bfloat16", False),
-        ([RTX_4090, RTX_4090], "bfloat16", False),
-        ([RTX_3060, RTX_3060], "bfloat16", True),
-        ([RTX_3060, RTX_3060], "float32", True),
-        ([H100_PCIE, H100_PCIE], "float32", False),
-        ([H100_PCIE, RTX_3060], "bfloat16", True),  # the slowest counts
-        ([H100, "unheard of"], "bfloat16", True),
-        ([], "float32", True),
+        ([H100, H100], {}, True),  # NVLink
+        ([H100, H100], dict(workers=types.SimpleNamespace(count=2)), False),
+        ([H100_PCIE, H100_PCIE], {}, False),
+        ([H100, "unheard of"], {}, False),
+        ([], {}, True),
+        ([], dict(num_replicas=1), False),
     ],
 )
-def test_the_cost_model(gpus, precision, expected, base, monkeypatch):
-    monkeypatch.setattr(fused, "has_gpu", lambda: bool(gpus))
-    cost = shared_update.joint_cost(base, CONFIG, tf.as_dtype(precision))
-    assert shared_update.is_worthwhile(*cost, gpus, precision) == expected
-
-
-def test_the_cost_model_asks_for_tensor_float_32(base, monkeypatch):
-    """Without it, an H100's products take seven times as long."""
-    monkeypatch.setattr(fused, "has_gpu", lambda: True)
-    monkeypatch.setattr(tf.config.experimental, "tensor_float_32_execution_enabled", lambda: False)
-    cost = shared_update.joint_cost(base, CONFIG, tf.float32)
-    assert shared_update.is_worthwhile(*cost, [H100_PCIE] * 2, "float32")
-
-
-class Told:
-    """A console that keeps what it is told."""
-
-    def __init__(self):
-        self.said, self.warned = [], []
-        self.say, self.warn = self.said.append, self.warned.append
-
-
-@pytest.mark.parametrize(
-    "num_replicas, optimizer, said",
-    [
-        (2, "muon", ["each replica does a share of the update"]),
-        (1, "muon", []),
-        (2, "adamw", []),
-    ],
-)
-def test_who_updates_is_said(num_replicas, optimizer, said, base, shared):
-    devices = dataclasses.replace(shared[0].devices, num_replicas=num_replicas)
-    parts, console = base if optimizer == "muon" else {}, Told()
-    is_shared = shared_update.is_shared(devices, parts, OptimizerConfig(optimizer=optimizer))
-    shared_update.announce(devices, parts, is_shared, console)
-    assert (console.said, console.warned) == (said, [])
+def test_the_update_is_divided_over_nvlink_and_in_one_memory(gpus, more, expected, base, shared):
+    devices = dataclasses.replace(shared[0].devices, gpu_names=gpus, **more)
+    assert shared_update.is_shared(devices, base) == expected
+    assert not shared_update.is_shared(devices, {})

@@ -9,8 +9,9 @@ import pytest
 
 from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.train import start_block
-from bert_gpu.train.batching import TrainingData, plan_batch
+from bert_gpu.train.batching import TrainingData
 from bert_gpu.train.config import BatchConfig, CadenceConfig, RunSettings
+from bert_gpu.train.plan import plan_batch
 
 CPU = types.SimpleNamespace(
     kind="CPU",

@@ -89,7 +89,7 @@ class Trainer:
         self.step = TrainStep(
             self.devices,
             self.state,
-            pretraining.objective(encoder).of_training(),
+            pretraining.objective(encoder),
             config,
             num_micro_batches=accumulation,
             seed=seed,

@@ -11,9 +11,9 @@ from bert_gpu.optim.config import ScheduleConfig
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.progress import Progress
 from bert_gpu.train import loop
-from bert_gpu.train.batching import BatchPlan, TrainingData
-from bert_gpu.train.cadence import num_steps_of
+from bert_gpu.train.batching import TrainingData
 from bert_gpu.train.config import CadenceConfig, EndingConfig, RunSettings
+from bert_gpu.train.plan import BatchPlan, num_steps_of
 from bert_gpu.train.run import Run
 
 SECONDS = 10.0  # that a step takes

@@ -65,14 +65,15 @@ def open_objective(
     = not known.
     """
     parts = tuple(OBJECTIVES[name].module.Objective(encoder.config, tokenizer) for name in names)
-    return JointObjective(encoder, parts)
+    return JointObjective(encoder, tuple(names), parts)
 
 
 @dataclasses.dataclass(frozen=True)
-class JointObjective:
-    """Objectives on one encoder, whose losses are added."""
+class JointObjective(Objective):
+    """Objectives on one encoder, whose losses are added. losses: their names in OBJECTIVES."""
 
     encoder: Encoder
+    losses: tuple[str, ...]
     parts: tuple[PretrainingObjective, ...]
 
     def weights(self) -> dict[str, WeightSpec]:
@@ -166,7 +167,3 @@ class JointObjective:
         """Return the FLOPs of the forward and backward passes over a batch."""
         heads = [(part.num_read(batch), part.products()) for part in self.parts]
         return FlopsCounter(self.encoder).per_batch(batch, heads)
-
-    def of_training(self) -> Objective:
-        """Return the losses as a train.step.Objective, the form that TrainStep takes."""
-        return Objective(counts=self.counts, losses=self.sums, measures=self.measures)

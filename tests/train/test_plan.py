@@ -3,8 +3,8 @@
 import pytest
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.train.batching import plan_batch
 from bert_gpu.train.config import BatchConfig
+from bert_gpu.train.plan import plan_batch
 
 
 def plan(num_replicas=1, resumed=None, **settings):

@@ -2,13 +2,15 @@
 
 import random
 import statistics
+import types
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
+from bert_gpu.train.auto_batch import choose_micro_batch, largest_that_fits, try_size
 from bert_gpu.train.config import MemoryConfig
-from bert_gpu.train.memory import Trial, choose_micro_batch, largest_that_fits
 
 SIZES = [1, 2, 4, *range(8, 4000, 8)]
 
@@ -71,36 +73,53 @@ def test_the_micro_batch_divides_the_global_batch(num_replicas, global_batch_siz
     assert choose_micro_batch(shares, num_replicas, global_batch_size) == expected
 
 
-def test_out_of_memory_is_caught_and_told():
-    """A device with room for 40 rows: larger batches raise TensorFlow's error."""
-    told = []
+class Step:
+    """A step on a GPU of 8 GB with 6 GB in use, or with room for 40 rows."""
 
-    def make_step(size):
-        def step():
-            if size > 40:
-                raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
+    num_micro_batches = 2
+    devices = types.SimpleNamespace(num_replicas=1, replica_bytes=8 << 30)
 
-        return step
+    def __init__(self, error=None):
+        self.error = error
 
-    assert largest_that_fits(Trial(make_step, say=told.append), SIZES) == 40
-    assert any("does not fit" in line for line in told) and "  micro-batch 40: fits" in told
+    def __call__(self, batches, learning_rates, first):
+        if self.error is not None and len(batches[0]["x"]) > 80:
+            raise self.error
+        return types.SimpleNamespace(read=lambda: None)
 
 
-def test_a_trial_tells_the_share_of_the_memory(monkeypatch):
+@pytest.fixture
+def used(monkeypatch):
     accounts = tf.config.experimental
     monkeypatch.setattr(accounts, "reset_memory_stats", lambda device: None)
     monkeypatch.setattr(accounts, "get_memory_info", lambda device: dict(peak=6 << 30))
-    trial = Trial(lambda size: lambda: None, "GPU:0", available=8 << 30)
-    assert trial(16) == 0.75 and trial.peak_bytes == 6 << 30
-    assert Trial(lambda size: lambda: None, "GPU:0")(16) == 0.0  # NVML does not tell
 
 
-def test_other_errors_are_not_taken_for_full_memory():
-    def step():
-        raise tf.errors.InvalidArgumentError(None, None, "shapes")
+ROWS = dict(x=np.zeros((3, 2)))
 
+
+def test_out_of_memory_is_caught_and_told(used, monkeypatch):
+    """Larger batches raise TensorFlow's error."""
+    told = []
+    step = Step(tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor"))
+    monkeypatch.setattr(Step.devices, "replica_bytes", None)
+    assert (
+        largest_that_fits(lambda size: try_size(lambda: step, ROWS, told.append, size), SIZES) == 40
+    )
+    assert any("does not fit" in line for line in told)
+    assert "  micro-batch 40: fits, 6.00 GB" in told
+
+
+def test_a_trial_returns_the_share_of_the_memory(used, monkeypatch):
+    assert try_size(Step, ROWS, print, 16) == 0.75
+    monkeypatch.setattr(Step.devices, "replica_bytes", None)  # NVML does not tell
+    assert try_size(Step, ROWS, print, 16) == 0.0
+
+
+def test_other_errors_are_not_taken_for_full_memory(used):
+    step = Step(tf.errors.InvalidArgumentError(None, None, "shapes"))
     with pytest.raises(tf.errors.InvalidArgumentError):
-        Trial(lambda size: step)(8)
+        try_size(lambda: step, ROWS, print, 48)
 
 
 def test_recompute_flags():
