@@ -44,7 +44,7 @@ class Alias:
 
     Attributes:
       name: the flag's name, without dashes. owners: the projects that have the flag; () for another
-        name of our flag.
+        name of our flag, or a flag of ours that was removed.
       scripts: our scripts that accept or refuse the flag; keys of SCRIPTS.
       is_switch: whether the flag is boolean, so that it needs no value.
       otherwise: the error's text for a value that `values` lacks.
@@ -154,8 +154,20 @@ NO_DDP = "it is about torch's DistributedDataParallel; one process trains on all
 COMPILED = "the step is compiled by XLA on GPUs; see --xla"
 SHARDS = "the epochs of 24-hour BERT are shards of its data; its validations become {settings}"
 CHANGES = "{flag} has no counterpart here, and changes results: {note}"
+REMOVED = "this flag was removed"
 NO_BAR = "the progress bar appears on terminals only; --quiet turns it off"
 ROWS = (
+    # flags that were removed
+    *entries(
+        (),
+        TRAINING,
+        "refusal",
+        {
+            "lr_reference_batch_size": (
+                f"{REMOVED}; multiply --learning_rate yourself, with --lr_scaling=none"
+            ),
+        },
+    ),
     # flags of Google's BERT
     *entries(
         (GOOGLE, NVIDIA),

@@ -163,8 +163,8 @@ def plan_batch(
     """Return the BatchPlan of a run; its num_steps and schedule are not set yet.
 
     Args:
-      config: its train_batch_size is a number, not "auto". learning_rate: the peak for the
-        reference batch (--lr_reference_batch_size).
+      config: its train_batch_size is a number, not "auto". learning_rate: the peak on one
+        GPU.
       num_replicas: GPUs or virtual replicas. is_ramped: whether accumulation grows over the run.
       resumed: content of run.json of the run to resume, whose "global_batch_size" and
         "learning_rate" take precedence; None for a new run.
@@ -204,10 +204,7 @@ def plan_batch(
                 f"(--train_batch_size={config.train_batch_size} x {num_replicas})",
                 remedy,
             )
-    reference = config.lr_reference_batch_size or config.train_batch_size * accumulation
-    scaled = scale_learning_rate(
-        learning_rate, smallest * accumulation, reference, config.lr_scaling
-    )
+    scaled = scale_learning_rate(learning_rate, num_replicas, config.lr_scaling)
     return BatchPlan(
         config.train_batch_size,
         accumulation,

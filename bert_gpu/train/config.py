@@ -43,16 +43,8 @@ class BatchConfig(Settings):
     )
     lr_scaling: str = setting(
         "linear",
-        "How the learning rate scales with global batch size / --lr_reference_batch_size.",
+        "How --learning_rate, that of one GPU's share of a step, grows with their number.",
         choices=("linear", "sqrt", "none"),
-    )
-    lr_reference_batch_size: int | None = setting(
-        None,
-        "Global batch size for which --learning_rate is given. Default: one GPU's "
-        "share of a step, so that linear scaling multiplies the learning rate by "
-        "the number of GPUs.",
-        low=1,
-        needs=("lr_scaling", ("linear", "sqrt")),
     )
 
 

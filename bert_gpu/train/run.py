@@ -346,7 +346,6 @@ def fixed_settings(settings: RunSettings, precision: str) -> dict[str, object]:
         | dict(
             freeze=list(settings.memory.freeze),
             lr_scaling=settings.batch.lr_scaling,
-            lr_reference_batch_size=settings.batch.lr_reference_batch_size,
             precision=precision,
         )
     )

@@ -1,7 +1,15 @@
-"""The list of all flags. A new one is a decision: it needs a user, and a name here."""
+"""The list of all flags. A new one is a decision: it needs a user, and a name here; beyond the
+number, another one goes.
+"""
+
+import importlib
+
+import pytest
 
 from bert_gpu.__main__ import COMMANDS
+from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import fields_of
+from bert_gpu.cli import aliases, flags
 from tests.test_documents import ROOT, imported
 
 FLAGS = """
@@ -16,7 +24,7 @@ gpu_memory_limit gpus gradient_accumulation_steps grid gzip_compress hidden_act 
 hidden_size index init_checkpoint initializer_range input input_file input_format input_weights
 input_weights_from intermediate_size json keep_checkpoint_max label label_smoothing language
 layer_lr_decay layer_norm_eps learning_rate local_attention local_rotary_base log_steps
-lr_reference_batch_size lr_scaling lr_schedule masked_lm_prob masking max_answer_length
+lr_scaling lr_schedule masked_lm_prob masking max_answer_length
 max_bad_steps max_eval_steps max_ngram_size max_position_embeddings max_predictions_per_seq
 max_query_length max_score max_seq_length max_tokens_per_character min_lr_ratio mlflow_experiment
 mlm_transform model muon_lr_ratio near_duplicates ngram_weights norm_first norm_type normalization
@@ -40,3 +48,13 @@ def test_the_flags_are_those_of_the_list():
     classes_of = imported(ROOT / "docs" / "make_reference.py").classes_of
     found = {name for command in COMMANDS for name in fields_of(*classes_of(command)[0])}
     assert sorted(found) == FLAGS
+    assert len(found) <= 180
+
+
+def test_a_removed_flag_is_refused_in_one_line_that_says_what_serves():
+    for script, rows in aliases.ALIASES.items():
+        classes = importlib.import_module(f"bert_gpu.cli.{script}").CLASSES
+        for name in [name for name, alias in rows.items() if not alias.owners]:
+            with pytest.raises(UserError, match=f"^--{name}=1: {aliases.REMOVED}; ") as error:
+                flags.parse([script, f"--{name}=1"], "", (), classes, script=script)
+            assert len(str(error.value)) <= 300
