@@ -166,6 +166,8 @@ ROWS = (
             "lr_reference_batch_size": (
                 f"{REMOVED}; multiply --learning_rate yourself, with --lr_scaling=none"
             ),
+            "gpus": f"{REMOVED}; set CUDA_VISIBLE_DEVICES=0,2 in the environment",
+            "save_checkpoints_minutes": f"{REMOVED}; see --save_checkpoints_steps",
         },
     ),
     # flags of Google's BERT

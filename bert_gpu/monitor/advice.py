@@ -132,5 +132,5 @@ class SlowdownWarnings:
                 "slow GPU",
                 f"GPU {slowest} of the run is slower than the others: {clocks[slowest]:,.0f} MHz, "
                 f"theirs {others:,.0f}; every step waits for it (nvidia-smi -q -d PERFORMANCE says "
-                "why, --gpus leaves it out)",
+                "why, CUDA_VISIBLE_DEVICES leaves it out)",
             )

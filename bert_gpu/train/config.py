@@ -119,12 +119,6 @@ class CadenceConfig(Settings):
     save_checkpoints_steps: int = setting(
         1000, "Steps between checkpoints; the last step is always saved.", low=1
     )
-    save_checkpoints_minutes: float | None = setting(
-        None,
-        "Also save when this time has passed since the last checkpoint.",
-        above=0.0,
-        unit="minutes",
-    )
     eval_steps: int | None = setting(
         None,
         "Steps between validations. Default: at every checkpoint. A run also "

@@ -129,7 +129,6 @@ class Loop:
         self.is_last = self.is_over()
         self.save_is_late = False
         self.line_is_late = False
-        self.saved_seconds = self.progress.seconds
         self.saved_step = self.logged_step = self.progress.step
         self.writer = open_writer(
             self.folder, self.ending.keep_checkpoint_max, self.console.warn, self.workers
@@ -320,9 +319,7 @@ class Loop:
         `self.before`.
         """
         is_end = self.is_last and self.is_finished()
-        save = self.save_is_late or self.cadence.saves(
-            self.progress.step, self.now.seconds - self.saved_seconds
-        )
+        save = self.save_is_late or self.cadence.saves(self.progress.step)
         validation = self.cadence.validates(self.before, self.position, save) or is_end
         exports = self.cadence.exports(self.before.share, self.position.share)
         log = self.cadence.logs(self.progress.step) or save or validation or self.is_last
@@ -486,7 +483,6 @@ class Loop:
             self.progress.health = dataclasses.asdict(self.divergence.health)
             values = self.step.state.read() if self.workers.is_chief else None
             writer.save(self.progress, values)  # type: ignore[arg-type]  # SharedWriter takes None
-        self.saved_seconds = self.now.seconds
         self.saved_step = self.progress.step
 
     def _roll_back(self, problem: DivergenceFound) -> None:

@@ -16,7 +16,7 @@ CLASSES = {
     for command in COMMANDS
 }
 NOT_PATHS = """
-best_metric class_weights columns encoder finetune_time_markers freeze gpus grid input_weights
+best_metric class_weights columns encoder finetune_time_markers freeze grid input_weights
 input_weights_from label language mlflow_experiment passage_prefix positive_label query query_prefix
 ray_address task_name text_a text_b text_field validation_marks wandb_project weight_decay_exclude
 """.split()

@@ -288,7 +288,6 @@ pretrain --init_checkpoint=foreign
 pretrain --init_checkpoint=bare_model
 pretrain --init_checkpoint=adamw/model --hidden_size=32
 pretrain --num_gpus=4
-pretrain --gpus=0
 pretrain --virtual_replicas=0
 pretrain --precision=int8
 pretrain --precision=bfloat16 --all_reduce=nccl
