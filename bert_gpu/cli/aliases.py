@@ -170,6 +170,12 @@ ROWS = (
             "save_checkpoints_minutes": f"{REMOVED}; see --save_checkpoints_steps",
         },
     ),
+    *entries(
+        (),
+        ("classify",),
+        "refusal",
+        {"reinit_layers": f"{REMOVED}; --layer_lr_decay lets the upper layers learn faster"},
+    ),
     # flags of Google's BERT
     *entries(
         (GOOGLE, NVIDIA),

@@ -353,7 +353,6 @@ classify --class_weights=heavy
 classify --positive_label=maybe
 classify --label_smoothing=0.1 --task_kind=regression --data_dir=scores --task_name=single
 classify --dev_share=1
-classify --reinit_layers=9
 classify --pooling=max
 classify --do_lower_case=perhaps
 classify --best_metric=bleu
