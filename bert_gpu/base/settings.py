@@ -27,7 +27,11 @@ TIME_UNITS = dict(hours="h", minutes="m", seconds="s")  # {unit of a setting: it
 # object, JsonFields}
 JsonFields = Mapping[str, "dataclasses.Field | JsonFields"]
 # {removed flag: its default}, of flags that decided the results of what revision 6ecee0dd stored
-REMOVED: Mapping[str, object] = dict(lr_reference_batch_size=None)
+REMOVED: Mapping[str, object] = dict(
+    gzip_compress=False,
+    lr_reference_batch_size=None,
+    use_v2_feature_names=False,
+)
 
 
 def setting(

@@ -172,6 +172,23 @@ ROWS = (
     ),
     *entries(
         (),
+        ("data",),
+        "refusal",
+        {
+            "gzip_compress": f"{REMOVED}; --masking=dynamic writes less",
+            "use_v2_feature_names": f"{REMOVED}; Model Garden reads Google's names by default",
+        },
+        is_switch=True,
+    ),
+    *entries(
+        (),
+        ("pretrain",),
+        "refusal",
+        {"skip_corrupt_records": f"{REMOVED}; build the data again"},
+        is_switch=True,
+    ),
+    *entries(
+        (),
         ("classify",),
         "refusal",
         {"reinit_layers": f"{REMOVED}; --layer_lr_decay lets the upper layers learn faster"},

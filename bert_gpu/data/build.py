@@ -235,8 +235,7 @@ def make_plan(
     with reading_progress(console, paths, names, "looking for documents") as progress:
         read = functools.partial(read_file, corpus.whole_lines, checksums, progress.add)
         plan = plan_corpus(config, paths, formats, names, read)
-    # how much gzip compresses is not known yet; write_missing measures it on a sample
-    if status == "new" and not config.gzip_compress:
+    if status == "new":
         check_space(config, predict_bytes(config, plan.num_text_bytes))
     return dataclasses.replace(
         plan, text=json_checksum(dict(files=sorted(checksums[path] for path in paths)))
@@ -285,7 +284,7 @@ def reading_progress(
 def check_space(
     config: DataConfig,
     num_bytes: float,
-    others: str = ", or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic",
+    others: str = ", or take a smaller --dupe_factor or --masking=dynamic",
 ) -> None:
     """Raise UserError when the disk of the output folder has less than num_bytes free. others: the
     remedies beside room and another disk.

@@ -121,16 +121,6 @@ class DataConfig(Settings):
         "read; these records are compact.",
         choices=("static", "dynamic"),
     )
-    use_v2_feature_names: bool = setting(
-        False,
-        "Name two features of static records input_word_ids and input_type_ids, "
-        "as in Model Garden's version 2.",
-    )
-    gzip_compress: bool = setting(
-        False,
-        "Compress the shards with TFRecord's GZIP, without a new suffix. Training "
-        "decompresses them when it starts.",
-    )
     max_seq_length: int = setting(
         128, "Tokens per row, including [CLS] and [SEP].", low=8, high=65536
     )
@@ -205,13 +195,6 @@ class DataConfig(Settings):
                 f"must be at most --max_seq_length={self.max_seq_length}",
                 setting=("max_predictions_per_seq", "max_seq_length"),
                 value=self.max_predictions_per_seq,
-            )
-
-        if self.use_v2_feature_names and self.masking != "static":
-            raise UserError(
-                "needs --masking=static",
-                "compact records have names of their own; drop one of the two flags",
-                setting="use_v2_feature_names",
             )
         if self.sp_model_file is not None and self.tokenization != "SentencePiece":
             raise UserError(
@@ -333,10 +316,6 @@ class InputConfig(Settings):
         "uniform: like dynamic, with batches of rows of similar length. With XLA, "
         "dynamic and uniform compile once per length.",
         choices=PADDINGS,
-    )
-    skip_corrupt_records: bool = setting(
-        False,
-        "Skip corrupt records with a warning that names them, instead of stopping.",
     )
 
     def __post_init__(self) -> None:

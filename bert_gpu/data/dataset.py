@@ -5,7 +5,7 @@ against dataset.json before the run writes anything.
 import itertools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,14 +48,12 @@ class Dataset:
     def __init__(
         self,
         config: InputConfig,
-        warn: Callable[[str], None] = print,
         paths: list[str] | None = None,
     ) -> None:
         """Open the record files and check them. paths: the training files, in place of those that
         config.input_file names; unlike there, file names may contain commas.
         """
         self.config = config
-        self.warn = warn
         parts = split_patterns(config.input_file) if config.input_weights else [config.input_file]
         sets = [paths] if paths else [expand_globs(part, "input_file") for part in parts]
         paths = list(itertools.chain(*sets))
@@ -90,9 +88,8 @@ class Dataset:
             raise UserError(
                 "matches validation shards only", setting="input_file", value=config.input_file
             )
-        skip = warn if config.skip_corrupt_records else None
-        self.train = RecordSet(paths, skip)
-        self.validation = RecordSet(validation, skip) if validation else None
+        self.train = RecordSet(paths)
+        self.validation = RecordSet(validation) if validation else None
         self.schema = schema_of(self.train.files)
         if self.validation is not None and schema_of(self.validation.files) != self.schema:
             raise other_schema(
@@ -143,10 +140,7 @@ class Dataset:
         evenly spread over `rows`, or of all of them if they are fewer: for records of other tools,
         without a dataset.json.
         """
-        skip = self.warn if self.config.skip_corrupt_records else None
-        reader = Reader(
-            self.train, self.schema, self.max_seq_length, skip_corrupt=skip, needs_predictions=False
-        )
+        reader = Reader(self.train, self.schema, self.max_seq_length, needs_predictions=False)
         indices = np.unique(np.linspace(rows.start, rows.stop - 1, MEAN_RECORDS).astype(np.int64))
         parts = np.array_split(indices, -(-len(indices) // 64))
         return sum(int(reader.read(one, one)["input_mask"].sum()) for one in parts) / len(indices)
@@ -236,7 +230,6 @@ class Dataset:
             masking,
             seed,
             padding=self.config.padding,
-            skip_corrupt=self.warn if self.config.skip_corrupt_records else None,
             limits=limits,
             needs_predictions=self.info is not None and not self.info.masks_words,
             order=self._order() if split == "train" else None,

@@ -12,7 +12,6 @@ import json
 import operator
 import os
 import typing
-import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import google_crc32c
@@ -27,7 +26,7 @@ from bert_gpu.data import examples, instances, masking, packing
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import SHARES
 from bert_gpu.data.random_bits import derive_key, permutation, row_keys
-from bert_gpu.data.records import FOOTER, GZIP_LEVEL, HEADER, ShardWriter
+from bert_gpu.data.records import FOOTER, HEADER, ShardWriter
 from bert_gpu.text import clean, corpus, quality
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
@@ -167,7 +166,7 @@ class ShardBuilder:
         is_train = shard.split == "train"
         num_passes = self.config.num_passes if is_train else 1
         groups = self._training_groups(shard) if is_train else self._validation_groups(shard)
-        with ShardWriter(shard.path, self.config.gzip_compress) as writer:
+        with ShardWriter(shard.path) as writer:
             for index, (documents, pool, num_bytes) in enumerate(groups):
                 key = derive_key(self.config.random_seed, shard.split, shard.index, index)
                 own = self._write_group(
@@ -205,10 +204,7 @@ class ShardBuilder:
             pieces = np.zeros(self.tokenizer.vocab_size, np.int64)
             self._write_group(documents, [], write, [], pieces, key, num_passes=1)
         trim_heap()
-        content = b"".join(parts)
-        if self.config.gzip_compress:
-            content = zlib.compress(content, GZIP_LEVEL)
-        return self.config.num_passes * len(content) / max(1, num_read)
+        return self.config.num_passes * sum(map(len, parts)) / max(1, num_read)
 
     def _training_groups(self, shard: Shard) -> Iterator[Group]:
         """Yield the Group of each window of a training shard. Keep the windows' validation
@@ -338,8 +334,7 @@ class ShardBuilder:
             features["next_sentence_labels"] = tokens.labels[:, None]
         if self.config.objective == "packed":
             features["sequence_ids"] = tokens.sequence_ids
-        rename = examples.V2_NAMES if self.config.use_v2_feature_names else {}
-        return {rename.get(name, name): values for name, values in features.items()}
+        return features
 
 
 def read_documents(

@@ -82,8 +82,7 @@ class SlowdownWarnings:
             yield (
                 "input",
                 f"{subject} for data {waits:.0%} of the time; put the records on a local disk, "
-                "give the run more CPU cores, or build the data without --gzip_compress and with "
-                "--masking=static",
+                "give the run more CPU cores, or build the data with --masking=static",
             )
         share = self.validation_seconds / self.seconds
         if self.num_validations >= VALIDATIONS and share >= VALIDATION:

@@ -53,8 +53,7 @@ def run_sweep(
         folder_name(cell): Trial(settings, dict(cell=cell, seed=settings.run.seed))
         for cell, settings in cells.items()
     }
-    # a trial itself prints the warnings of its data
-    data = [Dataset(inputs, lambda text: None) for inputs in {s.inputs: 0 for s in cells.values()}]
+    data = [Dataset(inputs) for inputs in {s.inputs: 0 for s in cells.values()}]
     if any(dataset.validation is None for dataset in data):
         raise UserError(
             "the data has no validation records, by which trials are compared",

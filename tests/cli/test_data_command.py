@@ -52,7 +52,6 @@ def test_resumes_after_sigkill(tmp_path, text, most):
             "--num_workers=2",
             "--vocab_size=300",
             "--dupe_factor=3",
-            "--gzip_compress",
             "--order=length",
         ]
         return [f"--input_file={text}", f"--output_file={folder}/x.tfrecord", "--quiet", *settings]

@@ -84,7 +84,7 @@ def texts_of(folder, data, run_json=None, **settings):
         run_json=run_json,
         console=types.SimpleNamespace(warn=warnings.append),
     )
-    dataset = Dataset(dataclasses.replace(inputs, **settings), warnings.append)
+    dataset = Dataset(dataclasses.replace(inputs, **settings))
     return start.seen_texts(run, dataset), warnings
 
 

@@ -220,9 +220,8 @@ def test_sentencepiece_round_trip_and_whole_words(tmp_path, vocabularies, sample
         dict(),
         dict(objective="packed", masking="dynamic"),
         dict(dupe_factor=4, max_seq_length=256),
-        dict(objective="sop", gzip_compress=True),
     ],
-    ids=["nsp", "packed", "long rows", "sop, compressed"],
+    ids=["nsp", "packed", "long rows"],
 )
 def test_the_predicted_size_is_about_right(tmp_path, vocabularies, sample_text, changes, capsys):
     config = DataConfig(

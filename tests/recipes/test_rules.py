@@ -196,7 +196,6 @@ def test_the_command_line_wins_over_the_recipe_and_the_recipe_over_defaults():
             DataConfig,
             dict(max_predictions_per_seq=None, num_predictions=16),
         ),
-        ("crammed", "data", ["--use_v2_feature_names"], DataConfig, dict(masking="static")),
         (
             "crammed",
             "pretrain",
@@ -474,7 +473,7 @@ def test_where_each_setting_came_from(capsys):
         line.startswith("--objective=packed  # recipe crammed: JonasGeiping/cramming")
         for line in lines
     )
-    assert "--gzip_compress=False  # default" in lines
+    assert "--drop_duplicates=False  # default" in lines
 
 
 def test_a_recipe_is_shown_before_there_is_data(tmp_path, monkeypatch, capsys):
