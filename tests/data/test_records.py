@@ -2,6 +2,7 @@
 name the broken file.
 """
 
+import gzip
 import os
 
 import numpy as np
@@ -161,13 +162,11 @@ def test_other_whole_records_are_not_taken_for_those_that_were_written(shard):
     whole, foreign = before.read(first), before.fingerprint()
     opened_before = records.RecordFile(shard)
     swap_records(shard, first, second)
-    told = []
     for file in (opened_before, records.RecordFile(shard)):
         with pytest.raises(
             UserError, match=rf"00001.tfrecord: record {first} is not the one that was written"
         ):
             file.read(first)
-    assert records.RecordFile(shard, told.append).read(first) is None
     os.remove(records.index_path(shard))
     foreign_file = records.RecordFile(shard)
     assert foreign_file.read(second) == whole  # whole records of some other tool
@@ -255,24 +254,24 @@ def test_truncated(shard, keep_index):
 
 
 @pytest.mark.parametrize("keep_index", [True, False])
-def test_what_comes_before_the_cut_of_a_gzip_shard(tmp_path, keep_index):
+def test_a_gzip_shard_of_an_earlier_revision_is_read_whole_or_not_at_all(tmp_path, keep_index):
+    """Its index has the offsets of the unpacked content."""
     path = str(tmp_path / "a.tfrecord")
-    values = features(300)
-    with records.ShardWriter(path, compress=True) as writer:
-        writer.write(*examples.encode_examples(values))
+    with records.ShardWriter(path) as writer:
+        writer.write(*examples.encode_examples(features(300)))
     whole = records.RecordSet([path])
     expected = whole.read(np.arange(len(whole)))
     with open(path, "rb+") as file:
-        file.truncate(os.path.getsize(path) * 2 // 3)
+        content = gzip.compress(file.read())
+        file.seek(0)
+        file.write(content)
+        file.truncate()
     if not keep_index:
         os.remove(records.index_path(path))
+    assert records.RecordSet([path]).read(np.arange(300)) == expected
+    os.truncate(path, len(content) * 2 // 3)
     with pytest.raises(UserError, match="a.tfrecord: cannot be read"):
         records.RecordFile(path)
-    told = []
-    cut = records.RecordFile(path, told.append)
-    assert len(expected) // 2 < len(cut) < len(expected)
-    assert [cut.read(index) for index in range(len(cut))] == expected[: len(cut)]
-    assert "the archive is damaged" in told[0] and f"the {len(cut)} records before it" in told[1]
 
 
 @pytest.mark.parametrize("keep_index", [True, False])
