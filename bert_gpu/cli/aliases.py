@@ -136,6 +136,7 @@ def entries(
 FLOAT16 = dict(true={"precision": "float16"}, false={"precision": "float32"})
 BFLOAT16 = dict(true={"precision": "bfloat16"}, false={"precision": "float32"})
 XLA = dict(true={"xla": "on"}, false={"xla": "off"})
+RECOMPUTE: dict[str, dict[str, str]] = dict(true={"recompute_every": "1"}, false={})
 CPU: dict[str, dict[str, str]] = dict(true={"num_gpus": "0"}, false={})
 OPTIMIZERS = {
     **{name: {"optimizer": "adamw"} for name in ("adamw_torch", "adamw_torch_fused", "adamw_hf")},
@@ -158,6 +159,12 @@ REMOVED = "this flag was removed"
 NO_BAR = "the progress bar appears on terminals only; --quiet turns it off"
 ROWS = (
     # flags that were removed
+    *entries(
+        (),
+        tuple(SCRIPTS),
+        "refusal",
+        {"save_config": f"{REMOVED}; write the flags into a file, one a line, for --flagfile"},
+    ),
     *entries(
         (),
         TRAINING,
@@ -193,6 +200,8 @@ ROWS = (
         "refusal",
         {"reinit_layers": f"{REMOVED}; --layer_lr_decay lets the upper layers learn faster"},
     ),
+    # a short name of ours
+    *entries((), TRAINING, "values", {"recompute": RECOMPUTE}, is_switch=True),
     # flags of Google's BERT
     *entries(
         (GOOGLE, NVIDIA),
@@ -271,9 +280,7 @@ ROWS = (
         {
             "bf16": BFLOAT16,
             "no_cuda use_cpu": CPU,
-            "gradient_checkpointing": dict(
-                true={"recompute": "true"}, false={"recompute": "false"}
-            ),
+            "gradient_checkpointing": RECOMPUTE,
             "load_best_model_at_end": dict(
                 true={"export_best": "true"}, false={"export_best": "false"}
             ),
@@ -457,7 +464,7 @@ ROWS = (
             "fsdp ddp_backend": ONE_PROCESS,
             "optim_args": "each setting of an --optimizer is a flag, such as --adam_beta2",
             "lr_scheduler_kwargs": "each setting of a --curve is a flag, such as --min_lr_ratio",
-            "gradient_checkpointing_kwargs": "see --recompute and --recompute_every",
+            "gradient_checkpointing_kwargs": "see --recompute_every",
             "torch_compile_backend torch_compile_mode": COMPILED,
             "neftune_noise_alpha": "no noise is added to the embeddings; drop the flag",
             "cache_dir model_revision": "nothing is downloaded; name a folder on this machine",

@@ -43,12 +43,6 @@ class CommonConfig(Settings):
     show_config: bool = setting(
         False, "Print the resolved settings with the source of each, and exit."
     )
-    save_config: str | None = setting(
-        None,
-        "Write the flags of this call to a file, for --flagfile, and continue; with --show_config, "
-        "exit. Flags that concern one call alone, such as --overwrite and --quiet, are left out.",
-        path="one",
-    )
     overwrite: bool = setting(
         False, "Remove an earlier run from the output folder and start again."
     )
@@ -88,8 +82,7 @@ class Parsed:
       recipe: {flag: (value, source)} of the settings that the recipe and its phase set and the user
         does not.
       sources: {flag: arguments.UserFlag} of the flags that the user has set. file_values: {flag:
-        (value, source)} of settings that a command reads from a file, for --show_config and
-        --save_config.
+        (value, source)} of settings that a command reads from a file, for --show_config.
     """
 
     def __init__(
@@ -216,13 +209,11 @@ class Parsed:
             log.say(quick.NOTICE)
         return log
 
-    def save_config(self, path: str, configs: Iterable[Settings]) -> None:
+    def save_flags(self, path: str, configs: Iterable[Settings]) -> None:
         """Write the flags of this call to a file, for --flagfile, and the values of all other
-        settings as comments. An implied recipe is written as a flag, because adding any other flag
-        to the call would end it.
+        settings as comments.
         """
-        implied = [as_flag("recipe", self.recipe_name)] if self.is_implied else []
-        user_flags = implied + [
+        user_flags = [
             flag.argument for flag in self.sources.values() if flag.name not in flagfile.NOT_SAVED
         ]
         others = [

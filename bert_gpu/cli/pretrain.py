@@ -84,7 +84,7 @@ MAIN = {
         "total_training_time",
         "save_checkpoints_steps",
     ),
-    "See and save the settings": ("show_config", "save_config"),
+    "See the settings": ("show_config",),
 }
 
 
@@ -99,12 +99,6 @@ def main(argv: list[str], in_program: bool = False) -> TrainingResult | SweepRes
         text = parsed.make(GridConfig).grid
         parse_cell = functools.partial(parse_trial, argv, in_program, settings.run.output_dir)
         trials = {} if text is None else read_grid(text, parse_cell)
-        if common.save_config is not None:
-            parsed.save_config(
-                common.save_config,
-                # without the model, whose size may depend on the data
-                [parsed.make(kind) for kind in CLASSES if kind is not ShapeConfig],
-            )
         if common.show_config:
             return show_config(parsed, settings)
         with parsed.imports():
@@ -175,7 +169,7 @@ def save_best(output_dir: str, parse_cell: Callable[[str, str], flags.Parsed], c
     parsed = parse_cell(cell, BEST)
     del parsed.sources["grid"]
     kinds = [kind for kind in CLASSES if kind not in (ShapeConfig, GridConfig)]
-    parsed.save_config(path, [parsed.make(kind) for kind in kinds])
+    parsed.save_flags(path, [parsed.make(kind) for kind in kinds])
     return path
 
 
@@ -195,7 +189,7 @@ def check_phase(
     parsed: flags.Parsed, settings: PretrainSettings, common: flags.CommonConfig
 ) -> None:
     """Raise UserError when --phase is 2 or more and no --init_checkpoint names the model of the
-    phase before; with --show_config alone, only warn.
+    phase before; with --show_config, only warn.
     """
     if parsed.phase not in (None, 1) and settings.run.start is None:
         error = UserError(
@@ -204,7 +198,7 @@ def check_phase(
             setting="phase",
             value=parsed.phase,
         )
-        if common.save_config is not None or not common.show_config:
+        if not common.show_config:
             raise error
         console.warn(str(error))
 

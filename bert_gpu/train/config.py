@@ -54,15 +54,10 @@ class MemoryConfig(Settings):
     --gradient_accumulation_steps).
     """
 
-    recompute: bool = setting(
-        False,
-        "Keep only each layer's input and recompute its other activations in the "
-        "backward pass: about a third more compute.",
-    )
     recompute_every: int | None = setting(
         None,
-        "Keep one activation for every k layers and recompute the rest; a larger "
-        "k saves more memory. Implies --recompute. Default: 1.",
+        "Keep one activation for every k layers and recompute the rest in the backward pass: up to "
+        "a third more compute. --recompute stands for 1. Default: all are kept.",
         low=1,
     )
     attention: str = setting(
@@ -82,13 +77,6 @@ class MemoryConfig(Settings):
         "or a regular expression that matches part of a weight's name, such as "
         "attention/.*bias.",
     )
-
-    @property
-    def layers_recomputed(self) -> int:
-        """The number k of --recompute_every: one activation is kept for every k layers; 0 = all
-        activations are kept.
-        """
-        return self.recompute_every or int(self.recompute)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

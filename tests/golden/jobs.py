@@ -311,7 +311,6 @@ pretrain --flagfile=flags.txt
 pretrain --flagfile=unknown_flags.txt
 pretrain --flagfile=loop_flags.txt
 pretrain --flagfile=nothing.txt
-pretrain --save_config=nowhere/flags.txt --show_config
 pretrain --per_device_train_batch_size=none
 pretrain --gradient_checkpointing=perhaps
 pretrain --use_tpu=true

@@ -453,8 +453,6 @@ def test_phases_belong_to_recipes_that_have_them(tmp_path, monkeypatch, capsys):
         "--phase=2: continues from the model of --phase=1; add --init_checkpoint"
     )
     asked = ["bert-gpu", "pretrain", *called("bert", 2)]
-    assert flags.exit_code(command, [*asked, "--save_config=p2.flags", "--show_config"]) == 2
-    assert capsys.readouterr().err == error
     assert not flags.exit_code(command, [*asked, "--show_config"])
     assert f"warning: {error}" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.train.config import MemoryConfig
 from bert_gpu.train.memory import Trial, choose_micro_batch, largest_that_fits
 
 SIZES = [1, 2, 4, *range(8, 4000, 8)]
@@ -101,12 +100,6 @@ def test_other_errors_are_not_taken_for_full_memory():
 
     with pytest.raises(tf.errors.InvalidArgumentError):
         Trial(lambda size: step)(8)
-
-
-def test_recompute_flags():
-    assert MemoryConfig().layers_recomputed == 0
-    assert MemoryConfig(recompute=True).layers_recomputed == 1
-    assert MemoryConfig(recompute_every=3).layers_recomputed == 3
 
 
 def test_a_global_batch_that_the_gpus_cannot_divide():
