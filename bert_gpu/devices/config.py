@@ -89,17 +89,11 @@ def choose_gpus(config: DeviceConfig, num_present: int, finder: str = "TensorFlo
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaunchConfig(Settings):
-    """Settings of the launcher: the number of workers, and of restarts after a worker has died."""
+    """The setting of the launcher."""
 
     num_workers: int = setting(
         2,
         "Processes to start; the GPUs of this machine are divided among them.",
         low=1,
         high=64,
-    )
-    restarts: int = setting(
-        0,
-        "How many times all workers are started again after one of them has died; they resume "
-        "from the last checkpoint. Bad input and divergence do not cause a restart.",
-        low=0,
     )

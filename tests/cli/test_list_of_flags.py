@@ -32,7 +32,7 @@ num_hidden_groups num_hidden_layers num_shards num_tokens num_train_epochs num_t
 num_trials num_warmup_steps num_workers objective on_divergence optimizer order output output_dir
 output_file overwrite pack_separator padding passage_prefix phase polynomial_power pooler_size
 pooling position_embedding_type positive_label precision predict_file predictions_file prompt query
-query_file query_prefix quiet random_seed ray_address recipe recompute_every restarts rotary_base
+query_file query_prefix quiet random_seed ray_address recipe recompute_every rotary_base
 save_checkpoints_steps seed short_seq_prob show show_config shuffle source sp_model_file
 steps_per_loop strict strip_accents task_kind task_name temperature tensorboard test_file test_share
 text_a text_b text_field to tokenization tokens_file top_k total_training_time train_batch_size
