@@ -31,6 +31,7 @@ REMOVED: Mapping[str, object] = dict(
     gzip_compress=False,
     lr_reference_batch_size=None,
     use_v2_feature_names=False,
+    window_megabytes=8.0,
 )
 
 

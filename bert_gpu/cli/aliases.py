@@ -189,6 +189,12 @@ ROWS = (
     ),
     *entries(
         (),
+        ("data",),
+        "refusal",
+        {"window_megabytes": f"{REMOVED}; a window is 8 MB of text"},
+    ),
+    *entries(
+        (),
         ("pretrain",),
         "refusal",
         {"skip_corrupt_records": f"{REMOVED}; build the data again"},

@@ -1,7 +1,7 @@
 """The job behind create_pretraining_data.py: text -> shards of TFRecords, in parallel, resumable,
 in bounded memory.
 
-The corpus is cut at document boundaries into windows of about --window_megabytes. A shard
+The corpus is cut at document boundaries into windows of about 8 MB. A shard
 (shards.py) is made from several consecutive windows, and a worker holds one window in memory at a
 time. The bytes written do not depend on the number of workers, and a killed job keeps its complete
 shards.

@@ -86,18 +86,11 @@ class DataConfig(Settings):
     )
     order: str = setting(
         "shuffled",
-        "Order of the rows, for --noshuffle in training. shuffled: random within each "
-        "window of text. as_is: as in the text. "
+        "Order of the rows, for --noshuffle in training. shuffled: random within "
+        "windows of 8 MB of text. as_is: as in the text. "
         "length: short rows first. common: rows with common words first (by the "
         "mean frequency of their tokens). The last two write DIR/NAME.order.",
         choices=("shuffled", "as_is", "length", "common"),
-    )
-    window_megabytes: float = setting(
-        8.0,
-        "Megabytes of text in a window: random second segments are drawn and rows "
-        "are shuffled within it.",
-        above=0.0,
-        high=4096.0,
     )
     objective: str = setting(
         "nsp",

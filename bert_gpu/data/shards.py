@@ -225,12 +225,11 @@ class ShardBuilder:
         several windows form a group. The last group is joined to the one before it when it has too
         few documents for pairs.
         """
-        min_bytes = self.config.window_megabytes * 1e6
         previous: list[list[bytes]] = []
         pending: list[list[bytes]] = []
         for documents in itertools.chain.from_iterable(map(self._held_out, shard.sources)):
             pending += documents
-            if text_bytes(pending) < min_bytes or self._lacks_others(pending):
+            if text_bytes(pending) < corpus.WINDOW_BYTES or self._lacks_others(pending):
                 continue
             if previous:
                 yield Group(previous)

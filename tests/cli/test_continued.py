@@ -235,7 +235,7 @@ def test_data_for_a_model_is_that_of_its_vocabulary(world, tmp_path, capsys):
 
 def test_a_job_for_a_model_goes_on(world, tmp_path, monkeypatch):
     flags = [f"--init_checkpoint={world}/run", "--num_shards=3", "--num_workers=1", "--quiet"]
-    flags += ["--window_megabytes=0.003"]
+    monkeypatch.setattr("bert_gpu.text.corpus.WINDOW_BYTES", 3000)
     assert make_data(world / "more.txt", tmp_path / "whole", *flags) == 0
     write = build.ShardBuilder.write_shard
 

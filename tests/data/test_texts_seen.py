@@ -54,7 +54,7 @@ def build(folder, name, text="one.txt", **more):
 
 
 SAME = dict(
-    workers=dict(num_workers=2, window_megabytes=0.001, num_shards=4),
+    workers=dict(num_workers=2, num_shards=4),
     renamed=dict(text="renamed.txt"),
     unpacked=dict(text="one.txt.gz"),
     longer=dict(max_seq_length=64, masking="dynamic", objective="packed"),
