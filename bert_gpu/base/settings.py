@@ -30,6 +30,8 @@ JsonFields = Mapping[str, "dataclasses.Field | JsonFields"]
 REMOVED: Mapping[str, object] = dict(
     gzip_compress=False,
     lr_reference_batch_size=None,
+    ngram_weights="inverse",
+    normalization="none",
     use_v2_feature_names=False,
     window_megabytes=8.0,
 )

@@ -191,7 +191,11 @@ ROWS = (
         (),
         ("data",),
         "refusal",
-        {"window_megabytes": f"{REMOVED}; a window is 8 MB of text"},
+        {
+            "ngram_weights": f"{REMOVED}; a span of n words has the weight 1/n",
+            "normalization": f"{REMOVED}; bring the text into NFC or NFKC before, as with uconv",
+            "window_megabytes": f"{REMOVED}; a window is 8 MB of text",
+        },
     ),
     *entries(
         (),

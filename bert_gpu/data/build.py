@@ -363,7 +363,7 @@ def check_text(job: Job, plan: CorpusPlan) -> tuple[bytes | None, Tokenizer | No
     of an interrupted job is kept.
     """
     config, blocks = job.config, plan.blocks
-    sample = quality.sample(blocks, config.normalization, bool(config.copies))
+    sample = quality.sample(blocks, bool(config.copies))
     for line in quality.describe_empty(blocks):
         job.console.say(line)
     drops_lines = config.drop_repeated_lines is not None
@@ -510,7 +510,6 @@ def search(
             plan.blocks,
             job.folder.hashes,
             *values,
-            normalization=job.config.normalization,
             workers=job.workers,
             report=progress.add,
         )
@@ -535,7 +534,7 @@ def find_repeated(job: Job, plan: CorpusPlan) -> str | None:
     if not total:
         job.console.say(f"repeated lines: none is in more than {limit:,} documents")
         return None
-    sample = quality.sample(plan.blocks, job.config.normalization)
+    sample = quality.sample(plan.blocks)
     lines = [[line] for document in sample for line in document]
     others = {line for [line] in clean.drop_repeated(lines, path)}
     examples = [f", such as {quality.shorten(line)}" for [line] in lines if line not in others]

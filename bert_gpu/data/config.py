@@ -9,7 +9,6 @@ from bert_gpu.base.files import check_local
 from bert_gpu.base.settings import Settings, like, number_in, setting
 from bert_gpu.text.config import (
     FILE_NAMES,
-    NORMALIZATIONS,
     VocabConfig,
     check_is_json,
     check_ray_address,
@@ -60,9 +59,6 @@ class DataConfig(Settings):
     )
     do_lower_case: bool = setting(True, "Lower-case the text and strip accents (an uncased model).")
     strip_accents: bool = like(VocabConfig, "strip_accents")
-    normalization: str = setting(
-        "none", "Unicode normalisation applied to the text first.", choices=NORMALIZATIONS
-    )
     drop_duplicates: bool = setting(False, "Keep only the first of several equal documents.")
     near_duplicates: float | None = setting(
         None,
@@ -128,13 +124,11 @@ class DataConfig(Settings):
     )
     do_whole_word_mask: bool = setting(False, "Mask either all pieces of a word or none.")
     max_ngram_size: int = setting(
-        1, "Mask spans of up to this many whole words; 1 = no spans.", low=1, high=64
-    )
-    ngram_weights: str = setting(
-        "inverse",
-        "Weights of span lengths n: inverse = 1/n (Model "
-        "Garden), geometric = 0.8^(n-1) (SpanBERT).",
-        choices=("inverse", "geometric"),
+        1,
+        "Mask spans of up to this many whole words, one of n words with the weight 1/n; 1 = no "
+        "spans.",
+        low=1,
+        high=64,
     )
     short_seq_prob: float = setting(
         0.1,
@@ -212,8 +206,6 @@ class DataConfig(Settings):
         if name == "vocab_size" and self.vocabulary_path is not None:
             flag = "vocab_file" if self.vocab_file is not None else "sp_model_file"
             return f"--vocab_size has no effect beside --{flag}, which is not learnt"
-        if name == "ngram_weights" and self.max_ngram_size == 1:
-            return "--ngram_weights has no effect without --max_ngram_size above 1"
         return super().without_effect(name)
 
     @property

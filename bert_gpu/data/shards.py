@@ -196,10 +196,7 @@ class ShardBuilder:
             documents, _ = quality.documents_near(block, block.start, SAMPLE_BYTES)
             num_read += text_bytes(documents) + sum(map(len, documents))  # with line breaks
             is_used = self.split[block.documents][: len(documents)] != DROPPED
-            documents = [
-                clean.normalize(document, self.config.normalization)
-                for document in itertools.compress(documents, is_used)
-            ]
+            documents = list(itertools.compress(documents, is_used))
             key = derive_key(self.config.random_seed, "trial", index)
             pieces = np.zeros(self.tokenizer.vocab_size, np.int64)
             self._write_group(documents, [], write, [], pieces, key, num_passes=1)
@@ -263,7 +260,7 @@ class ShardBuilder:
         return self.config.objective == "nsp" and is_short
 
     def _read(self, window: corpus.Window) -> tuple[list[list[bytes]], list[list[bytes]]]:
-        return read_documents(self.config, window, self.split, self.repeated)
+        return read_documents(window, self.split, self.repeated)
 
     def _first_documents(self, window: corpus.Window) -> list[list[bytes]]:
         """Return a window's first documents, up to LENT_BYTES of text; the last one is cut."""
@@ -337,15 +334,15 @@ class ShardBuilder:
 
 
 def read_documents(
-    config: DataConfig, window: corpus.Window, split: np.ndarray, repeated: str | None = None
+    window: corpus.Window, split: np.ndarray, repeated: str | None = None
 ) -> tuple[list[list[bytes]], list[list[bytes]]]:
-    """Return (the documents to train on, the documents for validation) of a window, normalised and
-    without repeated sentences. split, repeated: see ShardBuilder.
+    """Return (the documents to train on, the documents for validation) of a window, without
+    repeated sentences. split, repeated: see ShardBuilder.
     """
     parts: tuple[list[list[bytes]], list[list[bytes]]] = [], []
     for document, part in zip(window.read(), split[window.documents].tolist(), strict=True):
         if part != DROPPED:
-            parts[part].append(clean.normalize(document, config.normalization))
+            parts[part].append(document)
     if repeated is None:
         return parts
     return clean.drop_repeated(parts[0], repeated), clean.drop_repeated(parts[1], repeated)

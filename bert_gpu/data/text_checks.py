@@ -129,7 +129,7 @@ def check_left(config: DataConfig, plan: CorpusPlan, tokenizer: Tokenizer) -> No
     num_left = 0
     for block in plan.blocks:
         window = corpus.Window((block,))
-        documents = read_documents(config, window, plan.split, plan.repeated)[TRAIN]
+        documents = read_documents(window, plan.split, plan.repeated)[TRAIN]
         for start in range(0, len(documents), 100):
             tokenized = tokenize(config, tokenizer, documents[start : start + 100])
             num_left += len(tokenized.documents) if len(tokenized.ids) else 0

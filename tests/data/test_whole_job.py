@@ -132,7 +132,6 @@ def test_any_text_comes_back(tmp_path_factory, vocabularies, objective, masking)
             objective=objective,
             masking=masking,
             order="as_is",
-            normalization="NFC",
         )
         if not expected:
             with pytest.raises(UserError, match="text.txt: has no"):
