@@ -3,7 +3,7 @@ combination, such as the learning rate of each optimizer.
 
 Each trial is a run in a folder below OUTPUT_DIR, which resumes as any run does. The last validation
 decides; of the trials that have ended, only the best keeps its checkpoints and its model.
-scores.json and scores.md have every trial, and scores.png the losses by learning rate.
+scores.json and scores.md have every trial.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from bert_gpu.base.console import Console, LogConsole, format_metric
 from bert_gpu.base.errors import TrainingStopped, UserError, shortened
-from bert_gpu.base.figure import new_figure
 from bert_gpu.base.run_names import METRICS, folder_name
 from bert_gpu.data.dataset import Dataset
 from bert_gpu.devices.devices import join_workers
@@ -23,8 +22,6 @@ from bert_gpu.runs.folder import RunFolder
 from bert_gpu.runs.metrics import read_lines
 from bert_gpu.runs.trials import Row, SweepResult, Trial, markdown, run_trials
 from bert_gpu.train.divergence import Lost
-
-PICTURE = "scores.png"
 
 
 def run_sweep(
@@ -90,7 +87,6 @@ def run_sweep(
         if best is None:
             raise TrainingStopped("no trial of --grid has a result; lower its learning rates")
         warn_of_edges(result.rows, best, console)
-        workers.on_chief(lambda: draw(output_dir, result.rows, best["metric"], console))
         flagfile = workers.from_chief(save_best, best["cell"])
         console.say(f"best: {best['cell']}; --flagfile={flagfile} repeats it")
     return result
@@ -158,32 +154,3 @@ def warn_of_edges(rows: Sequence[Row], best: Row, console: Console) -> None:
                 f"the best {name}, {value}, is at the edge of --grid ({numbers[0]:g} to "
                 f"{numbers[-1]:g}); add some values beyond it, and repeat the command"
             )
-
-
-def draw(output_dir: str, rows: Sequence[Row], metric: str, console: Console) -> None:
-    """Draw the scores by learning rate, or by another number of the grid, with a curve for each
-    combination of the other settings; trials without a score are crosses on the upper edge.
-    """
-    axes = numeric_axes(rows)
-    if not axes:
-        return
-    name = "learning_rate" if "learning_rate" in axes else next(iter(axes))
-    try:
-        figure, plot = new_figure("", name, metric)
-    except ImportError:
-        console.warn(f"no {PICTURE} without matplotlib; pip install 'bert-gpu[report]'")
-        return
-    curves: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        others = values_of(row)
-        x = float(others.pop(name))
-        if row["score"] is None:
-            plot.plot(x, 1, "x", color="0.4", transform=plot.get_xaxis_transform(), clip_on=False)
-        else:
-            curves.setdefault(", ".join(others.values()), []).append((x, row["score"]))
-    for label, points in curves.items():
-        plot.plot(*zip(*sorted(points), strict=True), marker="o", label=label)
-    plot.set_xscale("log" if axes[name][0] > 0 else "linear")
-    if len(curves) > 1:
-        plot.legend(fontsize="small")
-    figure.savefig(os.path.join(output_dir, PICTURE), dpi=120)

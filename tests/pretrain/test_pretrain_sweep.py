@@ -5,7 +5,6 @@ the grid is warned of, and the picture shows what the table has.
 import json
 import types
 
-import matplotlib.figure
 import pytest
 
 from bert_gpu.base.console import Console
@@ -82,50 +81,6 @@ def test_a_best_value_at_the_edge_is_warned_of(cells, best, edges):
     sweep.warn_of_edges(rows, rows[best], console)
     assert len(console.texts) == len(edges)
     assert all(text.startswith(edge) for text, edge in zip(console.texts, edges, strict=True))
-
-
-@pytest.fixture
-def drawn(monkeypatch):
-    """The figures that are saved."""
-    figures = []
-    real = matplotlib.figure.Figure.savefig
-    monkeypatch.setattr(
-        matplotlib.figure.Figure,
-        "savefig",
-        lambda self, *rest, **more: (figures.append(self), real(self, *rest, **more)),
-    )
-    return figures
-
-
-def test_the_picture_has_a_curve_for_each_other_setting(tmp_path, drawn):
-    sweep.draw(str(tmp_path), ROWS, "mlm_loss", Warnings())
-    [axes] = drawn[0].axes
-    curves = {line.get_label(): line.get_xydata().tolist() for line in axes.lines[1:]}
-    assert curves == dict(
-        adamw=[[1e-3, 3.0], [1e-2, 3.5]], muon=[[1e-3, 2.5], [1e-2, 2.0], [1e-1, 3.0]]
-    )
-    assert axes.lines[0].get_marker() == "x" and axes.lines[0].get_xdata().tolist() == [0.1]
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_xscale()) == (
-        "learning_rate",
-        "mlm_loss",
-        "log",
-    )
-    assert (tmp_path / "scores.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_no_picture_where_there_is_no_number_or_no_matplotlib(tmp_path, monkeypatch):
-    console = Warnings()
-    rows = [row("optimizer=adamw", 1.0), row("optimizer=muon", 2.0)]
-    sweep.draw(str(tmp_path), rows, "mlm_loss", console)
-    assert console.texts == []
-
-    def missing(*texts):
-        raise ImportError("No module named 'matplotlib'")
-
-    monkeypatch.setattr(sweep, "new_figure", missing)
-    sweep.draw(str(tmp_path), ROWS, "mlm_loss", console)
-    assert len(console.texts) == 1 and "pip install 'bert-gpu[report]'" in console.texts[0]
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
