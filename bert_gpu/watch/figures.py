@@ -173,25 +173,6 @@ def menus(
     ]
 
 
-def draw_trials(metrics: Mapping[str, Mapping[Entry, list[float]]]) -> Figure:
-    """Return a figure with a row for each metric of fine-tunings: for each entry the result of each
-    run, their quartiles, mean and standard deviation. metrics: as sections.trial_metrics returns.
-    """
-    figure = rows_figure([text(name.replace("_", " ")) for name in metrics])
-    for row, by_entry in enumerate(metrics.values(), 1):
-        for entry, values in by_entry.items():
-            figure.add_box(
-                x=values,
-                name=text(entry.name),
-                boxpoints="all",
-                boxmean="sd",
-                marker_color=COLORS[entry.index % len(COLORS)],
-                row=row,
-                col=1,
-            )
-    return figure.update_layout(showlegend=False, hovermode="closest")
-
-
 def draw_shares(shares: Mapping[str, Mapping[str, float]]) -> Figure:
     """Return a figure with a bar for each run, divided by the activities that took the run's time.
     shares: {name of the run: {activity: share of the time}}.

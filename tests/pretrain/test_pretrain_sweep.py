@@ -118,7 +118,7 @@ def two_trials(tmp_path, monkeypatch):
         raise errors.pop(0)
 
     dataset = types.SimpleNamespace(validation=["records"])
-    monkeypatch.setattr(sweep, "Dataset", lambda inputs, warn: dataset)
+    monkeypatch.setattr(sweep, "Dataset", lambda inputs: dataset)
     monkeypatch.setattr(sweep, "pretrain", pretrain)
     common, *cells = (
         PretrainSettings(run=PretrainConfig(output_dir=str(tmp_path / name)))
