@@ -23,7 +23,7 @@ AXES = dict(step="steps", tokens="real tokens", hours="hours")  # {column: title
 MINUTES_BELOW = 2.0  # hours; if all runs are shorter, the axis of time is in minutes
 ROW_PIXELS = 240  # height of a chart
 FRAME_PIXELS = 160  # height of what stands above and below the charts of a figure
-MIN_BINS = 60  # bins of a curve, as in curves.py, in a figure of many runs
+MIN_BINS = 40  # bins of a curve, as in curves.py, in a figure of many runs
 TOTAL_BINS = 300  # bins of a chart's curves in a figure of few runs
 LAYOUT = dict(
     template="plotly_white",
