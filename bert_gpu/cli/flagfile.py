@@ -1,4 +1,4 @@
-"""Flagfiles: --flagfile=FILE reads flags from a file; a grid of pretrainings writes best.flags.
+"""Flagfiles: --flagfile=FILE reads flags from a file.
 
 The format is absl's: one --name=value a line, blank lines and lines that begin with # or // are
 comments, and one flagfile may include another. Error messages name the file and the line, unlike
@@ -6,14 +6,11 @@ absl's.
 """
 
 import os
-from collections.abc import Sequence
 
-import bert_gpu
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.files import check_regular, write_text
+from bert_gpu.base.files import check_regular
 
 MAX_BYTES = 1 << 20
-NOT_SAVED = frozenset(("show_config", "overwrite", "quiet"))  # they concern one call alone
 
 
 def read_lines(path: str) -> list[tuple[int, str]]:
@@ -45,31 +42,3 @@ def read_lines(path: str) -> list[tuple[int, str]]:
         ) from error
     flags = [(number, line.strip()) for number, line in enumerate(lines, 1)]
     return [(number, flag) for number, flag in flags if flag and not flag.startswith(("#", "//"))]
-
-
-def save(path: str, script: str, flags: Sequence[str], others: Sequence[str]) -> None:
-    """Write a flagfile that starts the same run.
-
-    Args:
-      script: the command's name. flags: the user's flags, as --flag=value. others: lines on the
-        other settings, written as comments.
-    """
-    for flag in flags:
-        if flag.splitlines() != [flag.strip()]:
-            raise UserError(
-                "a flagfile cannot hold line breaks, nor spaces at the end of a "
-                f"value: {flag[:60]!r}",
-                "change that value",
-                where=path,
-            )
-    lines = [
-        f"# flags of bert-gpu ({bert_gpu.__version__})",
-        f"# {script} --flagfile=FILE starts the same run; flags after it win.",
-        f"# Relative paths start at the folder of the call, which was {os.getcwd()}",
-        "",
-        *flags,
-        "",
-        "# Other settings in this version:",
-        *(f"# {line}" for line in others),
-    ]
-    write_text(path, "\n".join(lines) + "\n")

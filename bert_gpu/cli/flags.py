@@ -22,7 +22,7 @@ from bert_gpu.base.environment import quick_imports
 from bert_gpu.base.errors import TrainingStopped, UserError, one_line
 from bert_gpu.base.settings import Settings, fields_of, parse_time, setting, value_type
 from bert_gpu.base.signals import answer_interrupts
-from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick
+from bert_gpu.cli import aliases, arguments, help_text, quick
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.recipes import rules
 
@@ -208,22 +208,6 @@ class Parsed:
         if self.is_implied:
             log.say(quick.NOTICE)
         return log
-
-    def save_flags(self, path: str, configs: Iterable[Settings]) -> None:
-        """Write the flags of this call to a file, for --flagfile, and the values of all other
-        settings as comments.
-        """
-        user_flags = [
-            flag.argument for flag in self.sources.values() if flag.name not in flagfile.NOT_SAVED
-        ]
-        others = [
-            line_of(self, field, getattr(config, field.name))
-            for config in configs
-            for field in dataclasses.fields(config)
-            if field.name not in self.sources.keys() | flagfile.NOT_SAVED
-            and getattr(config, field.name) not in (None, ())
-        ]
-        flagfile.save(path, aliases.SCRIPTS[self.script], user_flags, recipe_lines(self) + others)
 
     def _value(self, field: dataclasses.Field) -> object:
         value = self.values[field.name].value

@@ -60,7 +60,6 @@ EXAMPLE = (
 
 
 CLASSES = training.classes_of(PretrainSettings, ShapeConfig, GridConfig)
-BEST = "best"  # the folder for the run of best.flags, below OUTPUT_DIR
 NOT_IN_A_GRID = grid.ONCE | dict(  # {flag that --grid cannot vary: what to do instead}
     do_train="each trial trains",
     do_eval="each trial trains and validates",
@@ -105,8 +104,7 @@ def main(argv: list[str], in_program: bool = False) -> TrainingResult | SweepRes
             from bert_gpu.pretrain.run import pretrain
             from bert_gpu.pretrain.sweep import run_sweep
         if trials:
-            save = functools.partial(save_best, settings.run.output_dir, parse_cell)
-            return run_sweep(settings, trials, save, parsed.console(common.quiet))
+            return run_sweep(settings, trials, parsed.console(common.quiet))
         return pretrain(settings, parsed.console(common.quiet))
 
 
@@ -159,18 +157,6 @@ def read_grid(
         if not trials[cell].run.trains:
             raise UserError("compares trainings", "drop --do_eval", setting="grid")
     return trials
-
-
-def save_best(output_dir: str, parse_cell: Callable[[str, str], flags.Parsed], cell: str) -> str:
-    """Write best.flags, which repeats a trial of the grid in a folder of its own, to `output_dir`;
-    return its path.
-    """
-    path = os.path.join(output_dir, f"{BEST}.flags")
-    parsed = parse_cell(cell, BEST)
-    del parsed.sources["grid"]
-    kinds = [kind for kind in CLASSES if kind not in (ShapeConfig, GridConfig)]
-    parsed.save_flags(path, [parsed.make(kind) for kind in kinds])
-    return path
 
 
 def check_model(settings: PretrainSettings) -> None:
