@@ -39,7 +39,7 @@ QUICK_CALLS = [
     (
         "data by workers",
         "create_pretraining_data",
-        dict(output_dir="more", num_workers=2, window_megabytes=0.001),
+        dict(output_dir="more", num_workers=2, num_shards=2),
     ),
     ("pretraining", "run_pretraining", dict(output_dir="run", **TRAINING)),
     ("settings", "run_pretraining", dict(show_config=True, **TRAINING)),

@@ -156,7 +156,7 @@ def test_aliases_set_flags_of_their_scripts():
         ("classify", "--optim=adamw_bnb_8bit", dict(optimizer="adamw8bit")),
         ("pretrain", "--eval_strategy=steps --eval_steps=7", dict(eval_steps=7)),
         ("pretrain", "--nouse_tpu --nohorovod --no_cuda=false", {}),
-        ("pretrain", "--nogradient_checkpointing", dict(recompute=False)),
+        ("pretrain", "--recompute --gradient_checkpointing", dict(recompute_every=1)),
         ("data", "--train_file=a.txt --mlm_probability 0.2",
          dict(input_file="a.txt", masked_lm_prob=0.2)),
     ],

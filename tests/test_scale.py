@@ -16,6 +16,7 @@ GROWTH = LARGE_MEGABYTES - SMALL_MEGABYTES
 JOB = (
     "import sys, bert_gpu.__main__; from bert_gpu.data import workers; "
     "workers.THREADS_BYTES = int(sys.argv[1]); "
+    "from bert_gpu.text import corpus; corpus.WINDOW_BYTES = 2_000_000; "
     "from bert_gpu.cli import data, flags; "
     "sys.exit(flags.exit_code(data.main, ['data', *sys.argv[2:]]))"
 )
@@ -72,7 +73,7 @@ def test_the_data_job(texts, vocab_file, folders, measure, threads_bytes):
             f"--input_file={text}",
             f"--vocab_file={vocab_file}",
             f"--output_file={folders[megabytes]}/x.tfrecord",
-            *"--dupe_factor=1 --num_workers=2 --window_megabytes=2 --quiet --overwrite".split(),
+            *"--dupe_factor=1 --num_workers=2 --quiet --overwrite".split(),
         ]
         peaks[megabytes] = measure([sys.executable, "-c", JOB, threads_bytes, *flags])
         written = sum(path.stat().st_size for path in folders[megabytes].glob("x-*.tfrecord"))

@@ -186,7 +186,7 @@ def search(peer, start, setup, clock):
 
 
 MIXED, EIGHT_BIT = dict(precision="bfloat16"), dict(optimizer="adamw8bit")
-RECOMPUTE = MIXED | dict(recompute=True)
+RECOMPUTE = MIXED | dict(recompute_every=1)
 TECHNIQUES = {
     "nothing (float32)": dict(),
     "bfloat16": MIXED,

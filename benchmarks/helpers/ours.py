@@ -16,14 +16,15 @@ LEARNING_RATE = 1e-4
 
 class Ours(Trainer):
     """shape: fields of ModelConfig. length: S. precision, xla, device: of DeviceConfig. gpu:
-    whether to train on the GPU. attention, recompute: of MemoryConfig. packed: rows of several
-    sequences. data: folder of records, instead of a generated batch. optimizer: of OptimizerConfig.
+    whether to train on the GPU. attention, recompute_every: of MemoryConfig. packed: rows of
+    several sequences. data: folder of records, instead of a generated batch. optimizer: of
+    OptimizerConfig.
     steps_per_call: steps of one call into TensorFlow.
     """
 
     def __init__(
         self, shape, length, precision="float32", xla="auto", gpu=False, attention="auto",
-        packed=False, data=None, recompute=False, optimizer="adamw", steps_per_call=1, seed=1,
+        packed=False, data=None, recompute_every=None, optimizer="adamw", steps_per_call=1, seed=1,
         **device,
     ):  # fmt: skip
         if not gpu:
@@ -50,7 +51,7 @@ class Ours(Trainer):
         self.devices = set_up(devices)
         vocab_size = self.open_data() if data else VOCAB_SIZE
         self.model = ModelConfig(vocab_size=vocab_size, **shape)
-        self.memory = MemoryConfig(recompute=recompute, attention=attention)
+        self.memory = MemoryConfig(recompute_every=recompute_every, attention=attention)
         self.optimizer = OptimizerConfig(optimizer=optimizer)
         self.make_state()
 

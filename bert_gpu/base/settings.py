@@ -26,6 +26,15 @@ TIME_UNITS = dict(hours="h", minutes="m", seconds="s")  # {unit of a setting: it
 # {key of a JSON object: the settings field with the rules for its value; or, for a value that is an
 # object, JsonFields}
 JsonFields = Mapping[str, "dataclasses.Field | JsonFields"]
+# {removed flag: its default}, of flags that decided the results of what revision 6ecee0dd stored
+REMOVED: Mapping[str, object] = dict(
+    gzip_compress=False,
+    lr_reference_batch_size=None,
+    ngram_weights="inverse",
+    normalization="none",
+    use_v2_feature_names=False,
+    window_megabytes=8.0,
+)
 
 
 def setting(
@@ -186,6 +195,20 @@ def as_tuple(field: dataclasses.Field, value: object) -> object:
     tuple.
     """
     return tuple(value) if isinstance(value, list) and value_type(field)[0] is tuple else value
+
+
+def without_removed(stored: Mapping[str, object], where: str) -> dict[str, object]:
+    """Return stored settings, {name: value}, without those of REMOVED. Raise UserError, about the
+    file or folder `where`, when one of these has another value than its default.
+    """
+    for name in stored.keys() & REMOVED.keys():
+        if stored[name] != REMOVED[name]:
+            raise UserError(
+                f"was made with --{name}={shortened(stored[name])}, a flag that was removed",
+                "name another folder, or --overwrite starts over",
+                where=where,
+            )
+    return {name: value for name, value in stored.items() if name not in REMOVED}
 
 
 def number_in(text: str) -> float | None:

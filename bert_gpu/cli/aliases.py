@@ -44,7 +44,7 @@ class Alias:
 
     Attributes:
       name: the flag's name, without dashes. owners: the projects that have the flag; () for another
-        name of our flag.
+        name of our flag, or a flag of ours that was removed.
       scripts: our scripts that accept or refuse the flag; keys of SCRIPTS.
       is_switch: whether the flag is boolean, so that it needs no value.
       otherwise: the error's text for a value that `values` lacks.
@@ -136,6 +136,7 @@ def entries(
 FLOAT16 = dict(true={"precision": "float16"}, false={"precision": "float32"})
 BFLOAT16 = dict(true={"precision": "bfloat16"}, false={"precision": "float32"})
 XLA = dict(true={"xla": "on"}, false={"xla": "off"})
+RECOMPUTE: dict[str, dict[str, str]] = dict(true={"recompute_every": "1"}, false={})
 CPU: dict[str, dict[str, str]] = dict(true={"num_gpus": "0"}, false={})
 OPTIMIZERS = {
     **{name: {"optimizer": "adamw"} for name in ("adamw_torch", "adamw_torch_fused", "adamw_hf")},
@@ -154,8 +155,63 @@ NO_DDP = "it is about torch's DistributedDataParallel; one process trains on all
 COMPILED = "the step is compiled by XLA on GPUs; see --xla"
 SHARDS = "the epochs of 24-hour BERT are shards of its data; its validations become {settings}"
 CHANGES = "{flag} has no counterpart here, and changes results: {note}"
+REMOVED = "this flag was removed"
 NO_BAR = "the progress bar appears on terminals only; --quiet turns it off"
 ROWS = (
+    # flags that were removed
+    *entries(
+        (),
+        tuple(SCRIPTS),
+        "refusal",
+        {"save_config": f"{REMOVED}; write the flags into a file, one a line, for --flagfile"},
+    ),
+    *entries(
+        (),
+        TRAINING,
+        "refusal",
+        {
+            "lr_reference_batch_size": (
+                f"{REMOVED}; multiply --learning_rate yourself, with --lr_scaling=none"
+            ),
+            "gpus": f"{REMOVED}; set CUDA_VISIBLE_DEVICES=0,2 in the environment",
+            "save_checkpoints_minutes": f"{REMOVED}; see --save_checkpoints_steps",
+        },
+    ),
+    *entries(
+        (),
+        ("data",),
+        "refusal",
+        {
+            "gzip_compress": f"{REMOVED}; --masking=dynamic writes less",
+            "use_v2_feature_names": f"{REMOVED}; Model Garden reads Google's names by default",
+        },
+        is_switch=True,
+    ),
+    *entries(
+        (),
+        ("data",),
+        "refusal",
+        {
+            "ngram_weights": f"{REMOVED}; a span of n words has the weight 1/n",
+            "normalization": f"{REMOVED}; bring the text into NFC or NFKC before, as with uconv",
+            "window_megabytes": f"{REMOVED}; a window is 8 MB of text",
+        },
+    ),
+    *entries(
+        (),
+        ("pretrain",),
+        "refusal",
+        {"skip_corrupt_records": f"{REMOVED}; build the data again"},
+        is_switch=True,
+    ),
+    *entries(
+        (),
+        ("classify",),
+        "refusal",
+        {"reinit_layers": f"{REMOVED}; --layer_lr_decay lets the upper layers learn faster"},
+    ),
+    # a short name of ours
+    *entries((), TRAINING, "values", {"recompute": RECOMPUTE}, is_switch=True),
     # flags of Google's BERT
     *entries(
         (GOOGLE, NVIDIA),
@@ -242,9 +298,7 @@ ROWS = (
         {
             "bf16": BFLOAT16,
             "no_cuda use_cpu": CPU,
-            "gradient_checkpointing": dict(
-                true={"recompute": "true"}, false={"recompute": "false"}
-            ),
+            "gradient_checkpointing": RECOMPUTE,
             "load_best_model_at_end": dict(
                 true={"export_best": "true"}, false={"export_best": "false"}
             ),
@@ -428,7 +482,7 @@ ROWS = (
             "fsdp ddp_backend": ONE_PROCESS,
             "optim_args": "each setting of an --optimizer is a flag, such as --adam_beta2",
             "lr_scheduler_kwargs": "each setting of a --curve is a flag, such as --min_lr_ratio",
-            "gradient_checkpointing_kwargs": "see --recompute and --recompute_every",
+            "gradient_checkpointing_kwargs": "see --recompute_every",
             "torch_compile_backend torch_compile_mode": COMPILED,
             "neftune_noise_alpha": "no noise is added to the embeddings; drop the flag",
             "cache_dir model_revision": "nothing is downloaded; name a folder on this machine",

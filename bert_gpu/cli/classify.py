@@ -64,7 +64,7 @@ MAIN = {
         "num_gpus",
         "precision",
     ),
-    "Many settings at once": ("recipe", "show_config", "save_config"),
+    "Many settings at once": ("recipe", "show_config"),
 }
 
 
@@ -107,8 +107,6 @@ def run(
     common = parsed.make(flags.CommonConfig)
     settings = training.read_settings(parsed, FinetuneSettings)
     phases = resolve_phases(settings.run)
-    if common.save_config is not None:
-        parsed.save_config(common.save_config, [parsed.make(kind) for kind in CLASSES])
     if common.show_config:
         resolved = {type(config): config for config in resolve_defaults(settings, phases).configs()}
         configs = [resolved[kind] if kind in resolved else parsed.make(kind) for kind in CLASSES]

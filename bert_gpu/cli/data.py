@@ -111,7 +111,7 @@ MAIN = {
         "dupe_factor",
     ),
     "What is written": ("output_dir", "num_workers", "overwrite", "show"),
-    "Many settings at once": ("recipe", "show_config", "save_config"),
+    "Many settings at once": ("recipe", "show_config"),
 }
 
 
@@ -148,8 +148,6 @@ def run(parsed: flags.Parsed) -> "Manifest | str | None":
             name: (value, "the folder of --init_checkpoint") for name, value in used.items()
         }
     text_format = parsed.make(TextFormat)
-    if common.save_config is not None:
-        parsed.save_config(common.save_config, [config, text_format])
     if common.show_config:
         other_configs = [parsed.make(kind) for kind in (FolderConfig, StartConfig, RecipeConfig)]
         return flags.describe(parsed, [config, *other_configs, text_format, show, common])

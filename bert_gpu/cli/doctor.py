@@ -1,35 +1,27 @@
 """python -m bert_gpu doctor: checks whether a training would work on this machine."""
 
-import json
 import sys
 
 from bert_gpu.base import console
 from bert_gpu.cli import flags
 from bert_gpu.doctor import checks
-from bert_gpu.doctor.config import DoctorConfig
 
 SUMMARY = (
     "Examines this machine: versions, memory, disks, GPUs and whether TensorFlow finds them, one "
-    "training step on every device, and one on all GPUs together. Exit code 0: training would "
-    "work; 2: it would not, and the output says what to do. Put the output into a bug report."
+    "training step on one GPU, and one on all GPUs together, or one on the CPU. Exit code 0: "
+    "training would work; 2: it would not, and the output says what to do. Put the output into a "
+    "bug report."
 )
-EXAMPLE = (
-    "python -m bert_gpu doctor",
-    "python -m bert_gpu doctor --json",
-)
+EXAMPLE = ("python -m bert_gpu doctor",)
 
 
 def main(argv: list[str]) -> int:
-    parsed = flags.parse(argv, SUMMARY, EXAMPLE, [DoctorConfig])
-    config = parsed.make(DoctorConfig)
+    flags.parse(argv, SUMMARY, EXAMPLE, [])
 
     def say(text: str) -> None:
         if console.is_terminal(sys.stderr):
             console.print_to(sys.stderr, f"{text} ...")
 
     findings = checks.examine(say=say)
-    if config.json:
-        console.answer(json.dumps(checks.as_json(findings), indent=1))
-    else:
-        console.answer("\n".join(checks.report(findings, console.columns_of(sys.stdout))))
+    console.answer("\n".join(checks.report(findings, console.columns_of(sys.stdout))))
     return 0 if checks.works(findings) else 2

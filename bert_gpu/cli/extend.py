@@ -15,7 +15,7 @@ EXAMPLE = (
     "python -m bert_gpu extend --from=bert-base-uncased --to=models/medical "
     "--input_file='notes/*.txt' --num_tokens=2000",
     "python -m bert_gpu extend --from=bert-base-uncased --to=models/medical "
-    "--tokens_file=words.txt --use_unused",
+    "--tokens_file=words.txt",
 )
 
 

@@ -22,7 +22,7 @@ from bert_gpu.base.environment import quick_imports
 from bert_gpu.base.errors import TrainingStopped, UserError, one_line
 from bert_gpu.base.settings import Settings, fields_of, parse_time, setting, value_type
 from bert_gpu.base.signals import answer_interrupts
-from bert_gpu.cli import aliases, arguments, flagfile, help_text, quick
+from bert_gpu.cli import aliases, arguments, help_text, quick
 from bert_gpu.model.config import ModelConfig
 from bert_gpu.recipes import rules
 
@@ -42,12 +42,6 @@ class CommonConfig(Settings):
 
     show_config: bool = setting(
         False, "Print the resolved settings with the source of each, and exit."
-    )
-    save_config: str | None = setting(
-        None,
-        "Write the flags of this call to a file, for --flagfile, and continue; with --show_config, "
-        "exit. Flags that concern one call alone, such as --overwrite and --quiet, are left out.",
-        path="one",
     )
     overwrite: bool = setting(
         False, "Remove an earlier run from the output folder and start again."
@@ -88,8 +82,7 @@ class Parsed:
       recipe: {flag: (value, source)} of the settings that the recipe and its phase set and the user
         does not.
       sources: {flag: arguments.UserFlag} of the flags that the user has set. file_values: {flag:
-        (value, source)} of settings that a command reads from a file, for --show_config and
-        --save_config.
+        (value, source)} of settings that a command reads from a file, for --show_config.
     """
 
     def __init__(
@@ -215,24 +208,6 @@ class Parsed:
         if self.is_implied:
             log.say(quick.NOTICE)
         return log
-
-    def save_config(self, path: str, configs: Iterable[Settings]) -> None:
-        """Write the flags of this call to a file, for --flagfile, and the values of all other
-        settings as comments. An implied recipe is written as a flag, because adding any other flag
-        to the call would end it.
-        """
-        implied = [as_flag("recipe", self.recipe_name)] if self.is_implied else []
-        user_flags = implied + [
-            flag.argument for flag in self.sources.values() if flag.name not in flagfile.NOT_SAVED
-        ]
-        others = [
-            line_of(self, field, getattr(config, field.name))
-            for config in configs
-            for field in dataclasses.fields(config)
-            if field.name not in self.sources.keys() | flagfile.NOT_SAVED
-            and getattr(config, field.name) not in (None, ())
-        ]
-        flagfile.save(path, aliases.SCRIPTS[self.script], user_flags, recipe_lines(self) + others)
 
     def _value(self, field: dataclasses.Field) -> object:
         value = self.values[field.name].value

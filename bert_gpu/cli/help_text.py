@@ -17,12 +17,9 @@ from bert_gpu.cli.aliases import Alias
 MORE = (
     "--flagfile=FILE reads flags from a file, one --name=value a line; flags that come later win."
 )
-SAVING = (
-    "--save_config=FILE writes such a file. --show_config prints all settings and their sources."
-)
 OTHERS = (
-    "Flags of Google's, Hugging Face's, NVIDIA's and 24-hour BERT work too, such as --max_steps: "
-    "docs/migration.md."
+    "--show_config prints all settings and their sources. Flags of Google's, Hugging Face's, "
+    "NVIDIA's and 24-hour BERT work too, such as --max_steps: docs/migration.md."
 )
 LINES = 2  # the most lines of a flag's help text in --help
 # options of textwrap: break lines at spaces only, so that flags and paths stay whole
@@ -73,7 +70,7 @@ def text(
             lines += describe(field, defaults, names, width, None if is_whole else LINES)
         lines.append("")
     more = [] if is_whole else ["--helpfull shows all flags."]
-    more += [MORE, *([SAVING, OTHERS] if "save_config" in fields else [])]
+    more += [MORE, *([OTHERS] if "show_config" in fields else [])]
     return "\n".join([*lines, textwrap.fill(" ".join(more), width)])
 
 
@@ -157,6 +154,6 @@ def names_of(field: Field, aliases: Mapping[str, Alias]) -> str:
     names = [
         f"--{alias.name} ({', '.join(alias.owners)})"
         for alias in aliases.values()
-        if field.name in alias.flags
+        if field.name in alias.flags and alias.owners
     ]
     return f" Also set by {', '.join(names)}." if names else ""

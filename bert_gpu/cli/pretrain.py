@@ -60,7 +60,6 @@ EXAMPLE = (
 
 
 CLASSES = training.classes_of(PretrainSettings, ShapeConfig, GridConfig)
-BEST = "best"  # the folder for the run of best.flags, below OUTPUT_DIR
 NOT_IN_A_GRID = grid.ONCE | dict(  # {flag that --grid cannot vary: what to do instead}
     do_train="each trial trains",
     do_eval="each trial trains and validates",
@@ -84,7 +83,7 @@ MAIN = {
         "total_training_time",
         "save_checkpoints_steps",
     ),
-    "See and save the settings": ("show_config", "save_config"),
+    "See the settings": ("show_config",),
 }
 
 
@@ -99,20 +98,13 @@ def main(argv: list[str], in_program: bool = False) -> TrainingResult | SweepRes
         text = parsed.make(GridConfig).grid
         parse_cell = functools.partial(parse_trial, argv, in_program, settings.run.output_dir)
         trials = {} if text is None else read_grid(text, parse_cell)
-        if common.save_config is not None:
-            parsed.save_config(
-                common.save_config,
-                # without the model, whose size may depend on the data
-                [parsed.make(kind) for kind in CLASSES if kind is not ShapeConfig],
-            )
         if common.show_config:
             return show_config(parsed, settings)
         with parsed.imports():
             from bert_gpu.pretrain.run import pretrain
             from bert_gpu.pretrain.sweep import run_sweep
         if trials:
-            save = functools.partial(save_best, settings.run.output_dir, parse_cell)
-            return run_sweep(settings, trials, save, parsed.console(common.quiet))
+            return run_sweep(settings, trials, parsed.console(common.quiet))
         return pretrain(settings, parsed.console(common.quiet))
 
 
@@ -167,18 +159,6 @@ def read_grid(
     return trials
 
 
-def save_best(output_dir: str, parse_cell: Callable[[str, str], flags.Parsed], cell: str) -> str:
-    """Write best.flags, which repeats a trial of the grid in a folder of its own, to `output_dir`;
-    return its path.
-    """
-    path = os.path.join(output_dir, f"{BEST}.flags")
-    parsed = parse_cell(cell, BEST)
-    del parsed.sources["grid"]
-    kinds = [kind for kind in CLASSES if kind not in (ShapeConfig, GridConfig)]
-    parsed.save_config(path, [parsed.make(kind) for kind in kinds])
-    return path
-
-
 def check_model(settings: PretrainSettings) -> None:
     """Raise UserError, before TensorFlow is imported, for settings of the model that are wrong
     whatever the data. A resumed run with --init_checkpoint is not checked: it has its own model,
@@ -195,7 +175,7 @@ def check_phase(
     parsed: flags.Parsed, settings: PretrainSettings, common: flags.CommonConfig
 ) -> None:
     """Raise UserError when --phase is 2 or more and no --init_checkpoint names the model of the
-    phase before; with --show_config alone, only warn.
+    phase before; with --show_config, only warn.
     """
     if parsed.phase not in (None, 1) and settings.run.start is None:
         error = UserError(
@@ -204,7 +184,7 @@ def check_phase(
             setting="phase",
             value=parsed.phase,
         )
-        if common.save_config is not None or not common.show_config:
+        if not common.show_config:
             raise error
         console.warn(str(error))
 

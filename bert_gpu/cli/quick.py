@@ -25,7 +25,7 @@ OPEN = {
     "dev_share test_share columns text_a text_b label output_dir do_train do_eval "
     "do_predict tensorboard",
 }
-COMMON = "overwrite quiet show_config save_config"
+COMMON = "overwrite quiet show_config"
 
 
 def implied_recipe(script: str, flags: Iterable[str]) -> str | None:

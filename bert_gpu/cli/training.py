@@ -55,7 +55,7 @@ def find_devices(config: DeviceConfig) -> tuple[str, int]:
     """Return ("GPU" or "CPU", number of replicas of all workers) for a training. NVML counts the
     GPUs, so that TensorFlow is not imported.
     """
-    gpus = choose_gpus(config, count_gpus(), "NVML")
+    num_gpus = choose_gpus(config, count_gpus(), "NVML")
     cluster = find_cluster()
     num_workers = 1 if cluster is None else len(cluster)
-    return "GPU" if gpus else "CPU", max(1, len(gpus)) * config.virtual_replicas * num_workers
+    return "GPU" if num_gpus else "CPU", max(1, num_gpus) * config.virtual_replicas * num_workers

@@ -46,9 +46,9 @@ def check_text(job: Job, plan: CorpusPlan) -> list[list[bytes]]:
     Raise UserError when it has too few documents, or the disk has no room for a new data set.
     """
     config, blocks = job.config, plan.blocks
-    if job.status == "new" and not config.gzip_compress:  # how much gzip compresses is not known
+    if job.status == "new":
         check_space(config, predict_bytes(config, plan.num_text_bytes))
-    sample = quality.sample(blocks, config.normalization, bool(config.copies))
+    sample = quality.sample(blocks, bool(config.copies))
     for line in quality.describe_empty(blocks):
         job.console.say(line)
     drops_lines = config.drop_repeated_lines is not None
@@ -226,7 +226,7 @@ def check_documents(config: DataConfig, plan: CorpusPlan) -> None:
 def check_space(
     config: DataConfig,
     num_bytes: float,
-    others: str = ", or take a smaller --dupe_factor, --gzip_compress or --masking=dynamic",
+    others: str = ", or take a smaller --dupe_factor or --masking=dynamic",
 ) -> None:
     """Raise UserError when the disk of the output folder has less than num_bytes free. others: the
     remedies beside room and another disk.
@@ -264,7 +264,7 @@ def check_left(config: DataConfig, plan: CorpusPlan, tokenizer: Tokenizer) -> No
     num_left = 0
     for block in plan.blocks:
         window = corpus.Window((block,))
-        documents = read_documents(config, window, plan.split, plan.repeated)[TRAIN]
+        documents = read_documents(window, plan.split, plan.repeated)[TRAIN]
         for start in range(0, len(documents), 100):
             tokenized = tokenize(config, tokenizer, documents[start : start + 100])
             num_left += len(tokenized.documents) if len(tokenized.ids) else 0

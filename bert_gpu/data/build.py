@@ -1,7 +1,7 @@
 """The job behind create_pretraining_data.py: text -> shards of TFRecords, in parallel, resumable,
 in bounded memory.
 
-The corpus is cut at document boundaries into windows of about --window_megabytes. A shard
+The corpus is cut at document boundaries into windows of about 8 MB. A shard
 (shards.py) is made from several consecutive windows, and a worker holds one window in memory at a
 time. The bytes written do not depend on the number of workers, and a killed job keeps its complete
 shards.
@@ -376,7 +376,6 @@ def search(
             plan.blocks,
             job.folder.hashes,
             *values,
-            normalization=job.config.normalization,
             workers=job.workers,
             report=progress.add,
         )
@@ -401,7 +400,7 @@ def find_repeated(job: Job, plan: CorpusPlan) -> str | None:
     if not total:
         job.console.say(f"repeated lines: none is in more than {limit:,} documents")
         return None
-    sample = quality.sample(plan.blocks, job.config.normalization)
+    sample = quality.sample(plan.blocks)
     lines = [[line] for document in sample for line in document]
     others = {line for [line] in clean.drop_repeated(lines, path)}
     examples = [f", such as {quality.shorten(line)}" for [line] in lines if line not in others]

@@ -9,7 +9,6 @@ from bert_gpu.base.files import check_local
 from bert_gpu.base.settings import Settings, like, number_in, setting
 from bert_gpu.text.config import (
     FILE_NAMES,
-    NORMALIZATIONS,
     VocabConfig,
     check_is_json,
     check_ray_address,
@@ -60,9 +59,6 @@ class DataConfig(Settings):
     )
     do_lower_case: bool = setting(True, "Lower-case the text and strip accents (an uncased model).")
     strip_accents: bool = like(VocabConfig, "strip_accents")
-    normalization: str = setting(
-        "none", "Unicode normalisation applied to the text first.", choices=NORMALIZATIONS
-    )
     drop_duplicates: bool = setting(False, "Keep only the first of several equal documents.")
     near_duplicates: float | None = setting(
         None,
@@ -86,18 +82,11 @@ class DataConfig(Settings):
     )
     order: str = setting(
         "shuffled",
-        "Order of the rows, for --noshuffle in training. shuffled: random within each "
-        "window of text. as_is: as in the text. "
+        "Order of the rows, for --noshuffle in training. shuffled: random within "
+        "windows of 8 MB of text. as_is: as in the text. "
         "length: short rows first. common: rows with common words first (by the "
         "mean frequency of their tokens). The last two write DIR/NAME.order.",
         choices=("shuffled", "as_is", "length", "common"),
-    )
-    window_megabytes: float = setting(
-        8.0,
-        "Megabytes of text in a window: random second segments are drawn and rows "
-        "are shuffled within it.",
-        above=0.0,
-        high=4096.0,
     )
     objective: str = setting(
         "nsp",
@@ -121,16 +110,6 @@ class DataConfig(Settings):
         "read; these records are compact.",
         choices=("static", "dynamic"),
     )
-    use_v2_feature_names: bool = setting(
-        False,
-        "Name two features of static records input_word_ids and input_type_ids, "
-        "as in Model Garden's version 2.",
-    )
-    gzip_compress: bool = setting(
-        False,
-        "Compress the shards with TFRecord's GZIP, without a new suffix. Training "
-        "decompresses them when it starts.",
-    )
     max_seq_length: int = setting(
         128, "Tokens per row, including [CLS] and [SEP].", low=8, high=65536
     )
@@ -145,13 +124,11 @@ class DataConfig(Settings):
     )
     do_whole_word_mask: bool = setting(False, "Mask either all pieces of a word or none.")
     max_ngram_size: int = setting(
-        1, "Mask spans of up to this many whole words; 1 = no spans.", low=1, high=64
-    )
-    ngram_weights: str = setting(
-        "inverse",
-        "Weights of span lengths n: inverse = 1/n (Model "
-        "Garden), geometric = 0.8^(n-1) (SpanBERT).",
-        choices=("inverse", "geometric"),
+        1,
+        "Mask spans of up to this many whole words, one of n words with the weight 1/n; 1 = no "
+        "spans.",
+        low=1,
+        high=64,
     )
     short_seq_prob: float = setting(
         0.1,
@@ -206,13 +183,6 @@ class DataConfig(Settings):
                 setting=("max_predictions_per_seq", "max_seq_length"),
                 value=self.max_predictions_per_seq,
             )
-
-        if self.use_v2_feature_names and self.masking != "static":
-            raise UserError(
-                "needs --masking=static",
-                "compact records have names of their own; drop one of the two flags",
-                setting="use_v2_feature_names",
-            )
         if self.sp_model_file is not None and self.tokenization != "SentencePiece":
             raise UserError(
                 "needs --tokenization=SentencePiece",
@@ -236,8 +206,6 @@ class DataConfig(Settings):
         if name == "vocab_size" and self.vocabulary_path is not None:
             flag = "vocab_file" if self.vocab_file is not None else "sp_model_file"
             return f"--vocab_size has no effect beside --{flag}, which is not learnt"
-        if name == "ngram_weights" and self.max_ngram_size == 1:
-            return "--ngram_weights has no effect without --max_ngram_size above 1"
         return super().without_effect(name)
 
     @property
@@ -333,10 +301,6 @@ class InputConfig(Settings):
         "uniform: like dynamic, with batches of rows of similar length. With XLA, "
         "dynamic and uniform compile once per length.",
         choices=PADDINGS,
-    )
-    skip_corrupt_records: bool = setting(
-        False,
-        "Skip corrupt records with a warning that names them, instead of stopping.",
     )
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ against dataset.json before the run writes anything.
 import itertools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,14 +45,12 @@ class Dataset:
     def __init__(
         self,
         config: InputConfig,
-        warn: Callable[[str], None] = print,
         paths: list[str] | None = None,
     ) -> None:
         """Open the record files and check them. paths: the training files, in place of those that
         config.input_file names; unlike there, file names may contain commas.
         """
         self.config = config
-        self.warn = warn
         parts = split_patterns(config.input_file) if config.input_weights else [config.input_file]
         sets = [paths] if paths else [expand_globs(part, "input_file") for part in parts]
         paths = list(itertools.chain(*sets))
@@ -87,9 +85,8 @@ class Dataset:
             raise UserError(
                 "matches validation shards only", setting="input_file", value=config.input_file
             )
-        skip = warn if config.skip_corrupt_records else None
-        self.train = RecordSet(paths, skip)
-        self.validation = RecordSet(validation, skip) if validation else None
+        self.train = RecordSet(paths)
+        self.validation = RecordSet(validation) if validation else None
         self.schema = schema_of(self.train.files)
         if self.validation is not None and schema_of(self.validation.files) != self.schema:
             raise other_schema(
@@ -226,7 +223,6 @@ class Dataset:
             masking,
             seed,
             padding=self.config.padding,
-            skip_corrupt=self.warn if self.config.skip_corrupt_records else None,
             limits=limits,
             needs_predictions=self.info is not None and not self.info.masks_words,
             order=self._order() if split == "train" else None,

@@ -17,7 +17,7 @@ FILE_NAME = "dataset.json"
 # entries of dataset.json on pairs of segments
 SHARES = ("label_1_share", "one_sentence_share", "used_token_share")
 # settings of masking, which are needed to read compact records
-FOR_MASKING = ("masked_lm_prob", "do_whole_word_mask", "max_ngram_size", "ngram_weights")
+FOR_MASKING = ("masked_lm_prob", "do_whole_word_mask", "max_ngram_size")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,8 @@ class MaskingSpec:
     whole_word: whether all pieces of a word are masked or none.
     max_ngram_size: above 1, spans of up to that many whole words are masked together.
     ngram_weights: the weights with which lengths n of spans are drawn, 1/n ("inverse", Model
-    Garden) or (1 - 0.2)**(n - 1) ("geometric", SpanBERT section 3.1).
+    Garden) or, in data sets of revision 6ecee0dd, (1 - 0.2)**(n - 1) ("geometric", SpanBERT section
+    3.1).
     blank_ids: the ids below vocab_size without a piece, which are never drawn.
     """
 
@@ -69,7 +70,7 @@ class MaskingSpec:
             mask_id=tokenizer.mask_id,
             whole_word=settings["do_whole_word_mask"],
             max_ngram_size=settings["max_ngram_size"],
-            ngram_weights=settings["ngram_weights"],
+            ngram_weights=settings.get("ngram_weights", "inverse"),
             blank_ids=tuple(index for index, piece in enumerate(tokenizer.vocab) if not piece),
         )
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import check_writable, read_json, write_json, write_text
-from bert_gpu.base.settings import fields_of
+from bert_gpu.base.settings import fields_of, without_removed
 from bert_gpu.data.config import DataConfig
 from bert_gpu.data.manifest import FILE_NAME, Manifest, read_manifest, write_manifest
 from bert_gpu.data.records import index_path
@@ -133,7 +133,7 @@ class OutputFolder:
             )
 
     def _compare(self, content: Mapping[str, Any]) -> None:
-        old = content["settings"]
+        old = without_removed(content["settings"], self.config.folder)
         new = self.identity["settings"]
         changed = [
             f"--{name}: {old.get(name)} -> {new.get(name)}"

@@ -57,9 +57,7 @@ class Reader:
     """Turns record indices into batches of NumPy arrays.
 
     Static records are returned as written; compact ones are padded and masked. A record is bad when
-    its checksum is wrong, or a number in it is out of range (checks.py). With `skip_corrupt`, a
-    function that gets a message for each bad record, bad records become rows whose "row_weights"
-    (B,) float32 are 0; without it they raise UserError.
+    its checksum is wrong, or a number in it is out of range (checks.py); it raises UserError.
 
     limits: {feature: exclusive upper bound} in addition to the limits that hold for every model.
     needs_predictions: whether a static row without a prediction is bad.
@@ -76,7 +74,6 @@ class Reader:
         seed: int = 0,
         *,
         padding: str = "fixed",
-        skip_corrupt: Callable[[str], None] | None = None,
         limits: Mapping[str, int] | None = None,
         needs_predictions: bool = True,
         order: np.ndarray | None = None,
@@ -89,7 +86,6 @@ class Reader:
         self.masking = masking
         self.seed = seed
         self.padding = padding
-        self.skip_corrupt = skip_corrupt
         self.order = order
         self.limits = dict(
             masked_lm_positions=max_seq_length,
@@ -98,7 +94,6 @@ class Reader:
             next_sentence_labels=2,
         ) | dict(limits or {})
         self.needs_predictions = needs_predictions
-        self.skipped: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.records)
@@ -107,73 +102,33 @@ class Reader:
         """Return the batch, {feature: array}, of the records with these indices (B,). Masks that
         are drawn at reading depend on `epochs` (B,), the epoch of each record.
         """
-        serialized = self.records.read(indices)
-        problems = {row: "corrupt" for row, record in enumerate(serialized) if record is None}
-        batch = self._checked(serialized, problems)
-        if problems and self.skip_corrupt is None:
+        batch = self._checked(self.records.read(indices), indices)
+        if self.masking is not None:
+            batch |= self._masked(self.masking, batch, indices, epochs)
+        return batch if self.padding == "fixed" else self._trim(batch)
+
+    def _checked(self, serialized: Sequence[bytes], indices: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the batch, {feature: array}, of the bytes of the records with these indices (B,).
+        Raise UserError about a bad record.
+        """
+        try:
+            batch = self._parse(serialized)
+            problems = checks.bad_rows(batch, self.limits, self.needs_predictions)
+        except tf.errors.InvalidArgumentError:
+            # the error does not name the record, so each record is tried alone
+            rows = [row for row, record in enumerate(serialized) if not self._fits(record)]
+            problems = dict.fromkeys(rows, "does not fit the schema of the other records")
+        if problems:
             row = min(problems)
             raise UserError(
                 problems[row],
-                "build the data again with its own vocabulary, or give --skip_corrupt_records",
+                "build the data again with its own vocabulary",
                 where=self.records.locate(indices[row]),
             )
-        for row in sorted(problems):
-            self._warn_once(indices[row], problems[row])
-        if self.masking is not None:
-            batch |= self._masked(self.masking, batch, indices, epochs)
-        if self.skip_corrupt is not None:
-            is_bad = np.isin(np.arange(len(indices)), list(problems))
-            batch["row_weights"] = np.where(is_bad, 0.0, 1.0).astype(np.float32)
-        return batch if self.padding == "fixed" else self._trim(batch)
-
-    def _checked(
-        self, serialized: Sequence[typing.Any], problems: dict[int, str]
-    ) -> dict[str, np.ndarray]:
-        """Parse and check serialized records. Return the batch, {feature: array}, with a blank row
-        for each bad record.
-
-        serialized: bytes of each record, None for unreadable ones. problems: {row: text} of the bad
-        records known so far; those found here are added.
-        """
-        good = [row for row in range(len(serialized)) if row not in problems]
-        whole = self._blank(len(serialized))
-        if not good:
-            return whole
-        try:
-            batch = self._parse([serialized[row] for row in good])
-        except tf.errors.InvalidArgumentError:
-            # the error does not name the record, so each record is tried alone
-            misfits = [row for row in good if not self._fits(serialized[row])]
-            problems |= dict.fromkeys(misfits, "does not fit the schema of the other records")
-            assert misfits
-            return self._checked(serialized, problems)
-        bad = checks.bad_rows(batch, self.limits, self.needs_predictions)
-        problems |= {good[row]: text for row, text in bad.items()}
-        sources: slice | np.ndarray = slice(None)
-        targets = sources
-        if problems:
-            sources = ~np.isin(np.arange(len(good)), list(bad))
-            targets = np.array(good)[sources]
-        for name, values in whole.items():
-            values[targets] = batch[name][sources]
-        return whole
-
-    def _blank(self, num_rows: int) -> dict[str, np.ndarray]:
-        """Return a batch of rows that stand for skipped records: one token with id 0, the rest
-        padding.
-        """
-        batch = {
-            name: np.zeros((num_rows, *shape), np.float32 if "weights" in name else np.int32)
-            for name, shape in self.schema.shapes(self.max_seq_length).items()
+        return {
+            name: batch[name].astype(np.float32 if "weights" in name else np.int32)
+            for name in self.schema.shapes(self.max_seq_length)
         }
-        for name in {"input_mask", "sequence_ids"}.intersection(batch):
-            batch[name][:, 0] = 1
-        return batch
-
-    def _warn_once(self, index: int, problem: str) -> None:
-        if self.skip_corrupt is not None and index not in self.skipped:
-            self.skipped.add(index)
-            self.skip_corrupt(f"{self.records.locate(index)}: {problem}, skipped")
 
     def epoch_order(self, epoch: int, batch_size: int, shuffle: bool) -> np.ndarray:
         """Return the record indices (N,) of one epoch, in reading order."""
@@ -333,7 +288,7 @@ def evaluation_batches(
         is_real = indices < part.stop
         indices = np.where(is_real, indices, part.start)
         values = reader.read(indices, np.full(batch_size, VALIDATION_EPOCH))
-        yield values | {"row_weights": is_real.astype(np.float32) * values.get("row_weights", 1.0)}
+        yield values | {"row_weights": is_real.astype(np.float32)}
 
 
 def prefetch(batches: Iterable[T], depth: int = 2) -> Generator[T, None, None]:

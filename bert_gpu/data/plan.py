@@ -131,8 +131,8 @@ def plan_corpus(
         read: Callable[[str, str], Iterable[bytes]] | None = None,
         sizes: list[np.ndarray] | None = None,
     ) -> list[corpus.Window]:
-        window_bytes = max(1, round(config.window_megabytes * 1e6))
-        return corpus.plan_windows(paths, window_bytes, formats, names, min_windows, read, sizes)
+        size = corpus.WINDOW_BYTES
+        return corpus.plan_windows(paths, size, formats, names, min_windows, read, sizes)
 
     parts: list[np.ndarray] = []
     windows = cut(config.num_shards or 1, read, parts)

@@ -25,7 +25,7 @@ import tempfile
 import types
 import weakref
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import google_crc32c
@@ -40,7 +40,6 @@ NO_RECORDS = "not a TFRecord file, or damaged at its beginning"
 # An index: these bytes, offsets (N + 1) int64, checksums (N) uint32, and the checksum of all that.
 INDEX_MAGIC = b"bertgpu1"
 SPARE_FILES = 128  # file descriptors that a process needs besides those of its shards
-GZIP_LEVEL = 6  # as in TensorFlow's writers
 
 
 def masked_crc(data: bytes) -> int:
@@ -78,13 +77,10 @@ class ShardWriter:
     otherwise.
 
     num_bytes: size on disk without the index, set when the block ends.
-    compress: whether to gzip. The gzip header has no time and no path, so that the bytes depend on
-    the content alone.
     """
 
-    def __init__(self, path: str, compress: bool = False) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self.compress = compress
         name = os.path.basename(path).removesuffix(".tfrecord")
         # nodes of a cluster share folders and may have processes with the same id
         writer = f"{socket.gethostname()}.{os.getpid()}"
@@ -97,9 +93,6 @@ class ShardWriter:
         self.shard = contextlib.ExitStack()
         with self._explained():
             self.file = self.shard.enter_context(atomic_file(self.path, "wb", self.partial))
-        self.sink: Any = self.file
-        if self.compress:
-            self.sink = gzip.GzipFile("", "wb", GZIP_LEVEL, self.file, mtime=0)
         return self
 
     def write(self, buffer: np.ndarray, splits: np.ndarray) -> None:
@@ -111,7 +104,7 @@ class ShardWriter:
         footers = (footer for (footer,) in struct.iter_unpack("4s", crcs.tobytes()))
         chunks = zip(map(header, sizes.tolist()), records, footers, strict=True)
         with self._explained():
-            self.sink.write(b"".join(itertools.chain.from_iterable(chunks)))
+            self.file.write(b"".join(itertools.chain.from_iterable(chunks)))
         self.crcs.append(crcs)
         self.sizes.append(sizes + HEADER + FOOTER)
 
@@ -128,8 +121,6 @@ class ShardWriter:
         return None
 
     def _finish(self) -> None:
-        if self.compress:
-            self.sink.close()  # writes the end of the archive; the file stays open
         self.num_bytes = self.file.tell()
         offsets = np.concatenate([[0], np.cumsum(np.concatenate([[], *self.sizes]))])
         crcs = np.concatenate([[], *self.crcs])
@@ -205,13 +196,11 @@ class RecordFile:
     offsets: (N + 1,), of each record and of the end of the file.
     crcs: (N,), the masked checksums that the records must have, from the index or, without an
     index, as they were when the file was opened.
-    skip: a function that gets a message. With it, a truncated file keeps the records before the
-    cut, and a corrupt record reads as None; without it both raise UserError.
+    A truncated file and a corrupt record raise UserError.
     """
 
-    def __init__(self, path: str, skip: Callable[[str], None] | None = None) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self.skip = skip
         try:
             with open_unpacked(path) as file:
                 self.size = os.fstat(file.fileno()).st_size
@@ -284,12 +273,7 @@ class RecordFile:
                 offsets.append(offset)
                 crcs.append(around[:FOOTER])
         if problem is not None:
-            if self.skip is None or not crcs:
-                raise UserError(self._broken(offset, problem))
-            self.skip(
-                f"{self.path}: {problem} (byte {offset}); "
-                f"the {len(crcs)} records before it are used"
-            )
+            raise UserError(self._broken(offset, problem))
         return np.array(offsets, np.int64), np.frombuffer(b"".join(crcs), "<u4")
 
     def _broken(self, offset: int, problem: str) -> str:
@@ -297,12 +281,12 @@ class RecordFile:
             return f"{self.path}: {problem}; make TFRecords of text with create_pretraining_data.py"
         return (
             f"{self.path}: {problem} (byte {offset}); write the file again "
-            "with create_pretraining_data.py, or give --skip_corrupt_records"
+            "with create_pretraining_data.py"
         )
 
-    def read(self, index: int) -> bytes | None:
+    def read(self, index: int) -> bytes:
         """Return the bytes of one record. Raise UserError, with file and offset, when its checksum
-        is wrong; with `skip`, return None instead.
+        is wrong.
         """
         start = int(self.offsets[index])
         end = int(self.offsets[index + 1])
@@ -314,8 +298,6 @@ class RecordFile:
             and int.from_bytes(frame[-FOOTER:], "little") == masked_crc(record) == self.crcs[index]
         ):
             return record
-        if self.skip is not None:
-            return None
         if len(frame) < end - start:
             raise UserError(self._broken(start, f"the file now ends inside record {index}"))
         if int.from_bytes(frame[-FOOTER:], "little") == masked_crc(record):
@@ -337,9 +319,9 @@ def allow_files(num_files: int) -> None:
 class RecordSet:
     """The records of several files as one array, in the order of the files."""
 
-    def __init__(self, paths: Sequence[str], skip: Callable[[str], None] | None = None) -> None:
+    def __init__(self, paths: Sequence[str]) -> None:
         allow_files(len(paths))
-        self.files = [RecordFile(path, skip) for path in paths]
+        self.files = [RecordFile(path) for path in paths]
         self.starts = np.concatenate([[0], np.cumsum([len(file) for file in self.files])]).astype(
             np.int64
         )
@@ -347,7 +329,7 @@ class RecordSet:
     def __len__(self) -> int:
         return int(self.starts[-1])
 
-    def read(self, indices: npt.ArrayLike) -> list[bytes | None]:
+    def read(self, indices: npt.ArrayLike) -> list[bytes]:
         """Return the records with these indices (N,), in that order; see RecordFile.read."""
         which = np.searchsorted(self.starts, indices, side="right") - 1
         local = np.asarray(indices) - self.starts[which]

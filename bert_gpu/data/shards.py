@@ -162,7 +162,7 @@ class ShardBuilder:
         is_train = shard.split == "train"
         num_passes = self.config.num_passes if is_train else 1
         groups = self._training_groups(shard) if is_train else self._validation_groups(shard)
-        with ShardWriter(shard.path, self.config.gzip_compress) as writer:
+        with ShardWriter(shard.path) as writer:
             for index, (documents, pool, num_bytes) in enumerate(groups):
                 key = derive_key(self.config.random_seed, shard.split, shard.index, index)
                 own = self._write_group(
@@ -195,12 +195,11 @@ class ShardBuilder:
         several windows form a group. The last group is joined to the one before it when it has too
         few documents for pairs.
         """
-        min_bytes = self.config.window_megabytes * 1e6
         previous: list[list[bytes]] = []
         pending: list[list[bytes]] = []
         for documents in itertools.chain.from_iterable(map(self._held_out, shard.sources)):
             pending += documents
-            if text_bytes(pending) < min_bytes or self._lacks_others(pending):
+            if text_bytes(pending) < corpus.WINDOW_BYTES or self._lacks_others(pending):
                 continue
             if previous:
                 yield Group(previous)
@@ -234,7 +233,7 @@ class ShardBuilder:
         return self.config.objective == "nsp" and is_short
 
     def _read(self, window: corpus.Window) -> tuple[list[list[bytes]], list[list[bytes]]]:
-        return read_documents(self.config, window, self.split, self.repeated)
+        return read_documents(window, self.split, self.repeated)
 
     def _first_documents(self, window: corpus.Window) -> list[list[bytes]]:
         """Return a window's first documents, up to LENT_BYTES of text; the last one is cut."""
@@ -304,20 +303,19 @@ class ShardBuilder:
             features["next_sentence_labels"] = tokens.labels[:, None]
         if self.config.objective == "packed":
             features["sequence_ids"] = tokens.sequence_ids
-        rename = examples.V2_NAMES if self.config.use_v2_feature_names else {}
-        return {rename.get(name, name): values for name, values in features.items()}
+        return features
 
 
 def read_documents(
-    config: DataConfig, window: corpus.Window, split: np.ndarray, repeated: str | None = None
+    window: corpus.Window, split: np.ndarray, repeated: str | None = None
 ) -> tuple[list[list[bytes]], list[list[bytes]]]:
-    """Return (the documents to train on, the documents for validation) of a window, normalised and
-    without repeated sentences. split, repeated: see ShardBuilder.
+    """Return (the documents to train on, the documents for validation) of a window, without
+    repeated sentences. split, repeated: see ShardBuilder.
     """
     parts: tuple[list[list[bytes]], list[list[bytes]]] = [], []
     for document, part in zip(window.read(), split[window.documents].tolist(), strict=True):
         if part != DROPPED:
-            parts[part].append(clean.normalize(document, config.normalization))
+            parts[part].append(document)
     if repeated is None:
         return parts
     return clean.drop_repeated(parts[0], repeated), clean.drop_repeated(parts[1], repeated)

@@ -14,12 +14,10 @@ class DeviceConfig(Settings):
 
     num_gpus: int | None = setting(
         None,
-        "GPUs to train on, of each machine. Default: all GPUs, or the CPU when there is none.",
+        "GPUs to train on, of each machine; CUDA_VISIBLE_DEVICES=0,2 in the environment chooses "
+        "them. Default: all GPUs, or the CPU when there is none.",
         low=0,
         aliases=("n_gpus",),
-    )
-    gpus: str | None = setting(
-        None, "Indices of the GPUs to train on, separated by commas, for example 0,2."
     )
     virtual_replicas: int = setting(
         1,
@@ -71,56 +69,30 @@ class DeviceConfig(Settings):
     )
 
 
-def choose_gpus(config: DeviceConfig, num_present: int, finder: str = "TensorFlow") -> list[int]:
-    """Return the indices of the GPUs that the config selects, [] for the CPU. Raises UserError when
-    it asks for GPUs that do not exist or contradicts itself.
+def choose_gpus(config: DeviceConfig, num_present: int, finder: str = "TensorFlow") -> int:
+    """Return the number of GPUs that the config asks for, 0 for the CPU. Raises UserError when
+    there are fewer.
 
     num_present: GPUs of this machine. finder: the library that counted them, for the error message.
     """
-    count_text = f"{finder} found {num_present or 'none'} here"
-    if config.gpus is not None:
-        indices = [part.strip() for part in config.gpus.split(",")]
-        if not all(part.isdecimal() and int(part) < num_present for part in indices) or len(
-            set(indices)
-        ) < len(indices):
-            raise UserError(
-                "must be different GPU indices from 0, separated by commas",
-                count_text,
-                setting="gpus",
-                value=config.gpus,
-            )
-        if config.num_gpus not in (None, len(indices)):
-            raise UserError(
-                "the two disagree",
-                "give one of them",
-                setting="num_gpus",
-                value=f"{config.num_gpus} and --gpus={config.gpus}",
-            )
-        return [int(part) for part in indices]
     if config.num_gpus is not None and config.num_gpus > num_present:
         hint = f"use --num_gpus={num_present}" if num_present else "use --num_gpus=0 for the CPU"
         raise UserError(
-            count_text,
+            f"{finder} found {num_present or 'none'} here",
             f"{hint}, or see `nvidia-smi` and pip install 'bert-gpu[gpu]'",
             setting="num_gpus",
             value=config.num_gpus,
         )
-    return list(range(num_present if config.num_gpus is None else config.num_gpus))
+    return num_present if config.num_gpus is None else config.num_gpus
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LaunchConfig(Settings):
-    """Settings of the launcher: the number of workers, and of restarts after a worker has died."""
+    """The setting of the launcher."""
 
     num_workers: int = setting(
         2,
         "Processes to start; the GPUs of this machine are divided among them.",
         low=1,
         high=64,
-    )
-    restarts: int = setting(
-        0,
-        "How many times all workers are started again after one of them has died; they resume "
-        "from the last checkpoint. Bad input and divergence do not cause a restart.",
-        low=0,
     )

@@ -68,7 +68,7 @@ def set_up(config: DeviceConfig) -> Devices:
     when the devices are not available, or not the same on all workers that this process has joined.
     """
     present = tf.config.list_physical_devices("GPU")
-    gpus = [present[index] for index in choose_gpus(config, len(present))]
+    gpus = present[: choose_gpus(config, len(present))]
     kind = "GPU" if gpus else "CPU"
     physical = gpus or tf.config.list_physical_devices("CPU")[:1]
     try:

@@ -22,12 +22,8 @@ from typing import Any
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import collect_signals
-from bert_gpu.devices.config import LaunchConfig
 
 LOST = 4  # exit code of a worker that has lost another one
-# Exit codes after which workers are not started again: of bad input, of a training that gave up,
-# and of one that was stopped by a signal.
-FINAL = (2, 3, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 SECONDS_TO_NOTICE = 20.0  # for the others to end after one has ended badly
 SECONDS_TO_STOP = 30.0  # for workers to end after SIGTERM
 SECONDS_BETWEEN_LOOKS = 0.1
@@ -35,7 +31,7 @@ PR_SET_PDEATHSIG = 1  # an option of prctl(2)
 
 
 class Ended(typing.NamedTuple):
-    """The end of an attempt, in which all workers were started once.
+    """The end of all workers.
 
     codes: exit codes of the workers; -N for the end by signal N, as in subprocess. cause: index of
     the worker whose bad end made the others end (`cause_of`), None when all ended well.
@@ -186,22 +182,13 @@ def send(processes: Iterable[subprocess.Popen], number: int) -> None:
             process.send_signal(number)
 
 
-def run(  # type: ignore[return]  # the last attempt returns
-    command: Sequence[str],
-    resume_command: Sequence[str],
-    config: LaunchConfig,
-    num_gpus: int,
-    log_dir: str,
-    console: Console,
+def run(
+    command: Sequence[str], num_workers: int, num_gpus: int, log_dir: str, console: Console
 ) -> int:
     """Run a command in several workers, and return the exit code: 0, or that of the worker whose
-    end made the others end.
-
-    Args:
-      resume_command: the command of the attempts after the first. num_gpus: GPUs of this machine.
-        log_dir: folder for the output of workers 1, 2, ...
+    end made the others end. num_gpus: GPUs of this machine. log_dir: folder for the output of
+    workers 1, 2, ...
     """
-    num_workers = config.num_workers
     if num_gpus > num_workers and (num_idle := num_gpus % num_workers):
         console.warn(
             f"--num_workers={num_workers}: all get the same number of the {num_gpus} GPUs, so "
@@ -211,22 +198,15 @@ def run(  # type: ignore[return]  # the last attempt returns
         others = "worker 1" if num_workers == 2 else f"workers 1 to {num_workers - 1}"
         console.say(f"output of {others}: {os.path.join(log_dir, 'worker-*.log')}")
     with collect_signals() as signals:
-        for attempt in range(config.restarts + 1):
-            ended = wait(start(command, environments(num_workers, num_gpus), log_dir), signals)
-            if ended.cause is None:
-                return 0
-            code = ended.codes[ended.cause]
-            description = describe(ended.cause, code, log_dir)
-            if signals:
-                return 128 + signals[0]
-            if code in FINAL or attempt == config.restarts:
-                if ended.cause or code < 0:
-                    console.warn(description)
-                return code if code >= 0 else 128 - code
-            console.warn(
-                f"{description}; all are started again ({attempt + 1} of {config.restarts})"
-            )
-            command = resume_command
+        ended = wait(start(command, environments(num_workers, num_gpus), log_dir), signals)
+    if ended.cause is None:
+        return 0
+    if signals:
+        return 128 + signals[0]
+    code = ended.codes[ended.cause]
+    if ended.cause or code < 0:
+        console.warn(describe(ended.cause, code, log_dir))
+    return code if code >= 0 else 128 - code
 
 
 def describe(index: int, code: int, log_dir: str) -> str:

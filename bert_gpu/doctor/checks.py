@@ -1,7 +1,7 @@
 """Examines whether a training would work on this machine, and what to install where it would not;
 the result is meant for a bug report.
 
-Each check returns a Finding; they are printed as a table or as JSON. Trials run in processes of
+Each check returns a Finding; they are printed as a table. Trials run in processes of
 their own (probes.py), so that a crash or a hang becomes a Finding, too. Imports no TensorFlow.
 """
 
@@ -13,7 +13,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import psutil
@@ -42,14 +42,13 @@ NOTE = "note"
 class Finding:
     """The result of a check. topic: its name, a word or two. state: OK, NOTE (a user should read
     it) or PROBLEM (a training would not work as it should). text: the result in words. remedy:
-    advice to the user, "" = none. details: values for the JSON output.
+    advice to the user, "" = none.
     """
 
     topic: str
     state: str
     text: str
     remedy: str = ""
-    details: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
 def examine(
@@ -71,13 +70,11 @@ def examine(
     ]
     if "error" in tensorflow:
         return findings
-    indices = [str(index) for index in range(len(tensorflow["gpus"]))]
-    devices = {f"GPU {index}": index for index in indices} or {"CPU": "CPU"}
-    if len(indices) > 1:
-        devices[f"{len(indices)} GPUs"] = ",".join(indices)
-    for name, device in devices.items():
+    count = len(tensorflow["gpus"])
+    for num_gpus in sorted({min(1, count), count}):
+        name = f"{num_gpus} GPU{'s' if num_gpus > 1 else ''}" if num_gpus else "the CPU"
         say(f"trying {name}")
-        findings.append(step_finding(name, attempt("step", device)))
+        findings.append(step_finding(name, attempt("step", str(num_gpus))))
     return findings
 
 
@@ -101,14 +98,6 @@ def report(findings: Sequence[Finding], columns: int | None = None) -> list[str]
     return [printable(line) for line in aligned([*rows, ("verdict", verdict(findings))], columns)]
 
 
-def as_json(findings: Sequence[Finding]) -> dict[str, object]:
-    return dict(
-        works=works(findings),
-        verdict=verdict(findings),
-        findings=[dataclasses.asdict(finding) for finding in findings],
-    )
-
-
 def verdict(findings: Sequence[Finding]) -> str:
     problems = [finding.topic for finding in findings if finding.state == PROBLEM]
     if problems:
@@ -130,17 +119,16 @@ def versions() -> Finding:
     commit = git_commit()
     text = ", ".join(f"{name} {version or 'missing'}" for name, version in releases.items())
     text += f"; {platform.platform()}" + (f"; commit {commit}" if commit else "")
-    return Finding(
-        "versions", OK, text, details=releases | dict(commit=commit, path=sys.executable)
-    )
+    return Finding("versions", OK, f"{text}; {sys.executable}")
 
 
 def memory() -> Finding:
     """Return the Finding on the machine's memory, or the part of it that its container may use."""
     total = machine_bytes()
     available = min(total, psutil.virtual_memory().available)
-    text = f"{format_bytes(total)}, {format_bytes(available)} of it available"
-    return Finding("memory", OK, text, details=dict(total_bytes=total, available_bytes=available))
+    return Finding(
+        "memory", OK, f"{format_bytes(total)}, {format_bytes(available)} of it available"
+    )
 
 
 def free_disk() -> Finding:
@@ -150,19 +138,15 @@ def free_disk() -> Finding:
         "cache": cache_folder("numba"),
         "temporary": tempfile.gettempdir(),
     }
-    disks: list[dict[str, Any]] = []
+    texts = []
+    is_full = False
     for what, path in folders.items():
         with contextlib.suppress(OSError):
             free = shutil.disk_usage(existing_parent(path)).free
-            disks.append(dict(what=what, path=path, free_bytes=free))
-    texts = [
-        f"{format_bytes(disk['free_bytes'])} in {disk['path']} ({disk['what']})" for disk in disks
-    ]
-    is_full = any(disk["free_bytes"] < MIN_FREE_BYTES for disk in disks)
+            texts.append(f"{format_bytes(free)} in {path} ({what})")
+            is_full |= free < MIN_FREE_BYTES
     remedy = "make room: checkpoints of BERT base take 1.3 GB each" if is_full else ""
-    return Finding(
-        "free disk", NOTE if is_full else OK, "; ".join(texts), remedy, dict(disks=disks)
-    )
+    return Finding("free disk", NOTE if is_full else OK, "; ".join(texts), remedy)
 
 
 def driver_report() -> dict[str, Any]:
@@ -189,7 +173,7 @@ def driver_report() -> dict[str, Any]:
 
 def gpus_finding(driver: dict[str, Any]) -> Finding:
     if driver["problem"] and not driver["gpus"]:
-        return Finding("GPUs", OK, f"none ({driver['problem']})", details=driver)
+        return Finding("GPUs", OK, f"none ({driver['problem']})")
     texts = [f"driver {driver['driver']}, for CUDA up to {driver['cuda']}"]
     for index, gpu in enumerate(driver["gpus"]):
         sizes = [format_bytes(gpu[key]) for key in ("memory_bytes", "used_bytes") if key in gpu]
@@ -198,7 +182,7 @@ def gpus_finding(driver: dict[str, Any]) -> Finding:
         )
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         texts.append(f"CUDA_VISIBLE_DEVICES={os.environ['CUDA_VISIBLE_DEVICES'][:200]}")
-    return Finding("GPUs", OK, "; ".join(texts), details=driver)
+    return Finding("GPUs", OK, "; ".join(texts))
 
 
 def tensorflow_finding(trial: dict[str, Any], driver: dict[str, Any]) -> Finding:
@@ -207,7 +191,7 @@ def tensorflow_finding(trial: dict[str, Any], driver: dict[str, Any]) -> Finding
     """
     if "error" in trial:
         text = f"{'its import' if trial.get('is_late') else 'cannot be imported:'} {trial['error']}"
-        return Finding("TensorFlow", PROBLEM, text, INSTALL, details=trial)
+        return Finding("TensorFlow", PROBLEM, text, INSTALL)
     build = f"built for CUDA {trial['cuda']}, cuDNN {trial['cudnn']}"
     text = f"{trial['version']}, {build if trial['cuda'] else 'built without CUDA'}; it finds "
     text += ", ".join(trial["gpus"]) or "no GPU"
@@ -215,19 +199,19 @@ def tensorflow_finding(trial: dict[str, Any], driver: dict[str, Any]) -> Finding
     is_old = majors != sorted(majors)[::-1]
     is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
     if not driver["gpus"] or is_hidden or (trial["gpus"] and not is_old):
-        return Finding("TensorFlow", OK, text, details=trial)
+        return Finding("TensorFlow", OK, text)
     text += f"; the driver reports {len(driver['gpus'])}, for CUDA up to {driver['cuda']}"
     remedy = "install a newer NVIDIA driver" if is_old else INSTALL_GPU
-    return Finding("TensorFlow", PROBLEM, text, remedy, trial)
+    return Finding("TensorFlow", PROBLEM, text, remedy)
 
 
 def step_finding(name: str, trial: dict[str, Any]) -> Finding:
-    """Return the Finding on the trial "step" of a device, or of several GPUs together."""
+    """Return the Finding on the trial "step" of the CPU or of GPUs together."""
     if "error" in trial:
         remedy = ALL_REDUCE_REMEDY if name.endswith("GPUs") else ""
-        return Finding(f"step on {name}", PROBLEM, trial["error"], remedy, trial)
+        return Finding(f"step on {name}", PROBLEM, trial["error"], remedy)
     text = (
         f"a tiny BERT in {trial['precision']}, XLA {'on' if trial['xla'] else 'off'}: "
         f"loss {trial['loss']:.3f} after {trial['seconds']:.1f} s, compiling included"
     )
-    return Finding(f"step on {name}", OK, text, details=trial)
+    return Finding(f"step on {name}", OK, text)

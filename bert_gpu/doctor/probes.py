@@ -1,7 +1,7 @@
 """Trials of the doctor, the check of this machine. Each trial runs in a process of its own with a
 time limit, because it may hang or crash.
 
-`python -m bert_gpu.doctor.probes KIND DEVICE` makes one trial and prints a JSON object; `attempt`
+`python -m bert_gpu.doctor.probes KIND NUM_GPUS` makes one trial and prints a JSON object; `attempt`
 starts this command.
 """
 
@@ -18,15 +18,14 @@ tf = environment.LazyModule("tensorflow")
 OUTPUT = "trial: "  # prefix of the line with the JSON object
 
 
-def attempt(kind: str, device: str = "", seconds: float = 300.0) -> dict[str, object]:
+def attempt(kind: str, num_gpus: str = "", seconds: float = 300.0) -> dict[str, object]:
     """Run a trial and return its result, or {"error": a line of text} when the trial fails, hangs
     or crashes.
 
     Args:
-      kind: "look" or "step". device: "CPU", or the indices of GPUs such as "0" or "0,1". seconds:
-        time limit.
+      kind: "look" or "step". num_gpus: of a step, "0" for one on the CPU. seconds: time limit.
     """
-    command = [sys.executable, "-m", "bert_gpu.doctor.probes", kind, device]
+    command = [sys.executable, "-m", "bert_gpu.doctor.probes", kind, num_gpus]
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = [root, os.environ.get("PYTHONPATH", "")]
     try:
@@ -71,10 +70,9 @@ def look() -> dict[str, object]:
     )
 
 
-def step(device: str) -> dict[str, object]:
+def step(num_gpus: int) -> dict[str, object]:
     """Run one step of a tiny BERT on a random batch, and return its loss, its seconds (compiling
-    included) and its devices' settings. device: "CPU", or indices of GPUs, each of which has a
-    replica.
+    included) and its devices' settings. num_gpus: each of them has a replica; 0 = the CPU.
     """
     import math
     import time
@@ -92,9 +90,7 @@ def step(device: str) -> dict[str, object]:
     from bert_gpu.train.step import TrainStep
 
     since = time.monotonic()
-    devices = all_devices.set_up(
-        DeviceConfig(num_gpus=0) if device == "CPU" else DeviceConfig(gpus=device)
-    )
+    devices = all_devices.set_up(DeviceConfig(num_gpus=num_gpus))
     vocab_size = 512
     length = 32
     num_masked = 4
@@ -120,15 +116,14 @@ def step(device: str) -> dict[str, object]:
     return dict(
         loss=loss,
         seconds=time.monotonic() - since,
-        num_replicas=devices.num_replicas,
         precision=devices.precision,
         xla=devices.xla,
     )
 
 
-def main(kind: str, device: str) -> None:
+def main(kind: str, num_gpus: str) -> None:
     try:
-        result = look() if kind == "look" else step(device)
+        result = look() if kind == "look" else step(int(num_gpus))
     except Exception as error:  # the doctor prints errors of any kind
         reason = " ".join(str(error).split())[:200]
         result = dict(error=f"{type(error).__name__}: {reason}" if reason else repr(error))

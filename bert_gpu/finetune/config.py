@@ -198,12 +198,6 @@ class StartConfig(Settings):
         choices=("cls", "mean"),
         words=("first",),
     )
-    reinit_layers: int = setting(
-        0,
-        "Start that many of the top layers, and the pooler, from random weights: what they learnt "
-        "may be of use for the pretraining only.",
-        low=0,
-    )
     pooler_size: int | None = setting(
         None,
         "Width of the tanh layer between the sentence vector and the class scores "

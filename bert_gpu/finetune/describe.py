@@ -93,8 +93,7 @@ def warn_of_fresh(start: Start, expressions: Sequence[str], console: Console) ->
     if fresh:
         console.warn(
             f"--freeze={shortened(','.join(expressions))}: {len(fresh)} of these weights are "
-            f"fresh, such as {fresh[0]}, and stay as they were initialised; freeze less, or lower "
-            "--reinit_layers"
+            f"fresh, such as {fresh[0]}, and stay as they were initialised; freeze less"
         )
 
 

@@ -123,18 +123,17 @@ def start_training(
             model = dataclasses.replace(model, max_position_embeddings=num_rows)
         has_head = is_same_task(source, task) if fits is None else fits
         file_weights = with_rows_of(task, source, has_head)
-        prefixes = reinitialised(model, config.reinit_layers, task)
+        prefixes: tuple[str, ...] = ()
         pooled_by = pooling_of(model, source.weights)
         model = with_pooling(model, config, task, default_pooling(source))
         if task.head == CLASSIFIER and (model.pooling, model.pooled_size) != pooled_by:
-            prefixes += task.prefixes()
+            prefixes = task.prefixes()
         file_weights = {
             name: value for name, value in file_weights.items() if not name.startswith(prefixes)
         }
         if (bias := f"{task.head}/bias") in source.weights:
             classifier = f"{'' if bias in file_weights else 'fresh, not '}that of {path}"
-        if not config.reinit_layers:
-            file_weights = first_transform(source.weights, model, task.head) | file_weights
+        file_weights = first_transform(source.weights, model, task.head) | file_weights
     check_size(model, lambda few: task.weight_specs(open_encoder(few), len(task.labels)))
     specs = task.weight_specs(open_encoder(model), len(task.labels))
     file_weights, extensions = fit_positions(file_weights, specs, model.first_position)
@@ -150,22 +149,6 @@ def start_training(
         embedding,
         classifier,
     )
-
-
-def reinitialised(model: ModelConfig, num_layers: int, task: TaskType) -> tuple[str, ...]:
-    """Return the prefixes of the names of the weights that --reinit_layers initialises anew (Zhang
-    et al. 2021, arXiv 2006.05987, section 5): of the top layers, the pooler and the head. () for 0
-    layers.
-    """
-    if num_layers > model.num_groups or (num_layers and model.encoder):
-        raise UserError(
-            f"the model has {0 if model.encoder else model.num_groups} layers "
-            "that can be started anew",
-            setting="reinit_layers",
-            value=num_layers,
-        )
-    top = range(model.num_groups - num_layers, model.num_groups)
-    return (*(f"layer_{index}/" for index in top), *task.prefixes()) if num_layers else ()
 
 
 def with_rows_of(task: TaskType, source: models.Model, fits: bool = True) -> dict[str, np.ndarray]:

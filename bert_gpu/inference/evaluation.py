@@ -39,7 +39,7 @@ from bert_gpu.text.formats.cells import text_of
 from bert_gpu.text.framing import Framed, frame
 
 SHARE = 0.15  # of the tokens, which mlm_loss and mlm_accuracy are about
-MASKS = dict(masked_lm_prob=SHARE, do_whole_word_mask=False, max_ngram_size=1, ngram_weights="")
+MASKS = dict(masked_lm_prob=SHARE, do_whole_word_mask=False, max_ngram_size=1)
 PAIRS = re.compile(r"(.+)\.jsonl(\.gz|\.zst)?")  # names of files of minimal pairs
 PAIR = '{"sentence_good": "...", "sentence_bad": "..."}'
 # Sentences whose pseudo-log-likelihoods, in nats, differ by less are equal: other batches may

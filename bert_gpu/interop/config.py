@@ -100,9 +100,6 @@ class ExtendConfig(TransferConfig):
         low=1,
         needs=("input_file", None),
     )
-    use_unused: bool = setting(
-        False, "Put words in place of lines such as [unused1] of a vocab.txt first."
-    )
     num_workers: int | None = like(VocabConfig, "num_workers")
     ray_address: str | None = like(VocabConfig, "ray_address")
     quiet: bool = like(VocabConfig, "quiet")

@@ -45,7 +45,6 @@ NUM_NAMES = 10  # maximum number of words that a message lists
 # normalizers that leave one space in place of white space, and none at the end
 WHITE_SPACE = (replace(dict(Regex=r"\s+"), " "), replace(dict(Regex=" $"), ""))
 BLANKS = dict(ByteLevel=" ", Metaspace=SPACE)  # {pre-tokenizer: a blank, for its decoder}
-UNUSED = re.compile(r"\[unused\d+\]")
 
 
 def extend(
@@ -83,11 +82,7 @@ def extend(
             "name another text",
             where=config.tokens_file or config.input_file,
         )
-    takes = config.use_unused and isinstance(tokenizer, WordPieceTokenizer)
-    unused = [i for i, piece in enumerate(tokenizer.vocab) if takes and UNUSED.fullmatch(piece)]
-    size = tokenizer.vocab_size
-    ids = [*unused, *range(size, size + len(words))][: len(words)]
-    new = with_words(tokenizer, words, ids, model.config.type_vocab_size)
+    new = with_words(tokenizer, words, model.config.type_vocab_size)
     new.settings = tokenizer.settings
     split = basic.split_words(lines, **letter_rules(tokenizer))
     pieces_before, pieces_after = (each.tokenize(lines) for each in (tokenizer, new))
@@ -104,7 +99,7 @@ def extend(
         )
     console.say(
         f"already one piece: {name_some([word for word in counts if before[word] == 1])}\n"
-        f"added, {sum(index < size for index in ids):,} in [unused] rows: {name_some(words)}\n"
+        f"added: {name_some(words)}\n"
         "left as they are, because they occur once, have more than "
         f"{MAX_WORD_CHARACTERS} letters, are pieces inside words or come after --num_tokens: "
         f"{name_some([word for word in counts if before[word] > 1 and word not in added])}\n"
@@ -112,9 +107,9 @@ def extend(
     )
     return model._replace(
         config=dataclasses.replace(
-            model.config, vocab_size=max(model.config.vocab_size, max(ids) + 1)
+            model.config, vocab_size=max(model.config.vocab_size, new.vocab_size)
         ),
-        weights=with_rows(model.weights, tokenizer, words, ids),
+        weights=with_rows(model.weights, tokenizer, words),
         tokenizer=new,
     )
 
@@ -213,42 +208,38 @@ def choose(
 
 
 def with_rows(
-    weights: Mapping[str, np.ndarray],
-    tokenizer: Tokenizer,
-    words: Sequence[str],
-    ids: Sequence[int],
+    weights: Mapping[str, np.ndarray], tokenizer: Tokenizer, words: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """Return a copy of `weights` in which row ids[i] of each of TABLES is the mean of the rows of
-    the pieces of words[i].
+    """Return a copy of `weights` in which each of TABLES has a row for each word after those of the
+    tokenizer's pieces: the mean of the rows of the word's pieces.
     """
+    size = tokenizer.vocab_size + len(words)
     flat, row_splits = tokenizer.tokenize([f" {word}" for word in words])
     extended = dict(weights)
     for name in (name for name in TABLES if name in weights):
         table = weights[name]  # word embeddings (V, E) or output bias (V,)
         sums = np.add.reduceat(table[flat], row_splits[:-1], axis=0, dtype=np.float64)
-        num_new = max(0, max(ids) + 1 - len(table))
+        num_new = max(0, size - len(table))
         extended[name] = np.pad(table, [(0, num_new)] + [(0, 0)] * (table.ndim - 1))
-        extended[name][list(ids)] = (sums.T / np.diff(row_splits)).T
+        extended[name][tokenizer.vocab_size : size] = (sums.T / np.diff(row_splits)).T
     return extended
 
 
-def with_words(
-    tokenizer: Tokenizer, words: Sequence[str], ids: Sequence[int], num_segments: int
-) -> Tokenizer:
-    """Return a tokenizer to which the words are added, words[i] with the id ids[i]. num_segments:
-    as for `tokenizer_json`.
+def with_words(tokenizer: Tokenizer, words: Sequence[str], num_segments: int) -> Tokenizer:
+    """Return a tokenizer to which the words are added, in their order, after its pieces.
+    num_segments: as for `tokenizer_json`.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "vocab.txt")
         if isinstance(tokenizer, WordPieceTokenizer):
-            pieces = dict(enumerate(tokenizer.vocab)) | dict(zip(ids, words, strict=True))
-            path.write_bytes(file_content(pieces[index] for index in range(len(pieces))))
+            path.write_bytes(file_content([*tokenizer.vocab, *words]))
             return open_tokenizer(str(path), tokenizer.do_lower_case, tokenizer.strip_accents)
         settings = json.loads(tokenizer_json(tokenizer, num_segments))
         set_blanks(settings, words)
         flags = dict(single_word=True, lstrip=True, rstrip=False, normalized=True, special=False)
         settings["added_tokens"] += [
-            dict(id=index, content=word) | flags for index, word in zip(ids, words, strict=True)
+            dict(id=index, content=word) | flags
+            for index, word in enumerate(words, tokenizer.vocab_size)
         ]
         path.with_name("tokenizer.json").write_text(json.dumps(settings))
         return HuggingFaceTokenizer(str(path.with_name("tokenizer.json")))

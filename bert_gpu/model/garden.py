@@ -195,7 +195,7 @@ class GardenEncoder:
             raise UserError(
                 f"works only with our own encoder, not with {self.flag}",
                 "drop the flag",
-                setting="recompute" if recompute_every else "attention",
+                setting="recompute_every" if recompute_every else "attention",
                 value=None if recompute_every else attention,
             )
         return self

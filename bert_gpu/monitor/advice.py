@@ -1,13 +1,11 @@
 """Warns once of each cause that slows a run down, and names the remedy: waiting for data, clocks
-that are held down, one GPU slower than the others, validation.
+that are held down, validation.
 
 The warnings depend only on the logged metrics, averaged over at least a minute. Validation comes in
 bursts, so its time is compared with the whole session's.
 """
 
 import collections
-import re
-import statistics
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -15,10 +13,7 @@ SUSTAINED_SECONDS = 60.0
 WAITS = 0.2  # share of the time spent waiting for data that brings a warning
 BUSY = 90.0  # percent of GPU utilisation from which waiting for data does not matter
 THROTTLED = 0.5  # share of samples with lowered clocks that brings a warning
-# share of the highest clock below which the power limit brings a warning: GPUs at that limit are
-# often somewhat below the highest clock
-POWER_CLOCK = 0.75
-SLOW_CLOCK = 0.8  # share of the other GPUs' median clock below which a GPU is slow
+POWER_CLOCK = 0.75  # share of the highest clock below which the power limit brings a warning
 VALIDATION = 0.25  # share of the session's time in validation that brings a warning
 VALIDATIONS = 3  # validations before the first warning about them
 
@@ -82,8 +77,7 @@ class SlowdownWarnings:
             yield (
                 "input",
                 f"{subject} for data {waits:.0%} of the time; put the records on a local disk, "
-                "give the run more CPU cores, or build the data without --gzip_compress and with "
-                "--masking=static",
+                "give the run more CPU cores, or build the data with --masking=static",
             )
         share = self.validation_seconds / self.seconds
         if self.num_validations >= VALIDATIONS and share >= VALIDATION:
@@ -92,45 +86,15 @@ class SlowdownWarnings:
                 f"validation takes {share:.0%} of the time; give a larger --eval_batch_size, or "
                 "validate less often with --eval_steps or --validation_marks",
             )
-        heat = self._mean("gpu_throttled_heat")
-        hardware = self._mean("gpu_throttled_hardware")
-        if heat is not None and heat >= THROTTLED:
-            celsius = self._mean("gpu_temperature_celsius")
-            temperature = "" if celsius is None else f" at {celsius:.0f} degrees Celsius"
-            yield (
-                "heat",
-                f"heat holds the GPUs' clocks down{temperature}; check their cooling, or lower "
-                "their power limit (nvidia-smi -pl)",
-            )
-        elif hardware is not None and hardware >= THROTTLED:
-            yield (
-                "hardware",
-                "the GPUs' hardware holds their clocks down; check the power supply and cooling "
-                "(nvidia-smi -q -d PERFORMANCE says why)",
-            )
-        power = self._mean("gpu_throttled_power")
+        # a GPU at its power limit is often somewhat below its highest clock
         clock = self._mean("gpu_clock_share")
-        if power is not None and power >= THROTTLED and clock is not None and clock < POWER_CLOCK:
-            yield (
-                "power",
-                f"the power limit holds the GPUs' clocks at {clock:.0%} of the highest; raise it "
-                "where the machine allows it (nvidia-smi -pl)",
-            )
-        yield from self._slow_gpu()
-
-    def _slow_gpu(self) -> Iterator[tuple[str, str]]:
-        names = [name for name in self.lines[-1][1] if re.fullmatch(r"gpu_\d+_clock_mhz", name)]
-        clocks = {
-            name.split("_")[1]: mean for name in names if (mean := self._mean(name)) is not None
-        }
-        if len(clocks) < max(2, len(names)):
-            return
-        slowest = min(clocks, key=lambda gpu: clocks[gpu])
-        others = statistics.median(clock for gpu, clock in clocks.items() if gpu != slowest)
-        if clocks[slowest] < SLOW_CLOCK * others:
-            yield (
-                "slow GPU",
-                f"GPU {slowest} of the run is slower than the others: {clocks[slowest]:,.0f} MHz, "
-                f"theirs {others:,.0f}; every step waits for it (nvidia-smi -q -d PERFORMANCE says "
-                "why, --gpus leaves it out)",
-            )
+        is_slow = clock is not None and clock < POWER_CLOCK
+        for cause, matters in (("heat", True), ("hardware", True), ("power", is_slow)):
+            held = self._mean(f"gpu_throttled_{cause}")
+            if matters and held is not None and held >= THROTTLED:
+                yield (
+                    "clocks",
+                    f"the GPUs' clocks are held down ({cause}); check their cooling, power supply "
+                    "and power limit (nvidia-smi -q -d PERFORMANCE)",
+                )
+                return

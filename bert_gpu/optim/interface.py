@@ -55,7 +55,7 @@ class CommonSettings(Settings):
     optimizer: str = setting("adamw", "")  # OptimizerConfig has its help and choices
     learning_rate: float = setting(
         1e-4,
-        "Peak learning rate for a batch of --lr_reference_batch_size sequences.",
+        "Peak learning rate of one GPU's share of a step; see --lr_scaling.",
         above=0.0,
         high=1e32,
     )

@@ -103,12 +103,9 @@ def mean_batch_share(full: int, config: ScheduleConfig) -> float:
     return sum(counts) / (full * num_points)
 
 
-def scale_learning_rate(
-    learning_rate: float, global_batch_size: int, reference_batch_size: int, scaling: str
-) -> float:
-    """Return the peak learning rate for a global batch of `global_batch_size`, given the
-    `learning_rate` for one of `reference_batch_size`. scaling: "linear" (Goyal et al. 2017), "sqrt"
-    (with the root of the batch size) or "none".
+def scale_learning_rate(learning_rate: float, num_replicas: int, scaling: str) -> float:
+    """Return the peak learning rate on `num_replicas` GPUs, given the `learning_rate` on one.
+    scaling: "linear" (Goyal et al. 2017), "sqrt" (with the root of the number of GPUs) or "none".
     """
-    ratio = global_batch_size / reference_batch_size
-    return learning_rate * {"linear": ratio, "sqrt": math.sqrt(ratio), "none": 1.0}[scaling]
+    factors = {"linear": num_replicas, "sqrt": math.sqrt(num_replicas), "none": 1.0}
+    return learning_rate * factors[scaling]

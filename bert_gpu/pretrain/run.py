@@ -118,9 +118,7 @@ def pretrain(
                 run.finish(state, export)
         result = run.result()
     if result.signal is None and not (run.run_json or {}).get("dropped"):
-        skipped = result.progress.num_skipped_records
-        more = f"; {skipped:,} bad records were skipped" if skipped else ""
-        console.say(f"model: {result.folder.model}{more}")
+        console.say(f"model: {result.folder.model}")
     return result
 
 

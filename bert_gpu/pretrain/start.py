@@ -75,7 +75,7 @@ def open_data(
     """Return the data set that the settings name. Raises UserError when it contradicts the settings
     or differs between workers; warns when it was not built with the recipe's settings.
     """
-    dataset = Dataset(settings.inputs, console.warn)
+    dataset = Dataset(settings.inputs)
     check_data(settings, dataset.num_predictions, dataset.info, console.warn)
     if workers.count > 1:
         workers.check_alike(dataset.describe())

@@ -8,7 +8,7 @@ scores.json and scores.md have every trial.
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from bert_gpu.base.console import Console, LogConsole, format_metric
 from bert_gpu.base.errors import TrainingStopped, UserError, shortened
@@ -27,7 +27,6 @@ from bert_gpu.train.divergence import Lost
 def run_sweep(
     common: PretrainSettings,
     cells: Mapping[str, PretrainSettings],
-    save_best: Callable[[str], str],
     console: Console | None = None,
 ) -> SweepResult:
     """Run the trials of a grid that have not ended yet, write the scores of all, and warn where the
@@ -36,8 +35,7 @@ def run_sweep(
     Args:
       common: the settings without those of the grid; its output_dir has the scores. cells:
         {settings that the grid gives: all settings}; the output_dir of each is its `folder_name`
-        below that of `common`. save_best: function of the best cell that writes its flags to a file
-        and returns the file's path. console: by default messages go to Python's logger "bert_gpu".
+        below that of `common`. console: by default messages go to Python's logger "bert_gpu".
 
     Raises:
       UserError: as for a pretraining; or the data has no validation records. TrainingStopped: no
@@ -50,8 +48,7 @@ def run_sweep(
         folder_name(cell): Trial(settings, dict(cell=cell, seed=settings.run.seed))
         for cell, settings in cells.items()
     }
-    # a trial itself prints the warnings of its data
-    data = [Dataset(inputs, lambda text: None) for inputs in {s.inputs: 0 for s in cells.values()}]
+    data = [Dataset(inputs) for inputs in {s.inputs: 0 for s in cells.values()}]
     if any(dataset.validation is None for dataset in data):
         raise UserError(
             "the data has no validation records, by which trials are compared",
@@ -88,8 +85,7 @@ def run_sweep(
         if best is None:
             raise TrainingStopped("no trial of --grid has a result; lower its learning rates")
         warn_of_edges(result.rows, best, console)
-        flagfile = workers.from_chief(save_best, best["cell"])
-        console.say(f"best: {best['cell']}; --flagfile={flagfile} repeats it")
+        console.say(f"best: {best['cell']}")
     return result
 
 

@@ -132,9 +132,6 @@ OVERRIDE_RULES = (
     OverrideRule(("gradient_accumulation_steps",), ("global_batch_size",)),
     OverrideRule(("max_seq_length",), ("max_predictions_per_seq",)),
     OverrideRule(("masked_lm_prob",), ("max_predictions_per_seq",)),
-    OverrideRule(
-        ("use_v2_feature_names",), ("masking",), lambda values: values["use_v2_feature_names"]
-    ),
     OverrideRule(("num_train_epochs",), ("num_train_steps",)),
     OverrideRule(("validation_epochs",), ("eval_steps",)),
     OverrideRule(("max_predictions_per_seq",), ("max_seq_length",), has_more_masks_than_tokens),

@@ -44,7 +44,7 @@ from bert_gpu.base.run_names import (
     VARIABLES,
     WANDB,
 )
-from bert_gpu.base.settings import fields_of
+from bert_gpu.base.settings import fields_of, without_removed
 from bert_gpu.base.tensor_files import load_file, save_file
 from bert_gpu.runs.cost import COSTS
 from bert_gpu.runs.progress import PROGRESS_FIELDS, RUN_ENTRIES, Progress, RunRecord, read_progress
@@ -362,12 +362,13 @@ def check_resumable(
         the default is compared.
       recipe: the recipe that the command names; if None, the message suggests the run's recipe.
     """
+    old = without_removed(content["settings"], path)
     missing = {
         name: fields[name].default
-        for name in settings.keys() - content["settings"].keys()
+        for name in settings.keys() - old.keys()
         if fields and name in fields
     }
-    changed = differences(missing | content["settings"], settings)
+    changed = differences(missing | old, settings)
     if changed:
         run_recipe = None if recipe else content["free"].get("recipe")
         hint = f"add --recipe={shortened(run_recipe)}, the run's own, to resume it; or "

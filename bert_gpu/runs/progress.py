@@ -51,7 +51,6 @@ class Progress:
     health: dict[str, Any] | None = setting(
         None, "The latest bad steps in a row.", inside=fields_of(HealthState)
     )
-    num_skipped_records: int = setting(0, "Bad records among the consumed ones.", low=0)
     # a run that began before these three were counted has null
     tokens: int | None = setting(0, "Tokens trained on, without padding.", low=0)
     padded_tokens: int | None = setting(0, "Tokens and padding.", low=0)

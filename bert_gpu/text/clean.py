@@ -1,4 +1,4 @@
-"""Cleaning that needs no tokens: Unicode normalisation, duplicate documents, repeated sentences.
+"""Cleaning that needs no tokens: duplicate documents, repeated sentences.
 
 Duplicates are documents with the same sentences (`comparable`). Every document gets a hash of 128
 bits (among a billion different ones the probability of a collision is 1e-21). Hashes are written to
@@ -35,28 +35,6 @@ ROWS_IN_MEMORY = 1 << 20
 LINE_BYTES = 64  # of a sentence, about
 
 
-def normalize(sentences: list[bytes], form: str) -> list[bytes]:
-    """Bring sentences into a Unicode normal form.
-
-    Args:
-      sentences: UTF-8, no space at the ends.
-      form: none; NFC (composes letters and accents); NFKC (also replaces variants that only look
-        different: ligatures, wide letters).
-
-    Returns:
-      A list of the same length, without space at the ends; with form none, `sentences` itself.
-    """
-    if form == "none":
-        return sentences
-    return [
-        sentence
-        if sentence.isascii()
-        # strip, because NFKC turns some marks (such as U+00B4) into spaces
-        else unicodedata.normalize(form, sentence.decode("utf-8", "ignore")).strip().encode()  # type: ignore[arg-type]
-        for sentence in sentences
-    ]
-
-
 def comparable(text: bytes, lowers: bool) -> bytes:
     """Return text in the form in which documents are compared: NFC, so that the two spellings of an
     accented letter are one, and in lower case if `lowers`. Both are UTF-8.
@@ -70,7 +48,6 @@ def find_duplicates(
     folder: str,
     lowers: bool = False,
     *,
-    normalization: str = "none",
     workers: Workers = LOCAL,
     report: Report | None = None,
 ) -> np.ndarray:
@@ -80,7 +57,6 @@ def find_duplicates(
       blocks: all blocks of the corpus.
       folder: for temporary files, 24 bytes per document; created here and removed at the end.
       lowers: whether case does not matter, because the model is uncased.
-      normalization: form for `normalize`, applied before documents are compared.
       report: called with the bytes of text done since its last call, and 0 tokens.
 
     Returns:
@@ -92,7 +68,7 @@ def find_duplicates(
     """
     num_documents = blocks[-1].first_document + blocks[-1].num_documents if blocks else 0
     is_duplicate = np.zeros(num_documents, bool)
-    hash_group = functools.partial(hash_documents, normalization=normalization, lowers=lowers)
+    hash_group = functools.partial(hash_documents, lowers=lowers)
     with temporary(folder):
         parts = map_blocks(hash_group, blocks, workers, report)
         # a part without its repeats, so that files stay small even when half of the corpus is
@@ -122,9 +98,9 @@ def temporary(folder: str) -> Iterator[None]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def hash_documents(blocks: Sequence[Block], normalization: str, lowers: bool = False) -> np.ndarray:
-    """Return the hash and the index of each document of the blocks, (D,) of dtype HASHED.
-    normalization: form for `normalize`. lowers: as for `comparable`.
+def hash_documents(blocks: Sequence[Block], lowers: bool = False) -> np.ndarray:
+    """Return the hash and the index of each document of the blocks, (D,) of dtype HASHED. lowers:
+    as for `comparable`.
     """
     digests: list[bytes] = []
     indices = []
@@ -132,7 +108,7 @@ def hash_documents(blocks: Sequence[Block], normalization: str, lowers: bool = F
         documents = corpus.read_block(block)
         indices.append(np.arange(block.first_document, block.first_document + len(documents)))
         # Sentences contain no line breaks, so joining by these keeps different documents different.
-        texts = (b"\n".join(normalize(document, normalization)) for document in documents)
+        texts = (b"\n".join(document) for document in documents)
         digests += [
             hashlib.blake2b(comparable(text, lowers), digest_size=16).digest() for text in texts
         ]
@@ -193,10 +169,9 @@ def sort_rows(rows: np.ndarray) -> np.ndarray:
     return rows[np.lexsort([rows[name] for name in reversed(rows.dtype.names or ())])]
 
 
-def read(block: Block, is_used: np.ndarray, normalization: str) -> list[list[bytes]]:
-    """Return the documents of a block that are used, normalised. is_used: bool (D,)."""
-    documents = itertools.compress(corpus.read_block(block), is_used[block.documents])
-    return [normalize(document, normalization) for document in documents]
+def read(block: Block, is_used: np.ndarray) -> Iterator[list[bytes]]:
+    """Return the documents of a block that are used. is_used: bool (D,)."""
+    return itertools.compress(corpus.read_block(block), is_used[block.documents])
 
 
 def plain_lines(sentences: Iterable[bytes]) -> list[str]:
@@ -211,13 +186,13 @@ def hash_lines(sentences: Iterable[bytes]) -> list[bytes]:
     ]
 
 
-def count_lines(blocks: Sequence[Block], is_used: np.ndarray, normalization: str) -> np.ndarray:
+def count_lines(blocks: Sequence[Block], is_used: np.ndarray) -> np.ndarray:
     """Return the hash of each different sentence of each block, and the number of its documents
     that have the sentence, (R,) of dtype COUNTED. is_used: bool (D,), which documents count.
     """
     parts = []
     for block in blocks:
-        documents = map(hash_lines, read(block, is_used, normalization))
+        documents = map(hash_lines, read(block, is_used))
         counts = collections.Counter(itertools.chain.from_iterable(map(set, documents)))
         parts.append(counted(np.frombuffer(b"".join(counts), np.uint64), list(counts.values())))
     return np.concatenate(parts)
@@ -229,7 +204,6 @@ def find_repeated(
     limit: int,
     is_used: np.ndarray,
     *,
-    normalization: str = "none",
     workers: Workers = LOCAL,
     report: Report | None = None,
 ) -> tuple[str, int]:
@@ -243,7 +217,7 @@ def find_repeated(
       (the path of a file in the folder, which stays, with the sorted hashes of these sentences,
         uint64; in how many documents each occurs, added up).
     """
-    count = functools.partial(count_lines, is_used=is_used, normalization=normalization)
+    count = functools.partial(count_lines, is_used=is_used)
     num_rows = sum(block.num_bytes for block in blocks) // LINE_BYTES
     path = os.path.join(folder, "repeated")
     total = 0

@@ -7,7 +7,6 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, setting
 from bert_gpu.text.formats.table import FORMATS, Format
 
-NORMALIZATIONS = ("none", "NFC", "NFKC")
 # {kind of vocabulary: default name of its file}
 FILE_NAMES = {
     "WordPiece": "vocab.txt",
@@ -118,9 +117,6 @@ class VocabConfig(Settings):
     )
     strip_accents: bool = setting(
         True, "Strip accents when lower-casing, as Google's uncased models do; for WordPiece."
-    )
-    normalization: str = setting(
-        "none", "Unicode normalisation applied to the text first.", choices=NORMALIZATIONS
     )
     random_seed: int = setting(12345, "Seed for sampling a large corpus.", low=0, aliases=("seed",))
     num_workers: int | None = setting(

@@ -42,6 +42,7 @@ FOLDER_ENDINGS = tuple(
     )
 )
 TO_TEXT = "extract their text, as with pdftotext FILE, or name files to read them as they are"
+WINDOW_BYTES = 8_000_000  # of text in a window of a data job
 BLOCKS_PER_WINDOW = 8  # whole blocks, so that the sizes of windows differ by an eighth at most
 
 

@@ -66,7 +66,6 @@ def find_near_duplicates(
     folder: str,
     threshold: float,
     *,
-    normalization: str = "none",
     workers: Workers = LOCAL,
     report: Report | None = None,
 ) -> np.ndarray:
@@ -85,8 +84,8 @@ def find_near_duplicates(
     num_rows = bands[0] * num_documents
     spread = (1 << 63) // num_documents  # makes indices as large as hashes
     is_compared, is_removed = np.zeros((2, num_documents), bool)
-    make = functools.partial(band_keys, bands=bands, normalization=normalization)
-    write = functools.partial(write_shingles, is_compared, folder, normalization)
+    make = functools.partial(band_keys, bands=bands)
+    write = functools.partial(write_shingles, is_compared, folder)
     with clean.temporary(folder):
         parts = map_blocks(make, blocks, workers, report)
         keys = clean.sort_on_disk(parts, f"{folder}/keys", num_rows)
@@ -113,12 +112,11 @@ def plain_text(document: list[bytes]) -> np.ndarray:
     return np.frombuffer(clean.comparable(text, lowers=True) + b"\n", np.uint8)
 
 
-def band_keys(blocks: Sequence[Block], bands: tuple[int, int], normalization: str) -> np.ndarray:
+def band_keys(blocks: Sequence[Block], bands: tuple[int, int]) -> np.ndarray:
     """Return rows of dtype COUNTED, the band keys and the index of each document."""
     parts = []
     for block in blocks:
-        documents = corpus.read_block(block)
-        texts = [plain_text(clean.normalize(document, normalization)) for document in documents]
+        texts = [plain_text(document) for document in corpus.read_block(block)]
         keys = np.empty((len(texts), bands[0]), np.uint64)
         splits = np.cumsum([0, *map(len, texts)])
         hash_bands(np.concatenate(texts), splits, FACTORS, OFFSETS, bands[1], keys)
@@ -142,16 +140,14 @@ def link(rows: np.ndarray, is_compared: np.ndarray, spread: int) -> np.ndarray:
     return np.unique(clean.counted(later * spread, earlier))
 
 
-def write_shingles(
-    is_used: np.ndarray, folder: str, normalization: str, blocks: Sequence[Block]
-) -> None:
+def write_shingles(is_used: np.ndarray, folder: str, blocks: Sequence[Block]) -> None:
     """Write the shingles of the documents of each block that are used to a file, uint64: the places
     where those of each document begin, and the last end; then the sorted hashes of each. is_used:
     bool (D,).
     """
     for block in blocks:
         parts = []
-        for document in clean.read(block, is_used, normalization):
+        for document in clean.read(block, is_used):
             text = plain_text(document)
             hashes = np.empty(len(text) // 2 + 1, np.uint64)
             parts.append(np.unique(hashes[: hash_shingles(text, hashes)]))

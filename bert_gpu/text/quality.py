@@ -60,14 +60,11 @@ FEW_LINES = 20  # fewer lines are too few to judge a text by
 INSIDE_SHARE = 0.05  # wrapped prose has a sentence's end inside at least this share of its lines
 
 
-def sample(
-    blocks: Sequence[Block], normalization: str = "none", drop_duplicates: bool = False
-) -> list[list[bytes]]:
-    """Return documents (lists of sentences) from all over a text, normalised and without duplicates
-    as the arguments say. A small text is returned whole; of a larger one, documents may be cut at
-    their ends.
+def sample(blocks: Sequence[Block], drop_duplicates: bool = False) -> list[list[bytes]]:
+    """Return documents (lists of sentences) from all over a text, with `drop_duplicates` each once.
+    A small text is returned whole; of a larger one, documents may be cut at their ends.
     """
-    documents = [clean.normalize(document, normalization) for document in sample_text(blocks)]
+    documents = sample_text(blocks)
     if drop_duplicates:
         documents = list({tuple(document): document for document in documents}.values())
     return documents

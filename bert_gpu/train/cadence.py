@@ -58,11 +58,8 @@ class Cadence:
     def logs(self, step: int) -> bool:
         return step % self.config.log_steps == 0
 
-    def saves(self, step: int, seconds_since_save: float) -> bool:
-        minutes = self.config.save_checkpoints_minutes
-        return step % self.config.save_checkpoints_steps == 0 or (
-            minutes is not None and seconds_since_save >= 60 * minutes
-        )
+    def saves(self, step: int) -> bool:
+        return step % self.config.save_checkpoints_steps == 0
 
     def validates(self, before: Sequence, after: Sequence, saves: bool) -> bool:
         """Return whether a validation is due after a call of steps.

@@ -43,16 +43,8 @@ class BatchConfig(Settings):
     )
     lr_scaling: str = setting(
         "linear",
-        "How the learning rate scales with global batch size / --lr_reference_batch_size.",
+        "How --learning_rate, that of one GPU's share of a step, grows with their number.",
         choices=("linear", "sqrt", "none"),
-    )
-    lr_reference_batch_size: int | None = setting(
-        None,
-        "Global batch size for which --learning_rate is given. Default: one GPU's "
-        "share of a step, so that linear scaling multiplies the learning rate by "
-        "the number of GPUs.",
-        low=1,
-        needs=("lr_scaling", ("linear", "sqrt")),
     )
 
 
@@ -62,15 +54,10 @@ class MemoryConfig(Settings):
     --gradient_accumulation_steps).
     """
 
-    recompute: bool = setting(
-        False,
-        "Keep only each layer's input and recompute its other activations in the "
-        "backward pass: about a third more compute.",
-    )
     recompute_every: int | None = setting(
         None,
-        "Keep one activation for every k layers and recompute the rest; a larger "
-        "k saves more memory. Implies --recompute. Default: 1.",
+        "Keep one activation for every k layers and recompute the rest in the backward pass: up to "
+        "a third more compute. --recompute stands for 1. Default: all are kept.",
         low=1,
     )
     attention: str = setting(
@@ -90,13 +77,6 @@ class MemoryConfig(Settings):
         "or a regular expression that matches part of a weight's name, such as "
         "attention/.*bias.",
     )
-
-    @property
-    def layers_recomputed(self) -> int:
-        """The number k of --recompute_every: one activation is kept for every k layers; 0 = all
-        activations are kept.
-        """
-        return self.recompute_every or int(self.recompute)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,12 +106,6 @@ class CadenceConfig(Settings):
     log_steps: int = setting(10, "Steps between lines of metrics.jsonl.", low=1)
     save_checkpoints_steps: int = setting(
         1000, "Steps between checkpoints; the last step is always saved.", low=1
-    )
-    save_checkpoints_minutes: float | None = setting(
-        None,
-        "Also save when this time has passed since the last checkpoint.",
-        above=0.0,
-        unit="minutes",
     )
     eval_steps: int | None = setting(
         None,

@@ -301,9 +301,6 @@ class Loop:
         sizes = [len(batch["input_mask"]) for batch in batches]
         self.progress.records += sum(sizes)
         self.records_of_step = sizes[-1]
-        for batch in batches:
-            if "row_weights" in batch:
-                self.progress.num_skipped_records += int(np.sum(batch["row_weights"] == 0))
 
     def _report_first_call(self, num_steps: int) -> None:
         """Print how long the first call took, because compiling may take minutes, and the memory
@@ -323,9 +320,7 @@ class Loop:
         `self.before`.
         """
         is_end = self.is_last and self.is_finished()
-        save = self.save_is_late or self.cadence.saves(
-            self.progress.step, self.now.seconds - self.progress.seconds
-        )
+        save = self.save_is_late or self.cadence.saves(self.progress.step)
         validation = self.cadence.validates(self.before, self.position, save) or is_end
         exports = self.cadence.exports(self.before.share, self.position.share)
         log = self.cadence.logs(self.progress.step) or save or validation or self.is_last
@@ -433,8 +428,6 @@ class Loop:
             epoch=self.progress.records / self.data.num_records,
             remaining_seconds=self.pace.remaining_seconds(),
         )
-        if self.progress.num_skipped_records:
-            values |= dict(skipped_records=self.progress.num_skipped_records)
         values |= self.progress.cost() | self.log.hardware()
         self.log.write(self.progress.step, values)
         self.advice.observe(values)

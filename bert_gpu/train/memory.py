@@ -21,7 +21,7 @@ def training_encoder(
     those of `choose_attention`.
     """
     return encoder.for_training(
-        recompute_every=config.layers_recomputed,
+        recompute_every=config.recompute_every or 0,
         attention=choose_attention(encoder, config, devices, max_seq_length, is_packed),
         xla=devices.xla,
     )

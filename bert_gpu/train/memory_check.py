@@ -95,7 +95,7 @@ def activation_bytes(
     backward pass.
     """
     width = config.hidden_size  # the least that any backward pass reads
-    if not config.encoder and not memory.layers_recomputed:
+    if not config.encoder and not memory.recompute_every:
         width = 3 * config.hidden_size + config.inner_size
-    num_layers = config.num_hidden_layers // (memory.layers_recomputed or 1)
+    num_layers = config.num_hidden_layers // (memory.recompute_every or 1)
     return num_tokens * width * num_layers * (4 if devices.precision == "float32" else 2)

@@ -165,8 +165,8 @@ def plan_batch(
     """Return the BatchPlan of a run without its num_steps.
 
     Args:
-      config: its train_batch_size is a number, not "auto". learning_rate: the peak for the
-        reference batch (--lr_reference_batch_size).
+      config: its train_batch_size is a number, not "auto". learning_rate: the peak on one
+        GPU.
       num_replicas: GPUs or virtual replicas.
       resumed: content of run.json of the run to resume, whose "global_batch_size" and
         "learning_rate" take precedence; None for a new run.
@@ -206,10 +206,7 @@ def plan_batch(
                 f"(--train_batch_size={config.train_batch_size} x {num_replicas})",
                 remedy,
             )
-    reference = config.lr_reference_batch_size or config.train_batch_size * accumulation
-    scaled = scale_learning_rate(
-        learning_rate, smallest * accumulation, reference, config.lr_scaling
-    )
+    scaled = scale_learning_rate(learning_rate, num_replicas, config.lr_scaling)
     return BatchPlan(
         config.train_batch_size,
         accumulation,

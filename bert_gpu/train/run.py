@@ -329,7 +329,6 @@ def fixed_settings(settings: RunSettings, precision: str) -> dict[str, object]:
         | dict(
             freeze=list(settings.memory.freeze),
             lr_scaling=settings.batch.lr_scaling,
-            lr_reference_batch_size=settings.batch.lr_reference_batch_size,
             precision=precision,
         )
     )
@@ -338,7 +337,7 @@ def fixed_settings(settings: RunSettings, precision: str) -> dict[str, object]:
 # Settings that may differ between the workers of a run: devices, and paths of files, whose contents
 # are compared where they are read.
 OWN_SETTINGS = (
-    *("gpus", "output_dir", "input_file", "eval_input_file", "data_dir", "vocab_file"),
+    *("output_dir", "input_file", "eval_input_file", "data_dir", "vocab_file"),
     *("init_checkpoint", "train_file", "dev_file", "test_file"),
 )
 

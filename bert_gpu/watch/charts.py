@@ -88,7 +88,6 @@ GROUPS = {
         Chart("Gradient norm", "gradient_norm", spreads=True),
         Chart("Loss scale", "loss_scale", spreads=True, smooths=False, if_any=1.0),
         Chart("Skipped steps", "skipped_steps", smooths=False, if_any=0.0),
-        Chart("Skipped records", "skipped_records", smooths=False, if_any=0.0),
         Chart("Global batch", "global_batch_size", smooths=False, if_varies=True),
     ],
     "Speed": [

@@ -23,7 +23,7 @@ AXES = dict(step="steps", tokens="real tokens", hours="hours")  # {column: title
 MINUTES_BELOW = 2.0  # hours; if all runs are shorter, the axis of time is in minutes
 ROW_PIXELS = 240  # height of a chart
 FRAME_PIXELS = 160  # height of what stands above and below the charts of a figure
-MIN_BINS = 60  # bins of a curve, as in curves.py, in a figure of many runs
+MIN_BINS = 40  # bins of a curve, as in curves.py, in a figure of many runs
 TOTAL_BINS = 300  # bins of a chart's curves in a figure of few runs
 LAYOUT = dict(
     template="plotly_white",
@@ -171,25 +171,6 @@ def menus(
         place | dict(buttons=by_axis, x=0, xanchor="left"),
         place | dict(buttons=by_scale, x=1, xanchor="right"),
     ]
-
-
-def draw_trials(metrics: Mapping[str, Mapping[Entry, list[float]]]) -> Figure:
-    """Return a figure with a row for each metric of fine-tunings: for each entry the result of each
-    run, their quartiles, mean and standard deviation. metrics: as sections.trial_metrics returns.
-    """
-    figure = rows_figure([text(name.replace("_", " ")) for name in metrics])
-    for row, by_entry in enumerate(metrics.values(), 1):
-        for entry, values in by_entry.items():
-            figure.add_box(
-                x=values,
-                name=text(entry.name),
-                boxpoints="all",
-                boxmean="sd",
-                marker_color=COLORS[entry.index % len(COLORS)],
-                row=row,
-                col=1,
-            )
-    return figure.update_layout(showlegend=False, hovermode="closest")
 
 
 def draw_shares(shares: Mapping[str, Mapping[str, float]]) -> Figure:

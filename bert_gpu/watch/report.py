@@ -40,9 +40,6 @@ def section_html(section: sections.Section) -> str:
     shares = {run.name: shares for run in section.runs if (shares := sections.time_shares(run))}
     if shares:
         drawn["Where the time went"] = figures.draw_shares(shares)
-    metrics = sections.trial_metrics(section)
-    if metrics and len(section.runs) > 1:
-        drawn["Results"] = figures.draw_trials(metrics)
     return page.section_html(
         section,
         {

@@ -19,7 +19,7 @@ TEXTS = st.text(min_size=1, max_size=400).filter(lambda text: text.split())
 PLACES = st.fixed_dictionaries(
     {},
     optional=dict(
-        setting=st.sampled_from(["vocab_file", ("num_gpus", "gpus")]),
+        setting=st.sampled_from(["vocab_file", ("num_gpus", "xla")]),
         value=st.one_of(TEXTS, st.integers()),
         where=TEXTS,
     ),

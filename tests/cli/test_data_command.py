@@ -52,7 +52,6 @@ def test_resumes_after_sigkill(tmp_path, text, most):
             "--num_workers=2",
             "--vocab_size=300",
             "--dupe_factor=3",
-            "--gzip_compress",
             "--order=length",
         ]
         return [f"--input_file={text}", f"--output_file={folder}/x.tfrecord", "--quiet", *settings]
@@ -223,12 +222,10 @@ def test_flags_without_effect_are_named(capsys):
         assert command(["bert-gpu", "data", "--show_config", *flags]) == 0
         return capsys.readouterr().err.splitlines()
 
-    sizes = ["--vocab_size=5000", "--ngram_weights=geometric"]
-    assert warnings("--vocab_file=v.txt", *sizes) == [
-        "warning: --vocab_size has no effect beside --vocab_file, which is not learnt",
-        "warning: --ngram_weights has no effect without --max_ngram_size above 1",
+    assert warnings("--vocab_file=v.txt", "--vocab_size=5000") == [
+        "warning: --vocab_size has no effect beside --vocab_file, which is not learnt"
     ]
-    assert warnings("--vocab_file=v.txt") == warnings("--max_ngram_size=2", *sizes) == []
+    assert warnings("--vocab_file=v.txt") == warnings("--vocab_size=5000") == []
 
 
 def test_text_that_is_deleted_while_it_is_read(tmp_path, text, monkeypatch, capsys):

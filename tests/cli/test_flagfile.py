@@ -1,13 +1,12 @@
-"""--flagfile reads what --save_config writes, and both say in one line what is wrong."""
+"""--flagfile reads flags as a command line does, and says in one line what is wrong."""
 
 import os
 
 import pytest
 
-from bert_gpu.__main__ import main
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import fields_of, value_type
-from bert_gpu.cli import classify, data, flagfile, flags, pretrain
+from bert_gpu.cli import classify, data, flags, pretrain
 from bert_gpu.model.config import ShapeConfig
 
 COMMANDS = dict(data=data, pretrain=pretrain, classify=classify)
@@ -58,37 +57,12 @@ def resolved(parsed):
 
 
 @pytest.mark.parametrize("script, arguments", CALLS, ids=range(len(CALLS)))
-def test_a_saved_call_is_the_same_call(script, arguments, tmp_path):
+def test_a_call_from_a_file_is_the_same_call(script, arguments, tmp_path):
+    path = tmp_path / "a.flags"
     called = parse(script, *arguments)
-    path = tmp_path / "saved.flags"
-    called.save_config(str(path), configs(called))
-    again = parse(script, f"--flagfile={path}")
-    assert resolved(again) == resolved(called)
-    again.save_config(str(path), configs(again))  # a file of ours may be replaced
+    path.write_text("\n".join(flag.argument for flag in called.sources.values()))
+    assert resolved(parse(script, f"--flagfile={path}")) == resolved(called)
     assert resolved(parse(script, "--flagfile", str(path))) == resolved(called)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["saved.flags"]
-    text = path.read_text()
-    assert text.startswith(flagfile.MARK) and os.getcwd() in text
-    if called.recipe_name:
-        assert f"# recipe {called.recipe_name}: " in text
-
-
-@pytest.mark.parametrize("script", COMMANDS)
-def test_the_commands_save_and_take_it(script, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    call = ["--recipe=crammed", "--quiet", "--overwrite", "--show_config"]
-    if script == "classify":
-        (tmp_path / "pairs").mkdir()
-        call.append("--data_dir=pairs")
-    assert main(["bert-gpu", script, *call, "--save_config=a.flags"]) == 0
-    first = capsys.readouterr().out
-    assert "--quiet" not in (tmp_path / "a.flags").read_text()
-    assert "--overwrite" not in (tmp_path / "a.flags").read_text()
-    call = ["--flagfile=a.flags", "--show_config", "--quiet", "--overwrite"]
-    assert main(["bert-gpu", script, *call, "--save_config=a.flags"]) == 0
-    second = capsys.readouterr().out.replace("# a.flags: line 5", "# command line")
-    assert second.replace("# a.flags: line 6", "# command line") == first
-    assert [entry.name for entry in tmp_path.iterdir() if entry.is_file()] == ["a.flags"]
 
 
 def test_flagfiles_are_absls(tmp_path):
@@ -144,27 +118,6 @@ def test_what_is_no_flagfile_is_refused(tmp_path):
     ]:
         with pytest.raises(UserError, match=complaint):
             parse("data", f"--flagfile={path}")
-
-
-def test_no_other_file_is_overwritten(tmp_path):
-    other = tmp_path / "notes.txt"
-    other.write_text("mine")
-    os.mkfifo(tmp_path / "pipe")
-    called = parse("data", "--vocab_size=500")
-    for path, complaint in [
-        (other, "exists, and was not written by --save_config"),
-        (tmp_path, "is not a regular file"),
-        (tmp_path / "pipe", "is not a regular file"),
-        (tmp_path / "none" / "x", "there is no folder"),
-        ("gs://a/b", "must be on a local or mounted file system"),
-    ]:
-        with pytest.raises(UserError, match=f"--save_config={path}: {complaint}"):
-            called.save_config(str(path), configs(called))
-    assert other.read_text() == "mine"
-    for value in ("a\nb", "a ", "a\x0cb"):
-        with pytest.raises(UserError, match="line breaks"):
-            parse("data", f"--text_field={value}").save_config(str(tmp_path / "x"), [])
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["notes.txt", "pipe"]
 
 
 def test_what_comes_from_a_file_is_said_of_every_flag(tmp_path):

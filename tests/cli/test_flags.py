@@ -103,7 +103,6 @@ def test_every_setting_that_is_a_time_has_a_unit():
     with_unit = {name: f.metadata["unit"] for name, f in fields.items() if f.metadata["unit"]}
     assert with_unit == dict(
         total_training_time="hours",
-        save_checkpoints_minutes="minutes",
         early_stop_time="minutes",
         worker_timeout="seconds",
     )

@@ -273,10 +273,10 @@ def test_the_fields_of_metrics_are_those_of_the_document(finished):
     written = {name for line in found for name in json.loads(line)}
     assert written <= documented
     assert {*READINGS, *(name.replace("gpu", "gpu_0", 1) for name in PER_GPU)} <= documented
-    # absent without GPUs, without bad records and without --input_weights
+    # absent without GPUs and without --input_weights
     rest = {name for name in documented - written if not name.startswith("gpu_")}
     shares = {"mfu", "mfu_real_tokens", "hfu"}
-    assert rest == shares | {"energy_kwh", "skipped_records", "eval_data_NAME_loss"}
+    assert rest == shares | {"energy_kwh", "eval_data_NAME_loss"}
     training = next(json.loads(line) for line in found if '"loss"' in line)
     shares = [value for name, value in training.items() if name.startswith("time_")]
     assert len(shares) == 5 and abs(sum(shares) - 1) < 1e-9

@@ -9,7 +9,6 @@ import signal
 
 import pytest
 
-from bert_gpu.__main__ import main as command
 from bert_gpu.train import run as engine
 from bert_gpu.train.step import TrainStep
 from tests.cli.pretraining import lines, pretrain, same, start_and_hold, wait_until, weights
@@ -52,7 +51,7 @@ def test_a_grid_resumes_trial_by_trial_and_keeps_the_best(data, tmp_path, monkey
     monkeypatch.setattr(engine.Run, "result", result)
     assert pretrain(data, out, GRID, steps=3) == 128 + signal.SIGTERM
     assert trained == [RATES[0]] and [row["cell"] for row in read(out)["trials"]] == [RATES[0]]
-    assert not (out / "best.flags").exists() and (out / RATES[0] / "checkpoints").exists()
+    assert (out / RATES[0] / "checkpoints").exists()
     assert pretrain(data, out, GRID, steps=3) == 0
     assert trained[1:] == list(RATES)
     content = read(out)
@@ -99,11 +98,6 @@ def test_a_killed_grid_ends_as_one_that_was_not(data, tmp_path, capfd):
     stored = json.loads((out / diverged / "run.json").read_text())
     assert stored["ended"] == "diverged" and stored["lost"] == read(out)["trials"][0]["error"]
     assert lines(out / diverged) == lines(whole / diverged)
-
-    # the flagfile repeats the best trial, in a folder of its own
-    assert command(["bert-gpu", "pretrain", f"--flagfile={out}/best.flags", "--quiet"]) == 0
-    assert same(weights(out / "best"), weights(out / best))
-    assert "--grid" not in (out / "best.flags").read_text()
 
 
 @pytest.mark.long

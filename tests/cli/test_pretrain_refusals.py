@@ -29,7 +29,6 @@ def corrupt(data, folder, how):
     "flags, complaint",
     [
         (["--num_gpus=4"], "--num_gpus=4: TensorFlow found none here"),
-        (["--gpus=0"], "--gpus=0"),
         (["--input_file=nothing/*"], "--input_file=nothing/*"),
         (["--vocab_size=1000"], "--vocab_size=1000"),
         (["--max_position_embeddings=16"], "max_position_embeddings=16"),

@@ -92,13 +92,3 @@ def test_the_first_line_says_so(folder, capsys, sample_text):
     assert first == quick.NOTICE and "--recipe=bert" in first and second.startswith("input: ")
     assert command(["bert-gpu", "data", *given, "--quiet"]) == 0
     assert capsys.readouterr().out == ""
-
-
-@pytest.mark.parametrize("script", quick.OPEN)
-def test_a_saved_call_stays_quick_beside_other_flags(folder, capsys, script):
-    finished("quick")
-    assert "# recipe quick: " in shown(capsys, script, "--output_dir=x", "--save_config=a.flags")
-    added = dict(data="--dupe_factor=3", pretrain="--num_train_steps=9", classify="--seed=3")
-    said = shown(capsys, script, "--flagfile=a.flags", added[script])
-    assert "# recipe quick: " in said and f"{added[script]}  # command line" in said
-    assert "# recipe bert: " in shown(capsys, script, "--flagfile=a.flags", "--recipe=bert")

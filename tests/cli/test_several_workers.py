@@ -104,22 +104,27 @@ def test_stopped_hung_and_resumed_with_1_and_with_3_workers(data, expected, tmp_
     check_losses(output, expected)
 
 
-def test_a_killed_worker_is_started_again_by_launch(data, expected, tmp_path):
+def test_the_launcher_names_a_killed_worker_and_the_same_command_resumes(data, expected, tmp_path):
     output = tmp_path / "run"
     fault = dict(worker=1, step=6, signal=signal.SIGKILL, mark=str(tmp_path / "killed"))
-    launch = [sys.executable, "-m", "bert_gpu", "launch", "--num_workers=2", "--restarts=1", "--"]
-    result = subprocess.run(
-        [*launch, str(FAULTY), json.dumps(fault), *arguments(data, output), "--overwrite"],
-        env=dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1"),
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=HANG_SECONDS,
-    )
-    assert result.returncode == 0, result.stderr
-    told = "worker 1 was ended by SIGKILL; its log "
-    assert told in result.stderr and "all are started again (1 of 1)" in result.stderr
+    launch = [sys.executable, "-m", "bert_gpu", "launch", "--num_workers=2", "--"]
+
+    def call():
+        return subprocess.run(
+            [*launch, str(FAULTY), json.dumps(fault), *arguments(data, output)],
+            env=dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1"),
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=HANG_SECONDS,
+        )
+
+    result = call()
+    assert result.returncode == 128 + signal.SIGKILL
+    assert "worker 1 was ended by SIGKILL; its log " in result.stderr
     # as worker 0 has told; its connection may have broken before it saw whose it was
     assert "worker 1 (127.0.0.1:" in result.stderr or "another worker is gone" in result.stderr
+    result = call()
+    assert result.returncode == 0, result.stderr
     check_losses(output, expected)
 
 

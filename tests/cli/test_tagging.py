@@ -205,7 +205,7 @@ def test_a_scheme_and_comments_of_ones_own_reach_the_exported_model(data, tmp_pa
 @pytest.mark.long
 def test_validation_chooses_and_trials_are_counted_by_f1(data, capsys, tmp_path):
     more = ["--num_train_steps=2", "--nodo_predict", "--num_trials=2", "--best_metric=f1"]
-    more += ["--export_best", "--layer_lr_decay=0.9", "--padding=uniform", "--reinit_layers=1"]
+    more += ["--export_best", "--layer_lr_decay=0.9", "--padding=uniform"]
     code, out, err = call(capsys, *asked(data, tmp_path / "runs", *more))
     assert code == 0, err
     content = json.loads((tmp_path / "runs" / "scores.json").read_text())

@@ -90,20 +90,6 @@ def test_compressed_json_gives_the_vocabulary_of_its_text(folder, capsys):
     assert sorted(os.listdir()) == ["a.txt", "b.txt", "data", "text.txt"]
 
 
-def test_normalisation_comes_before_learning(folder, capsys):
-    for form, letter in (("none", True), ("NFKC", False)):
-        assert (
-            call(
-                capsys,
-                "--input_file=text.txt",
-                f"--vocab_file={form}.txt",
-                f"--normalization={form}",
-            )[0]
-            == 0
-        )
-        assert ("ﬁ" in (folder / f"{form}.txt").read_text()) == letter
-
-
 def test_a_large_corpus_is_sampled(folder, capsys, monkeypatch):
     monkeypatch.setattr(counting, "SAMPLE_BYTES", 600)
     monkeypatch.setattr(learning, "BLOCK_BYTES", 200)

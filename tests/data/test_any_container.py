@@ -96,12 +96,18 @@ WRITERS = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def small_windows():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bert_gpu.text.corpus.WINDOW_BYTES", 20_000)
+        yield
+
+
 def config(folder, text, **settings):
     default = dict(vocab_size=200, dupe_factor=1, max_seq_length=32, num_workers=1)
     return DataConfig(
         input_file=str(text),
         output_file=str(folder / "x.tfrecord"),
-        window_megabytes=0.02,
         num_shards=2,
         **default | settings,
     )
@@ -147,7 +153,7 @@ def test_standard_input_gives_the_same_shards(
     WRITERS[name](tmp_path / name, documents)
     flags = [f"--output_file={tmp_path}/out/x.tfrecord", f"--vocab_file={vocab_file}"]
     flags += ["--dupe_factor=1", "--vocab_size=200", "--max_seq_length=32"]
-    flags += ["--window_megabytes=.02", "--num_shards=2"]
+    flags += ["--num_shards=2"]
     flags += ["--input_format=csv"] if "csv" in name else []
     for attempt in range(2):
         with open(tmp_path / name) as file, monkeypatch.context() as patch:

@@ -2,6 +2,7 @@
 of others stay.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -14,6 +15,7 @@ import pytest
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.files import only_writer
+from bert_gpu.base.settings import REMOVED
 from bert_gpu.data import build, manifest, output_folder, workers
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
@@ -101,6 +103,21 @@ def test_any_number_of_workers_writes_the_same_bytes(
         run(folder, sample_text, vocab_file=vocab_file, **settings)
         contents.append(content(folder))
     assert contents[0] == contents[1] == contents[2]
+
+
+def test_a_data_set_made_with_a_removed_flag_is_finished_or_refused(
+    tmp_path, sample_text, vocab_file
+):
+    def repeat(**removed):
+        settings = made.settings | removed
+        manifest.write_manifest(str(tmp_path), dataclasses.replace(made, settings=settings))
+        return build.build(config(tmp_path, sample_text, vocab_file=vocab_file), console=QUIET)
+
+    made, _, _ = run(tmp_path, sample_text, vocab_file=vocab_file)
+    assert repeat(**REMOVED).num_train_instances == made.num_train_instances
+    for name in REMOVED:
+        with pytest.raises(UserError, match=f"was made with --{name}=7, a flag that was removed"):
+            repeat(**{**REMOVED, name: 7})
 
 
 def test_the_seed_decides(tmp_path, sample_text, vocab_file):

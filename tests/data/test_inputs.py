@@ -221,14 +221,6 @@ def test_the_filter_drops_noise(tmp_path, lines_file, plain, capsys):
     assert rows(tmp_path / "out") == rows(plain)
 
 
-def test_normalization(tmp_path, lines_file, plain):
-    wide = tmp_path / "wide.txt"
-    wide.write_text(lines_file.read_text().replace("the", "ｔｈｅ"))
-    vocab = f"--vocab_file={plain}/vocab.txt"
-    assert build(tmp_path / "out", wide, vocab, "--normalization=NFKC", "--order=as_is") == 0
-    assert rows(tmp_path / "out") == rows(plain)
-
-
 def test_orders(tmp_path, lines_file, plain):
     vocab = f"--vocab_file={plain}/vocab.txt"
     made = {}

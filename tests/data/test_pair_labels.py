@@ -17,6 +17,7 @@ from bert_gpu.base.errors import UserError
 from bert_gpu.data import build
 from bert_gpu.data.config import DataConfig, InputConfig
 from bert_gpu.data.dataset import Dataset
+from bert_gpu.text import corpus
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 
 SILENT = Console(quiet=True)
@@ -113,7 +114,7 @@ DOCUMENT = st.one_of(
 @hypothesis.given(
     documents=st.lists(DOCUMENT, min_size=2, max_size=8),
     objective=st.sampled_from(["nsp", "nsp", "sop"]),
-    window=st.sampled_from([0.0003, 0.002, 8.0]),
+    window=st.sampled_from([300, 2000, 8_000_000]),
     validation_share=st.sampled_from([None, 0.0, 0.4]),
     seed=st.integers(0, 99),
 )
@@ -121,9 +122,10 @@ def test_labels_are_true_for_any_documents(
     vocab_file, documents, objective, window, validation_share, seed
 ):
     hypothesis.assume(sum(map(sum, documents)) <= NUM_WORDS)
-    settings = dict(objective=objective, window_megabytes=window)
+    settings = dict(objective=objective)
     settings |= dict(validation_share=validation_share, random_seed=seed, dupe_factor=2)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(corpus, "WINDOW_BYTES", window)
         try:
             made, data = build_data(
                 Path(folder), documents, vocab_file, max_seq_length=32, **settings

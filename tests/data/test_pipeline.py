@@ -214,25 +214,3 @@ def test_numbers_beyond_the_model_are_refused(data):
     reader.read(np.arange(20), np.zeros(20, int))
     with pytest.raises(UserError, match="record 10: input_ids has 20, not 0 to 19"):
         reader.read(np.arange(15, 23), np.zeros(8, int))
-
-
-def test_a_batch_of_bad_records_only_is_survived_and_each_is_named_once(data):
-    warnings, limits = [], dict(input_ids=5)
-    reader = pipeline.Reader(
-        data.train, data.schema, 8, limits=limits, skip_corrupt=warnings.append
-    )
-    for _ in range(2):
-        batch = reader.read(np.array([10, 11]), np.zeros(2, int))
-        assert batch["row_weights"].tolist() == [0, 0] and not batch["masked_lm_weights"].any()
-        assert batch["input_mask"].sum(1).tolist() == [1, 1]
-    assert [text.split("record ")[1] for text in warnings] == [
-        f"{number}: input_ids has {10 + number}, not 0 to 4, skipped" for number in (0, 1)
-    ]
-    mixed, plain = (
-        reader.read(np.array([indices]).ravel(), np.zeros(2, int)) for indices in ([10, 3], [3, 3])
-    )
-    assert mixed["row_weights"].tolist() == [0, 1]
-    assert all((mixed[name][1] == plain[name][1]).all() for name in plain)
-    assert {name: value.dtype for name, value in mixed.items()} == {
-        name: value.dtype for name, value in plain.items()
-    }

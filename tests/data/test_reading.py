@@ -29,21 +29,22 @@ class CountedFile:
         return content
 
 
-@pytest.mark.parametrize("window_megabytes", [8.0, 0.05])
+@pytest.mark.parametrize("window_bytes", [8_000_000, 50_000])
 def test_uncompressed_text_is_read_for_the_plan_the_words_and_the_shards(
-    tmp_path, sample_text, monkeypatch, window_megabytes
+    tmp_path, sample_text, monkeypatch, window_bytes
 ):
     """With default flags. Samples are as small beside this text as they are beside a large one."""
     for module, name, num_bytes in (
         (inputs, "HEAD_BYTES", 500),
         (archives, "PIECE_BYTES", 500),
         (quality, "SAMPLE_BYTES", 100),
+        (corpus, "WINDOW_BYTES", window_bytes),
     ):
         monkeypatch.setattr(module, name, num_bytes)
     counts = []
     open_binary = corpus.open_binary
     monkeypatch.setattr(corpus, "open_binary", lambda path: CountedFile(open_binary(path), counts))
     settings = dict(input_file=str(sample_text), output_file=f"{tmp_path}/x.tfrecord")
-    made = build.build(DataConfig(**settings, window_megabytes=window_megabytes))
+    made = build.build(DataConfig(**settings))
     assert made.num_train_instances and made.num_validation_instances
     assert 3 <= sum(counts) / os.path.getsize(sample_text) <= 3.1

@@ -104,7 +104,7 @@ def test_no_near_copy_of_a_validation_document_is_trained_on(folder, tmp_path):
             part: {
                 document[1]
                 for window in plan.windows
-                for document in read_documents(job.config, window, plan.split, plan.repeated)[part]
+                for document in read_documents(window, plan.split, plan.repeated)[part]
                 if len(document) > 1
             }
             for part in (TRAIN, VALIDATION)

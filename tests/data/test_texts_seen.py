@@ -54,7 +54,7 @@ def build(folder, name, text="one.txt", **more):
 
 
 SAME = dict(
-    workers=dict(num_workers=2, window_megabytes=0.001, num_shards=4),
+    workers=dict(num_workers=2, num_shards=4),
     renamed=dict(text="renamed.txt"),
     unpacked=dict(text="one.txt.gz"),
     longer=dict(max_seq_length=64, masking="dynamic", objective="packed"),
@@ -84,7 +84,7 @@ def texts_of(folder, data, run_json=None, **settings):
         run_json=run_json,
         console=types.SimpleNamespace(warn=warnings.append),
     )
-    dataset = Dataset(dataclasses.replace(inputs, **settings), warnings.append)
+    dataset = Dataset(dataclasses.replace(inputs, **settings))
     return start.seen_texts(run, dataset), warnings
 
 

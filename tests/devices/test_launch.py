@@ -1,5 +1,5 @@
-"""launch starts workers together, stops them together, gathers their exit codes, and starts them
-again when one has died. The workers here are a few lines of Python without TensorFlow.
+"""launch starts workers together, stops them together, and gathers their exit codes. The workers
+here are a few lines of Python without TensorFlow.
 """
 
 import io
@@ -15,9 +15,8 @@ import pytest
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.signals import collect_signals
-from bert_gpu.cli import classify, flags, launch, pretrain
+from bert_gpu.cli import launch
 from bert_gpu.devices import launch as processes
-from bert_gpu.devices.config import LaunchConfig
 from tests.test_architecture import ROOT
 
 START = """
@@ -42,12 +41,10 @@ def command(tmp_path, code, *arguments):
     return [sys.executable, str(script), str(tmp_path), *arguments]
 
 
-def run(tmp_path, code, again=(), num_gpus=0, **config):
-    """again: arguments of the attempts after the first."""
+def run(tmp_path, code, num_gpus=0):
     console = Recorder()
-    config = LaunchConfig(num_workers=2, **config)
-    commands = command(tmp_path, code), command(tmp_path, code, *again)
-    return processes.run(*commands, config, num_gpus, str(tmp_path / "logs"), console), console
+    logs = str(tmp_path / "logs")
+    return processes.run(command(tmp_path, code), 2, num_gpus, logs, console), console
 
 
 def test_each_worker_gets_its_place_and_its_log(tmp_path, capfd):
@@ -71,76 +68,16 @@ def test_the_cause_is_told_and_its_code_returned(tmp_path):
         sys.exit(2)
     sys.exit(4)  # has lost the other
     """
-    code, console = run(tmp_path, code, restarts=3)
-    assert code == 2  # bad input is no reason to start again
+    code, console = run(tmp_path, code)
+    assert code == 2
     (told,) = console.warnings
     assert "worker 1 ended with code 2" in told and told.endswith("ends with: --flag: is wrong")
 
 
-def test_a_killed_worker_is_started_again_with_the_others(tmp_path):
-    code = """
-    attempts = folder / f"attempts-{index}"
-    with open(attempts, "a") as file:
-        file.write(" ".join(sys.argv[2:]) + ";")
-    if attempts.read_text().count(";") > 2:
-        sys.exit(0)
-    if index == 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    sys.exit(4)
-    """
-    code, console = run(tmp_path, code, again=["--nooverwrite"], restarts=2)
-    assert code == 0
-    assert [text.count("worker 1 was ended by SIGKILL") for text in console.warnings] == [1, 1]
-    for index in range(2):
-        attempts = (tmp_path / f"attempts-{index}").read_text()
-        assert attempts == ";--nooverwrite;--nooverwrite;"
-
-
-@pytest.mark.parametrize("script", [pretrain, classify])
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--overwrite"],
-        ["-overwrite"],
-        ["--overwrite", "true"],
-        ["--overwrite=1"],
-        ["--flagfile=outer"],
-        ["-flagfile", "inner", "--overwrite=true"],
-    ],
-    ids=" ".join,
-)
-def test_another_attempt_never_overwrites(script, words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "outer").write_text("--flagfile=inner\n")
-    (tmp_path / "inner").write_text("--overwrite\n")
-    name = script.__name__.rpartition(".")[2]
-
-    def overwrites(words):
-        parsed = flags.parse(words, "", "", script.CLASSES, script=name)
-        return parsed.make(flags.CommonConfig).overwrite
-
-    assert overwrites([name, *words])
-    assert not overwrites(launch.resuming([name, *words]))
-
-
-def test_what_another_attempt_is_given(tmp_path):
-    own = tmp_path / "run_classifier.py"
-    own.write_text(
-        "import os, pathlib, sys; "
-        "open(pathlib.Path(__file__).with_name('told'), 'a').write(f'{sys.argv[1:]};'); "
-        "len(sys.argv) > 2 or os.kill(os.getpid(), 9)"
-    )
-    given = ["bert-gpu launch", "--num_workers=1", "--restarts=1", "--", str(own), "-overwrite"]
-    assert launch.main(given) == 0
-    assert (tmp_path / "told").read_text() == "['-overwrite'];['-overwrite', '--nooverwrite'];"
-    words = ["clone/run_classifier.py", "--x"]
-    assert launch.resuming(words) == [*words, "--nooverwrite"]
-    assert launch.resuming(["own.py", "-overwrite", "--x", "--overwrite=1"]) == ["own.py", "--x"]
-
-
-def test_restarts_come_to_an_end(tmp_path):
-    code, console = run(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)", restarts=1)
-    assert code == 128 + signal.SIGKILL and len(console.warnings) == 2
+def test_the_signal_that_ends_a_worker_is_named(tmp_path):
+    code, console = run(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
+    assert code == 128 + signal.SIGKILL
+    assert ["was ended by SIGKILL" in text for text in console.warnings] == [True]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -159,7 +96,7 @@ def test_one_signal_stops_all_after_they_have_saved(tmp_path, number):
     (folder / f"saved-{{index}}").write_text(str(caught))
     sys.exit(128 + caught[0])
     """
-    code, console = run(tmp_path, code, restarts=3)
+    code, console = run(tmp_path, code)
     assert (code, console.warnings) == (128 + number, [])
     for index in range(2):
         assert (tmp_path / f"saved-{index}").read_text() == f"[{number:d}]"
@@ -204,14 +141,7 @@ def test_gpus_are_divided():
 
 @pytest.mark.parametrize("num_gpus, num_idle", [(0, 0), (2, 0), (4, 0), (5, 1)])
 def test_gpus_that_stay_idle_are_told_of_once(tmp_path, num_gpus, num_idle):
-    """The attempt after the first does not say it again."""
-    code = """
-    mark = folder / f"started-{index}"
-    if index == 0 and not mark.exists():
-        mark.touch()
-        sys.exit(1)
-    """
-    code, console = run(tmp_path, code, num_gpus=num_gpus, restarts=1)
+    code, console = run(tmp_path, "", num_gpus=num_gpus)
     told = [text for text in console.warnings if "--num_workers=2" in text]
     assert code == 0 and len(told) == (num_idle > 0)
     assert all(text.endswith(f"the {num_gpus} GPUs, so {num_idle} is not used") for text in told)
@@ -248,10 +178,7 @@ LAUNCH = """
 import sys
 from bert_gpu.base.console import Console
 from bert_gpu.devices import launch
-from bert_gpu.devices.config import LaunchConfig
-config = LaunchConfig(num_workers=2)
-command = sys.argv[2:]
-sys.exit(launch.run(command, command, config, 0, sys.argv[1] + "/logs", Console(quiet=True)))
+sys.exit(launch.run(sys.argv[2:], 2, 0, sys.argv[1] + "/logs", Console(quiet=True)))
 """
 SAVING = """
 caught = []

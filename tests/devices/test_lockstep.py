@@ -112,7 +112,6 @@ RAMP = ScheduleConfig(lr_schedule="time", total_training_time=400 / 3600, batch_
 @pytest.mark.parametrize(
     "options",
     [
-        dict(num_train_steps=12, save_checkpoints_minutes=0.5),
         dict(schedule=TIME, save_checkpoints_steps=7),
         dict(schedule=RAMP, micro=(2, 4)),
         dict(
@@ -122,7 +121,7 @@ RAMP = ScheduleConfig(lr_schedule="time", total_training_time=400 / 3600, batch_
             early_stop_time=1.0,
         ),
     ],
-    ids=["saves by minutes", "a budget", "a ramp by time", "an early stop"],
+    ids=["a budget", "a ramp by time", "an early stop"],
 )
 def test_the_clock_of_worker_0_decides(tmp_path, options):
     pair, errors = run_two(tmp_path, **options)

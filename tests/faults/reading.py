@@ -27,7 +27,7 @@ REFUSED, NO_EFFECT, SILENT = "refused", "no effect", "silent"
 def read_data(folder, warn):
     """All that a data set holds."""
     settings = PretrainSettings(inputs=InputConfig(input_file=f"{folder}/*.tfrecord"))
-    dataset = Dataset(settings.inputs, warn)
+    dataset = Dataset(settings.inputs)
     vocabulary = start.open_vocabulary(settings, dataset)
     records = {
         part: [set_.read(np.arange(len(set_)))]

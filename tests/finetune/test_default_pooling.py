@@ -62,10 +62,9 @@ def save(folder, model, *, next_sentence=False, head=None):
     "model, content, flags, pooling",
     [
         (OWN, dict(), dict(), "mean"),
-        (OWN, dict(), dict(reinit_layers=1, pooler_size=8), "mean"),
+        (OWN, dict(), dict(pooler_size=8), "mean"),
         (OWN, dict(), dict(pooling="cls"), "first"),
         (OWN, dict(next_sentence=True), dict(), "first"),
-        (OWN, dict(next_sentence=True), dict(reinit_layers=1), "first"),
         (OWN, dict(next_sentence=True), dict(pooling="mean"), "mean"),
         (OWN, dict(head="classifier"), dict(), "first"),
         (OWN, dict(head="token_classifier"), dict(), "first"),

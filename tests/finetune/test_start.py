@@ -164,19 +164,6 @@ def test_random_weights_get_the_head_asked_for(tmp_path):
     )
 
 
-def test_top_layers_start_anew(tmp_path):
-    saved = save(tmp_path / "model", is_classifier=True)
-    path = str(tmp_path / "model")
-    start = start_training(StartConfig(init_checkpoint=path, reinit_layers=1), TASK, 1)
-    num_layers = start.model.num_hidden_layers
-    fresh = (f"layer_{num_layers - 1}/", "pooler/", "classifier/")
-    assert set(start.fresh) == {name for name in start.weights if name.startswith(fresh)}
-    kernel = f"layer_{num_layers - 1}/feed_forward/in/kernel"
-    assert not (start.weights[kernel] == saved[kernel]).any()
-    with pytest.raises(UserError, match=f"--reinit_layers=9: the model has {num_layers} layers"):
-        start_training(StartConfig(init_checkpoint=path, reinit_layers=9), TASK, 1)
-
-
 def test_random_weights_are_no_model_to_evaluate(tmp_path):
     save(tmp_path / "run" / "model", is_classifier=True)
     trained = find_trained(StartConfig(init_checkpoint="none"), str(tmp_path / "run"))

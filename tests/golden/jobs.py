@@ -288,7 +288,6 @@ pretrain --init_checkpoint=foreign
 pretrain --init_checkpoint=bare_model
 pretrain --init_checkpoint=adamw/model --hidden_size=32
 pretrain --num_gpus=4
-pretrain --gpus=0
 pretrain --virtual_replicas=0
 pretrain --precision=int8
 pretrain --precision=bfloat16 --all_reduce=nccl
@@ -312,7 +311,6 @@ pretrain --flagfile=flags.txt
 pretrain --flagfile=unknown_flags.txt
 pretrain --flagfile=loop_flags.txt
 pretrain --flagfile=nothing.txt
-pretrain --save_config=nowhere/flags.txt --show_config
 pretrain --per_device_train_batch_size=none
 pretrain --gradient_checkpointing=perhaps
 pretrain --use_tpu=true
@@ -354,7 +352,6 @@ classify --class_weights=heavy
 classify --positive_label=maybe
 classify --label_smoothing=0.1 --task_kind=regression --data_dir=scores --task_name=single
 classify --dev_share=1
-classify --reinit_layers=9
 classify --pooling=max
 classify --do_lower_case=perhaps
 classify --best_metric=bleu

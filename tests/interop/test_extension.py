@@ -92,7 +92,7 @@ def test_the_words_are_those_that_shorten_the_text_most(folder, tmp_path, capsys
     assert f"pieces per word: {rates[0]:.3f} before, {rates[1]:.3f} after\n" in out
     assert "already one piece: 2 words, ., cab\n" in out
     assert "or come after --num_tokens: 2 words, hid, z\n" in out  # once each
-    assert "added, 0 in [unused] rows: 5 words, abcde, fade, bad, dig, ice\n" in out
+    assert "added: 5 words, abcde, fade, bad, dig, ice\n" in out
     assert out.splitlines()[-1] == f"{tmp_path}/new: BertGpuForPreTraining"
 
 
@@ -116,16 +116,6 @@ def test_the_choice_is_the_best_one_for_every_number(folder, tmp_path):
     given = [f"--input_file={tmp_path}/text.txt", "--num_tokens=7", "--quiet"]
     assert extend(folder, tmp_path / "new", *given) == 0
     assert opened(tmp_path / "new").tokenizer.vocab == [*PIECES, *best[:7]]
-
-
-def test_unused_lines_are_taken_first(folder, tmp_path, capsys):
-    given = [f"--input_file={folder}/text.txt", "--use_unused", "--num_tokens=3"]
-    assert extend(folder, tmp_path / "new", *given) == 0
-    old, new = opened(folder / "start"), opened(tmp_path / "new")
-    assert new.tokenizer.vocab == [*PIECES[:5], *CHOSEN[:2], *PIECES[7:], CHOSEN[2]]
-    assert new.config == old.config
-    check_rows(old, new, CHOSEN[:3], [5, 6, len(PIECES)])
-    assert "added, 2 in [unused] rows: 3 words" in capsys.readouterr().out
 
 
 def test_a_list_of_words_is_added_in_its_order(folder, tmp_path, capsys):
@@ -226,7 +216,7 @@ def test_words_become_added_tokens_of_a_tokenizer_json(kind, folder, tmp_path):
     old = HuggingFaceTokenizer(str(tmp_path / "tokenizer.json"))
     words = ["abcde", "fade"]
     ids = [old.vocab_size, old.vocab_size + 1]
-    new = extension.with_words(old, words, ids, 1)
+    new = extension.with_words(old, words, 1)
     assert new.vocab == [*old.vocab, *words] and new.separators == old.separators
     plain = ["bad ice. dig", " cab  hid", "xabcde fades", "<mask> bad"]
     for ours, theirs in zip(new.tokenize(plain), old.tokenize(plain), strict=True):
@@ -257,7 +247,7 @@ def test_words_of_a_sentence_piece_model_become_added_tokens(tmp_path):
     counts = collections.Counter(" ".join(sum(DOCUMENTS, [])).lower().split())
     (tmp_path / "x.model").write_bytes(learn_sentencepiece(counts, 24))
     old = open_tokenizer(str(tmp_path / "x.model"), None)
-    new = extension.with_words(old, ["abcde"], [old.vocab_size], 2)
+    new = extension.with_words(old, ["abcde"], 2)
     lines = ["bad ice hid", "Fade abc"]
     np.testing.assert_array_equal(new.tokenize(lines)[0], old.tokenize(lines)[0])
     assert new.tokenize(["Bad ABCDE bad"])[0].tolist().count(old.vocab_size) == 1
@@ -319,8 +309,7 @@ def grown(tmp_path_factory):
         path = tmp_path_factory.mktemp("grown") / "tokenizer.json"
         path.write_text(made(kind))
         old = HuggingFaceTokenizer(str(path))
-        ids = range(old.vocab_size, old.vocab_size + len(NEW))
-        new = extension.with_words(old, NEW, [*ids], 1)
+        new = extension.with_words(old, NEW, 1)
         contents = path.read_text(), new.files()["tokenizer.json"].decode()
         found[kind] = (*map(tokenizers.Tokenizer.from_str, contents), new)
     return found
@@ -434,7 +423,7 @@ def test_transformers_reads_the_extended_folder(folder, tmp_path):
     tokenizer = open_tokenizer(str(folder / "vocab.txt"), True)
     start = model_of(config, "BertForMaskedLM")._replace(tokenizer=tokenizer)
     write_own(start, str(tmp_path / "start"))
-    given = [f"--input_file={folder}/text.txt", "--use_unused", "--quiet"]
+    given = [f"--input_file={folder}/text.txt", "--quiet"]
     assert extend(tmp_path, tmp_path / "new", *given) == 0
     lines = [sentence for document in DOCUMENTS for sentence in document] + ["abcdef xfade Fades"]
     done = subprocess.run(

@@ -37,10 +37,9 @@ def told(lines, seconds=20.0, kind="GPU"):
             dict(input_wait=0.35, gpu_utilization=60.0),
             "the GPUs wait for data 35% of the time; put",
         ),
-        (dict(gpu_throttled_heat=0.9, gpu_throttled_hardware=1.0), "heat holds .* at 71 degrees"),
-        (dict(gpu_throttled_hardware=0.6), "hardware holds their clocks down; check the power"),
-        (dict(gpu_clock_share=0.6), "power limit holds the GPUs' clocks at 60% of the highest"),
-        (dict(gpu_1_clock_mhz=1100.0), "GPU 1 of the run is slower .*: 1,100 MHz, theirs 1,785"),
+        (dict(gpu_throttled_heat=0.9, gpu_throttled_hardware=1.0), r"held down \(heat\); check"),
+        (dict(gpu_throttled_hardware=0.6), r"held down \(hardware\)"),
+        (dict(gpu_clock_share=0.6), r"held down \(power\)"),
     ],
 )
 def test_what_lasts_is_told_once(values, text):
@@ -82,4 +81,4 @@ def test_the_loop_asks_for_advice(tmp_path):
     warned = []
     world.console = type("Told", (), dict(warn=warned.append, say=lambda text: None))
     world.run()
-    assert len(warned) == 1 and warned[0].startswith("heat holds the GPUs' clocks down")
+    assert len(warned) == 1 and warned[0].startswith("the GPUs' clocks are held down (heat)")

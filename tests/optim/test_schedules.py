@@ -201,9 +201,9 @@ def test_warmup_steps_win_over_proportion():
 
 
 def test_scaling():
-    assert scale_learning_rate(1e-4, 128, 32, "linear") == pytest.approx(4e-4)
-    assert scale_learning_rate(1e-4, 128, 32, "sqrt") == pytest.approx(2e-4)
-    assert scale_learning_rate(1e-4, 128, 32, "none") == 1e-4
+    assert scale_learning_rate(1e-4, 4, "linear") == pytest.approx(4e-4)
+    assert scale_learning_rate(1e-4, 4, "sqrt") == pytest.approx(2e-4)
+    assert scale_learning_rate(1e-4, 4, "none") == 1e-4
 
 
 @pytest.mark.parametrize(

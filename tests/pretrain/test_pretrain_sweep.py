@@ -118,7 +118,7 @@ def two_trials(tmp_path, monkeypatch):
         raise errors.pop(0)
 
     dataset = types.SimpleNamespace(validation=["records"])
-    monkeypatch.setattr(sweep, "Dataset", lambda inputs, warn: dataset)
+    monkeypatch.setattr(sweep, "Dataset", lambda inputs: dataset)
     monkeypatch.setattr(sweep, "pretrain", pretrain)
     common, *cells = (
         PretrainSettings(run=PretrainConfig(output_dir=str(tmp_path / name)))
@@ -131,7 +131,7 @@ def test_where_every_trial_is_lost_there_is_no_best(tmp_path, two_trials):
     cells, errors = two_trials
     errors[:] = [Diverged("diverged: 1"), Lost("early stop")]
     with pytest.raises(TrainingStopped, match="no trial of --grid has a result"):
-        sweep.run_sweep(*cells, pytest.fail)
+        sweep.run_sweep(*cells)
     content = json.loads((tmp_path / "out" / "scores.json").read_text())
     assert [row["error"] for row in content["trials"]] == ["diverged: 1", "early stop"]
     assert content["best"] is None
@@ -144,5 +144,5 @@ def test_a_full_disk_ends_the_sweep(tmp_path, two_trials):
     cells, errors = two_trials
     errors[:] = [SaveFailed("no space left"), Diverged("never raised")]
     with pytest.raises(SaveFailed):
-        sweep.run_sweep(*cells, pytest.fail)
+        sweep.run_sweep(*cells)
     assert len(errors) == 1 and not (tmp_path / "out" / "a=1").exists()

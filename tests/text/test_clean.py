@@ -1,9 +1,7 @@
-"""A normalised sentence is still one sentence; duplicates are those that a dict of whole documents
+"""Duplicates are those that a dict of whole documents
 finds; temporary files are removed.
 """
 
-import itertools
-import sys
 import unicodedata
 
 import pytest
@@ -12,34 +10,14 @@ from hypothesis import strategies as st
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.text import clean
-from bert_gpu.text.clean import find_duplicates, normalize
-from bert_gpu.text.config import NORMALIZATIONS
+from bert_gpu.text.clean import find_duplicates
 from bert_gpu.text.corpus import plan_blocks, read_block
 
 
-@pytest.mark.parametrize("form", NORMALIZATIONS)
-def test_every_character_stays_a_sentence(form):
-    characters = [chr(code) for code in range(sys.maxunicode + 1) if not 0xD800 <= code <= 0xDFFF]
-    sentences = [
-        character.encode() for character in characters if character.strip() and character != "\n"
-    ]
-    for sentence, result in zip(sentences, normalize(sentences, form), strict=True):
-        text = result.decode()
-        assert text and text == text.strip() and b"\n" not in result
-        assert form == "none" or text == unicodedata.normalize(form, sentence.decode()).strip()
-
-
-def test_forms():
-    text = ["ﬁne Ａ e\u0301".encode(), b"plain"]
-    assert normalize(text, "none") is text
-    assert normalize(text, "NFC") == ["ﬁne Ａ é".encode(), b"plain"]
-    assert normalize(text, "NFKC") == ["fine A é".encode(), b"plain"]
-
-
-def expected_duplicates(documents, form, lowers):
+def expected_duplicates(documents, lowers):
     """Whether an earlier document has the same sentences in NFC, and in lower case if `lowers`."""
     seen = set()
-    texts = [b"\n".join(normalize(document, form)).decode() for document in documents]
+    texts = [b"\n".join(document).decode() for document in documents]
     keys = [unicodedata.normalize("NFC", text.lower() if lowers else text) for text in texts]
     return [key in seen or seen.add(key) or False for key in keys]
 
@@ -61,9 +39,9 @@ def test_duplicates_are_those_of_a_set_of_documents(tmp_path_factory, monkeypatc
         blocks = plan_blocks([str(path)], block_bytes)
         read = [document for block in blocks for document in read_block(block)]
         assert len(read) == len(documents)
-        for form, lowers in itertools.product(("none", "NFKC"), (False, True)):
-            found = find_duplicates(blocks, str(spool), lowers, normalization=form)
-            assert found.dtype == bool and found.tolist() == expected_duplicates(read, form, lowers)
+        for lowers in (False, True):
+            found = find_duplicates(blocks, str(spool), lowers)
+            assert found.dtype == bool and found.tolist() == expected_duplicates(read, lowers)
             assert not spool.exists()
 
     check()
@@ -115,7 +93,7 @@ def test_what_a_killed_run_left_is_not_counted(tmp_path):
     path.write_text("a\n\nb\n\na\n")
     blocks = plan_blocks([str(path)], 1)
     spool.mkdir()
-    clean.hash_documents(blocks[1:], "none").tofile(spool / "hashes-00000")
+    clean.hash_documents(blocks[1:]).tofile(spool / "hashes-00000")
     assert find_duplicates(blocks, str(spool)).tolist() == [False, False, True]
     assert not spool.exists()
 

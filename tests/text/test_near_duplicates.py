@@ -144,12 +144,6 @@ def test_case_lines_and_spaces_do_not_matter_and_short_documents_must_be_equal(t
     assert {row[2] for row in rows} == {1.0}
 
 
-def test_normalisation_comes_first(tmp_path):
-    texts = ["ﬁne words are ﬁne and short", "fine words are fine and short"]
-    assert find(tmp_path, texts) == []
-    assert find(tmp_path, texts, normalization="NFKC") == [(1, 0, 1.0)]
-
-
 def test_many_copies_of_one_document_are_compared_with_the_first(tmp_path):
     texts = ["the same notice on every page of it"] * 500
     assert find(tmp_path, texts) == [(index, 0, 1.0) for index in range(1, 500)]

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.train.auto_batch import choose_micro_batch, largest_that_fits, try_size
-from bert_gpu.train.config import MemoryConfig
 
 SIZES = [1, 2, 4, *range(8, 4000, 8)]
 
@@ -120,12 +119,6 @@ def test_other_errors_are_not_taken_for_full_memory(used):
     step = Step(tf.errors.InvalidArgumentError(None, None, "shapes"))
     with pytest.raises(tf.errors.InvalidArgumentError):
         try_size(lambda: step, ROWS, print, 48)
-
-
-def test_recompute_flags():
-    assert MemoryConfig().layers_recomputed == 0
-    assert MemoryConfig(recompute=True).layers_recomputed == 1
-    assert MemoryConfig(recompute_every=3).layers_recomputed == 3
 
 
 def test_a_global_batch_that_the_gpus_cannot_divide():

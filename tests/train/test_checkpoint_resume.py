@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from bert_gpu.base.errors import UserError
-from bert_gpu.base.settings import fields_of
+from bert_gpu.base.settings import REMOVED, fields_of
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.runs import folder as run_folder
 from bert_gpu.runs import provenance
@@ -109,6 +109,14 @@ def test_a_setting_that_run_json_lacks_had_its_default():
         run_folder.check_resumable("run", stored, ours | dict(muon_lr_ratio=0.9), fields)
     with pytest.raises(UserError, match="--no_field: None -> 1"):
         run_folder.check_resumable("run", stored, ours | dict(no_field=1), fields)
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_a_removed_flag_of_a_run_may_have_its_default_only(name):
+    stored = dict(optimizer="adamw", **{name: REMOVED[name]})
+    run_folder.check_resumable("run", dict(settings=stored), dict(optimizer="adamw"))
+    with pytest.raises(UserError, match=f"^run: was made with --{name}=7, a flag that was removed"):
+        run_folder.check_resumable("run", dict(settings={name: 7}), {})
 
 
 def test_the_commit_of_the_code(tmp_path):

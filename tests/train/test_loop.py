@@ -150,14 +150,6 @@ def test_a_ramp_takes_more_records_with_progress_and_misses_none(tmp_path):
     assert world.progress.records == sum(rows)
 
 
-def test_minutes_save_too(tmp_path):
-    world = World(
-        tmp_path, num_train_steps=12, save_checkpoints_minutes=0.5, keep_checkpoint_max=99
-    )
-    world.run()
-    assert world.saved == [3, 6, 9, 12]
-
-
 def test_validation_by_epochs_and_at_marks(tmp_path):
     """An epoch is 50 steps; one validation an epoch, and one at each mark of 500 steps."""
     world = World(

@@ -68,8 +68,8 @@ def test_what_cannot_fit_is_refused(monkeypatch, devices, changes, batch, flag):
 
 def test_what_the_remedies_save(monkeypatch):
     plain, recomputed = (
-        PretrainSettings(memory=MemoryConfig(recompute=recompute), batch=BatchConfig())
-        for recompute in (False, True)
+        PretrainSettings(memory=MemoryConfig(recompute_every=recompute), batch=BatchConfig())
+        for recompute in (None, 1)
     )
     with pytest.raises(UserError):
         check(monkeypatch, 2 * 10**9, settings=plain)

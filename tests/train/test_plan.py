@@ -27,13 +27,9 @@ def test_global_batch_derives_accumulation():
     assert plan(2, train_batch_size=8, global_batch_size=64).num_micro_batches == 4
 
 
-def test_reference_batch():
-    assert plan(2, train_batch_size=64, lr_reference_batch_size=256).learning_rate == pytest.approx(
-        0.5e-4
-    )
-    assert plan(
-        4, train_batch_size=64, lr_reference_batch_size=64, lr_scaling="sqrt"
-    ).learning_rate == pytest.approx(2e-4)
+def test_the_learning_rate_grows_with_the_root_of_the_gpus_or_not_at_all():
+    root = plan(4, train_batch_size=64, lr_scaling="sqrt").learning_rate
+    assert root == pytest.approx(2e-4)
     assert plan(4, train_batch_size=64, lr_scaling="none").learning_rate == 1e-4
 
 

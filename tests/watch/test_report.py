@@ -196,8 +196,10 @@ def test_trials_are_one_entry_with_their_spread(tmp_path):
     made = make(tmp_path)
     row = "<th>good, accuracy</th><td>3</td><td>0.9000</td><td>0.1000</td><td>0.9000</td>"
     assert row in made and "<td>0.9 ± 0.1</td>" in made
-    boxes = figures.draw_trials(sections.trial_metrics(trials)).data
-    assert {box.name: list(box.x) for box in boxes} == dict(bad=[0.5, 0.5], good=[0.8, 0.9, 1.0])
+    metrics = sections.trial_metrics(trials)["accuracy"]
+    assert {entry.name: values for entry, values in metrics.items()} == dict(
+        bad=[0.5, 0.5], good=[0.8, 0.9, 1.0]
+    )
 
 
 def test_names_of_metrics_need_no_care(tmp_path):

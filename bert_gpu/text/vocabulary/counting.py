@@ -8,9 +8,10 @@ the blocks and the seed alone. The counts do not depend on the number of process
 import collections
 import functools
 import hashlib
+import itertools
 from collections.abc import Sequence
 
-from bert_gpu.text import clean, corpus
+from bert_gpu.text import corpus
 from bert_gpu.text.corpus import Block
 from bert_gpu.text.parallel import LOCAL, Report, Workers, map_blocks
 from bert_gpu.text.tokenizers import sentence_piece
@@ -47,7 +48,6 @@ def count_words_of_blocks(
     workers: Workers = LOCAL,
     *,
     tokenization: str = "WordPiece",
-    normalization: str = "none",
     strip_accents: bool = True,
     report: Report | None = None,
 ) -> collections.Counter[str]:
@@ -56,7 +56,6 @@ def count_words_of_blocks(
     Args:
       do_lower_case, strip_accents: as in the tokenizer; only for WordPiece.
       tokenization: kind of vocabulary. Only WordPiece also divides text at punctuation.
-      normalization: form for `clean.normalize`.
       report: called with the bytes of text done since its last call, and 0 tokens.
 
     Returns:
@@ -66,7 +65,6 @@ def count_words_of_blocks(
         count_group,
         do_lower_case=do_lower_case,
         tokenization=tokenization,
-        normalization=normalization,
         strip_accents=strip_accents,
     )
     counts: collections.Counter[str] = collections.Counter()
@@ -79,14 +77,9 @@ def count_group(
     blocks: Sequence[Block],
     do_lower_case: bool,
     tokenization: str,
-    normalization: str,
     strip_accents: bool,
 ) -> collections.Counter[str]:
-    documents = (
-        clean.normalize(document, normalization)
-        for block in blocks
-        for document in corpus.read_block(block)
-    )
+    documents = itertools.chain.from_iterable(map(corpus.read_block, blocks))
     if tokenization != "WordPiece":
         return sentence_piece.count_words(documents)
     return wordpiece_learner.count_words(documents, do_lower_case, strip_accents)

@@ -64,7 +64,6 @@ def learn(
             config.do_lower_case,
             workers,
             tokenization=config.tokenization,
-            normalization=config.normalization,
             strip_accents=config.strip_accents,
             report=progress.add,
         )
@@ -142,7 +141,7 @@ def learn_files(
     spool = f"{config.targets[0]}.unpacked"
     with open_text(config, text_format, console, is_own, spool) as (blocks, inputs, workers):
         warn = quality.Warner(console, config.strict)
-        sample = quality.sample(blocks, config.normalization)
+        sample = quality.sample(blocks)
         warn(inputs.warnings + quality.shape_warnings(blocks, sample))
         warn(letters.lower_case_warnings(sample, config))
         content, num_counted = learn(blocks, config, console, workers)

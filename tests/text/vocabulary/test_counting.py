@@ -40,9 +40,6 @@ def test_counts_are_those_of_the_whole_text(blocks):
     assert count_words_of_blocks(
         blocks, True, tokenization="SentencePiece"
     ) == sentence_piece.count_words(documents)
-    assert "ﬁne" in count_words_of_blocks(blocks, True) and "fine" in count_words_of_blocks(
-        blocks, True, normalization="NFKC"
-    )
 
 
 def test_two_processes_give_what_one_gives(blocks, monkeypatch):

@@ -13,7 +13,7 @@ import tensorflow_text as tf_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bert_gpu.text.config import LINES, NORMALIZATIONS, VocabConfig
+from bert_gpu.text.config import LINES, VocabConfig
 from bert_gpu.text.tokenizers import sentence_piece
 from bert_gpu.text.vocabulary import learning
 
@@ -108,15 +108,13 @@ def test_vocab_warns_exactly_where_many_letters_change(tmp_path, monkeypatch):
         texts(),
         st.sampled_from(["WordPiece"] * 5 + ["SentencePiece"]),
         st.sampled_from([True] * 5 + [False]),
-        st.sampled_from(NORMALIZATIONS),
     )
-    def check(text, tokenization, do_lower_case, normalization):
+    def check(text, tokenization, do_lower_case):
         warnings = warnings_of_vocab(
             tmp_path,
             text,
             tokenization=tokenization,
             do_lower_case=do_lower_case,
-            normalization=normalization,
         )
         shares = changed_shares(text)
         is_lossy = do_lower_case and tokenization == "WordPiece"
