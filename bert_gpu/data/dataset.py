@@ -28,6 +28,9 @@ from bert_gpu.data.mixture import MixedSet, Mixture
 from bert_gpu.data.pipeline import Masking, Reader
 from bert_gpu.data.records import RecordFile, RecordSet
 
+# records of a data set whose mean length stands for that of all
+MEAN_RECORDS = 4096
+
 
 class Dataset:
     """Training and validation records of one run.
@@ -121,22 +124,29 @@ class Dataset:
                 raise UserError("holds no training record", where=paths[0])
             folder = os.path.dirname(paths[0])
             info = self.infos[folder]
-            if info is None:
-                raise UserError(
-                    "has no dataset.json, which has the number of tokens that a weight needs",
-                    "leave out --input_weights, or make records with create_pretraining_data.py",
-                    where=folder,
-                )
             mixed.append(
                 MixedSet(
                     name=self._name(folder),
                     num_records=len(rows),
                     dupe_factor=self.dupe_factor(folder),
-                    tokens_per_record=info.tokens_per_record,
+                    tokens_per_record=info.tokens_per_record if info else self._mean_tokens(rows),
                     weights=own,
                 )
             )
         return Mixture(mixed, *shares[1:])
+
+    def _mean_tokens(self, rows: range) -> float:
+        """Return the mean number of tokens, without padding, of MEAN_RECORDS records that are
+        evenly spread over `rows`, or of all of them if they are fewer: for records of other tools,
+        without a dataset.json.
+        """
+        skip = self.warn if self.config.skip_corrupt_records else None
+        reader = Reader(
+            self.train, self.schema, self.max_seq_length, skip_corrupt=skip, needs_predictions=False
+        )
+        indices = np.unique(np.linspace(rows.start, rows.stop - 1, MEAN_RECORDS).astype(np.int64))
+        parts = np.array_split(indices, -(-len(indices) // 64))
+        return sum(int(reader.read(one, one)["input_mask"].sum()) for one in parts) / len(indices)
 
     @property
     def validation_parts(self) -> dict[str, range]:

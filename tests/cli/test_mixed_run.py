@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from bert_gpu.__main__ import main as command
-from bert_gpu.base.errors import UserError
 from bert_gpu.data.config import InputConfig
 from bert_gpu.data.dataset import Dataset
 from tests.cli.pretraining import lines, same, start_and_hold, wait_until, weights
@@ -91,8 +90,8 @@ def test_run_json_and_the_card_give_epochs_of_each_set(data, books, mixed):
     assert f"| text of the first data set | 1 file(s): {num_documents:,} documents" in card
 
 
-def test_weights_need_the_mean_tokens_of_dataset_json(data, books, tmp_path):
-    """Records of other tools have none."""
+def test_the_mean_tokens_are_dataset_jsons_or_measured(data, books, tmp_path, monkeypatch):
+    """Records of other tools have no dataset.json."""
     mean = json.loads((books / "dataset.json").read_text())["tokens_per_record"]
     for folder in (data, books):
         ignore = shutil.ignore_patterns("*validation*", "dataset.json")
@@ -103,9 +102,9 @@ def test_weights_need_the_mean_tokens_of_dataset_json(data, books, tmp_path):
         config = InputConfig(input_file=files, input_weights="1,1")
         return [one.tokens_per_record for one in Dataset(config).mixture.sets]
 
-    assert means(data.parent)[1] == mean
-    with pytest.raises(UserError, match="has no dataset.json, .*; leave out --input_weights"):
-        means(tmp_path)
+    assert means(tmp_path)[1] == mean
+    monkeypatch.setattr(Dataset, "_mean_tokens", lambda self, rows: 7.0)
+    assert means(data.parent)[1] == mean and means(tmp_path) == [7.0, 7.0]
 
 
 def test_the_log_gives_the_sets_and_the_change(books, mixed):
