@@ -140,10 +140,7 @@ class Dataset:
         evenly spread over `rows`, or of all of them if they are fewer: for records of other tools,
         without a dataset.json.
         """
-        skip = self.warn if self.config.skip_corrupt_records else None
-        reader = Reader(
-            self.train, self.schema, self.max_seq_length, skip_corrupt=skip, needs_predictions=False
-        )
+        reader = Reader(self.train, self.schema, self.max_seq_length, needs_predictions=False)
         indices = np.unique(np.linspace(rows.start, rows.stop - 1, MEAN_RECORDS).astype(np.int64))
         parts = np.array_split(indices, -(-len(indices) // 64))
         return sum(int(reader.read(one, one)["input_mask"].sum()) for one in parts) / len(indices)
