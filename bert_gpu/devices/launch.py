@@ -1,5 +1,4 @@
-"""Starts the workers of one job as processes of this machine, stops them together, and starts them
-again when one of them dies.
+"""Starts the workers of one job as processes of this machine, and stops them together.
 
 Each worker gets a TF_CONFIG with free ports of this machine, and its share of the GPUs. Worker 0
 uses the standard streams of this process, the other workers write to logs. No worker outlives this

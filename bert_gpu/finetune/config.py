@@ -147,8 +147,8 @@ class FinetuneConfig(Settings):
     )
     class_weights: str | None = setting(
         None,
-        "Weights of the classes in the training loss: balanced (inverse to their frequency), or a "
-        "number for each class in the order of its name, such as 1,2.5.",
+        "Weights of the classes in the training loss: balanced, inverse to their frequency.",
+        choices=("balanced",),
     )
     positive_label: str | None = setting(
         None,

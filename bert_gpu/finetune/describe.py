@@ -30,8 +30,7 @@ def describe(task: TaskType, start: Start, data: Data) -> tuple[tuple[str, str],
         parts = [f"{label} {x:.4g}" for label, x in zip(task.labels, weights, strict=True)]
         rows.append(("class weights", ", ".join(parts)))
     rows += [("classifier", start.classifier)] * bool(start.classifier)
-    if start.unused:
-        rows.append(("left over", start.unused))
+    rows += [("left over", start.unused)] * bool(start.unused)
     rows += [("positions", text) for text in start.extensions]
     if start.fresh:
         names = ", ".join(start.fresh) if len(start.fresh) < 10 else "all"

@@ -74,8 +74,13 @@ def evaluate_only(
             devices = engine.open_devices(run)
             task, data = encode(run, task, files, start, devices, trained.notes)
             rows = next(parts[0].rows for parts in data.values())
-            alike = dict(labels=task.labels, max_seq_length=rows.max_seq_length)
-            workers.check_alike(dict(vocabulary=start.tokenizer.identity) | alike)
+            workers.check_alike(
+                dict(
+                    vocabulary=start.tokenizer.identity,
+                    labels=task.labels,
+                    max_seq_length=rows.max_seq_length,
+                )
+            )
             warn_of_data(data, console)
             console.block([*device_rows(devices), *describe(task, start, data)])
             state = ModelState(devices.strategy, start.weights)

@@ -53,11 +53,9 @@ class Predictor(typing.Generic[R, O]):
         until_stopped: Stop = iter,
     ) -> O:
         # a batch of more rows than there are examples would only add padding
-        everything = -(-len(examples) // self.num_replicas) * self.num_replicas
+        size = min(batch_size, -(-len(examples) // self.num_replicas) * self.num_replicas)
         rows: list[R] = []
-        for batch in until_stopped(
-            evaluation_batches(examples, batch_size=min(batch_size, everything))
-        ):
+        for batch in until_stopped(evaluation_batches(examples, batch_size=size)):
             is_real = batch["row_weights"] > 0
             features = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
             outputs = np.concatenate([result["logits"] for result in self.forward(features)])

@@ -111,7 +111,6 @@ def new_file(output_dir: str, name: str) -> Iterator[IO[bytes]]:
             write_list(output_dir, read_content(output_dir), {*files, name})
             if before is not None:  # the time of the evaluation, for runs/card_facts.py
                 os.utime(listing, ns=(before.st_atime_ns, before.st_mtime_ns))
-        os.makedirs(os.path.dirname(path), exist_ok=True)
         with atomic_file(path, "wb") as file:
             yield file
     except OSError as error:
@@ -192,7 +191,7 @@ def write_results(
     values: dict[str, Any] = dict(parts[dev[0]])
     if len(parts) > 1:
         values |= {stem: {**part, "num_examples": sizes[stem]} for stem, part in parts.items()}
-    values |= dict(num_examples=sum(sizes[stem] for stem in dev))
+    values["num_examples"] = sum(sizes[stem] for stem in dev)
     values |= origin_of(examples, checkpoint, step, positive_label)
     values[FILES] = sorted(read_files(output_dir) - {EVAL_RESULTS} | {RESULTS_TEXT})
     write(output_dir, EVAL_RESULTS, [json.dumps(values, indent=1), "\n"])
@@ -300,8 +299,7 @@ def suffix_of(source: Source) -> str:
     """Return the suffix of the names of the result files for a source: "_matched" for test_matched,
     "_extra" for extra, "" for test.
     """
-    stem = source.stem
-    return stem.removeprefix("test") if stem.startswith("test") else f"_{stem}"
+    return source.stem.removeprefix("test") if source.stem.startswith("test") else f"_{source.stem}"
 
 
 def with_suffix(name: str, suffix: str) -> str:

@@ -193,15 +193,11 @@ def find_trained(config: StartConfig, output_dir: str) -> Trained:
             return named
     if has_own and (own := read_trained(config, trained)) is not None:
         return own
-    where = (
-        f"--init_checkpoint={config.init_checkpoint} and {trained}"
-        if config.init_checkpoint
-        else trained
-    )
+    start = f"--init_checkpoint={config.init_checkpoint} and " if config.init_checkpoint else ""
     raise UserError(
         "no fine-tuned classifier there",
         "train one first (--do_train), or name one with --init_checkpoint",
-        where=where,
+        where=f"{start}{trained}",
     )
 
 
@@ -246,8 +242,7 @@ def has_started_from(config: StartConfig, output_dir: str) -> bool:
     try:
         run = RunFolder(output_dir).read_run(fields_of(FinetuneConfig))
         settings = run["settings"] if run else {}
-        known = {"task_name", "labels", "seed", "init_checkpoint"} <= set(settings)
-        if not known or not isinstance(settings["labels"], list):
+        if not isinstance(settings.get("labels"), list):
             return False
         spec = table.find_task(settings["task_name"])
         task = open_task_type(spec.kind)(spec=spec, labels=tuple(settings["labels"]))

@@ -62,8 +62,9 @@ def plan_trials(
       UserError: --data_dir holds no task.
     """
     settings = next(iter(variants.values()))
-    has_all = settings.run.task_name == table.ALL
-    names: Sequence[str | None] = find_tasks(settings.run) if has_all else [None]
+    names: Sequence[str | None] = (
+        find_tasks(settings.run) if settings.run.task_name == table.ALL else [None]
+    )
     checkpoint = settings.start.init_checkpoint
     models: Sequence[tuple[float | None, str | None]] = [*find_marks(checkpoint).items()]
     hours = hours_at(checkpoint)

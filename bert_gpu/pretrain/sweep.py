@@ -6,7 +6,6 @@ decides; of the trials that have ended, only the best keeps its checkpoints and 
 scores.json and scores.md have every trial.
 """
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 
@@ -29,8 +28,7 @@ def run_sweep(
     cells: Mapping[str, PretrainSettings],
     console: Console | None = None,
 ) -> SweepResult:
-    """Run the trials of a grid that have not ended yet, write the scores of all, and warn where the
-    best lies at the edge of the grid.
+    """Run the trials of a grid that have not ended yet, and write the scores of all.
 
     Args:
       common: the settings without those of the grid; its output_dir has the scores. cells:
@@ -84,7 +82,6 @@ def run_sweep(
         best = best_of(result.rows)
         if best is None:
             raise TrainingStopped("no trial of --grid has a result; lower its learning rates")
-        warn_of_edges(result.rows, best, console)
         console.say(f"best: {best['cell']}")
     return result
 
@@ -124,30 +121,3 @@ def describe(rows: Sequence[Row]) -> str:
         settings = ", ".join(row["cell"].split())
         lines.append([settings, str(row["step"]), f"{row['seconds'] / 60:.1f}", score, note])
     return markdown(lines)
-
-
-def values_of(row: Row) -> dict[str, str]:
-    """Return {setting: text of its value} of the cell of a row."""
-    return {name: value for name, _, value in (part.partition("=") for part in row["cell"].split())}
-
-
-def numeric_axes(rows: Sequence[Row]) -> dict[str, list[float]]:
-    """Return {setting: its numbers, rising} of the settings of the grid that have several values,
-    all of them numbers; seed is left out, because its numbers have no order.
-    """
-    axes = {}
-    for name in values_of(rows[0]).keys() - {"seed"}:
-        with contextlib.suppress(ValueError):
-            axes[name] = sorted({float(values_of(row)[name]) for row in rows})
-    return {name: numbers for name, numbers in sorted(axes.items()) if len(numbers) > 1}
-
-
-def warn_of_edges(rows: Sequence[Row], best: Row, console: Console) -> None:
-    """Warn of each number of the best cell that is the lowest or the highest of the grid."""
-    for name, numbers in numeric_axes(rows).items():
-        value = values_of(best)[name]
-        if float(value) in (numbers[0], numbers[-1]):
-            console.warn(
-                f"the best {name}, {value}, is at the edge of --grid ({numbers[0]:g} to "
-                f"{numbers[-1]:g}); add some values beyond it, and repeat the command"
-            )

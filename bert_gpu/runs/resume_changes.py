@@ -1,5 +1,5 @@
-"""Describes what changes when a run is resumed: the learning rate and the batch, because the run
-has another length, and the division of the global batch over GPUs and micro-batches.
+"""Describes what changes when a run is resumed: the learning rate, because the run has another
+length, and the division of the global batch over GPUs and micro-batches.
 
 `old` is the content of run.json, with the old plan. `plan` is the new plan.BatchPlan.
 """
@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from bert_gpu.optim.schedules import learning_rate_factor, num_micro_batches_at
+from bert_gpu.optim.schedules import learning_rate_factor
 from bert_gpu.runs.pace import RunLength
 from bert_gpu.runs.progress import Progress
 
@@ -44,27 +44,17 @@ def schedule_changes(old: Mapping[str, Any], plan: Any, progress: Progress) -> l
     names = [describe_length(*clock) for clock in clocks]
     if names[0] == names[1]:  # the schedule is the same; only a time budget has changed
         return []
-    change = f"{names[1]} instead of {names[0]}"
-    step = progress.step + 1
-    lines = []
     rates = [
         plan.learning_rate
         * learning_rate_factor(progress.step, steps, schedule, share if clock == "time" else None)
         for (clock, steps, _), share in zip(clocks, shares, strict=True)
     ]
-    if not math.isclose(*rates, rel_tol=1e-6):
-        lines.append(
-            f"{change}: the learning rate of step {step} goes from {rates[0]:.4g} (old plan) to "
-            f"{rates[1]:.4g} (new plan)"
-        )
-    counts = [num_micro_batches_at(share, plan.num_micro_batches, schedule) for share in shares]
-    if plan.is_ramped and counts[0] != counts[1]:
-        sizes = [count * plan.micro_batch_size * plan.num_replicas for count in counts]
-        lines.append(
-            f"{change}: the batch of step {step} goes from {sizes[0]} sequences (old plan) to "
-            f"{sizes[1]} (new plan)"
-        )
-    return lines
+    if math.isclose(*rates, rel_tol=1e-6):
+        return []
+    return [
+        f"{names[1]} instead of {names[0]}: the learning rate of step {progress.step + 1} goes "
+        f"from {rates[0]:.4g} (old plan) to {rates[1]:.4g} (new plan)"
+    ]
 
 
 def describe_length(clock: str, num_steps: int | None, hours: float | None) -> str:
@@ -78,18 +68,16 @@ def describe_length(clock: str, num_steps: int | None, hours: float | None) -> s
 def division_changes(old: Mapping[str, Any], plan: Any, kind: str) -> list[str]:
     micro_batch, num_replicas = old["micro_batch_size"], old["num_replicas"]
     accumulation = old["global_batch_size"] // (micro_batch * num_replicas)
-    changed = []
-    if micro_batch != plan.micro_batch_size:
-        changed.append(f"micro-batch {micro_batch} -> {plan.micro_batch_size}")
-    devices = [replicas(num_replicas, old["device_kind"]), replicas(plan.num_replicas, kind)]
-    if devices[0] != devices[1]:
-        changed.append(" -> ".join(devices))
-    if changed and accumulation != plan.num_micro_batches:
-        changed[0] += f", accumulation {accumulation} -> {plan.num_micro_batches}"
+    before = (micro_batch, accumulation, replicas(num_replicas, old["device_kind"]))
+    after = (plan.micro_batch_size, plan.num_micro_batches, replicas(plan.num_replicas, kind))
+    if before == after:
+        return []
+    change = " -> ".join(
+        "micro-batch {} x accumulation {} on {}".format(*x) for x in (before, after)
+    )
     return [
         f"{change}: global batch ({plan.global_batch_size} sequences), order of the records and "
         f"learning rate stay the same; {CLOSE}"
-        for change in changed
     ]
 
 

@@ -122,8 +122,9 @@ def test_resume_with_other_devices(data, finished, tmp_path, capsys):
     other = ["--virtual_replicas=2", "--train_batch_size=2", "--noquiet"]
     assert pretrain(data, output, *calm, *other) == 0
     said = capsys.readouterr().out
-    assert "\nmicro-batch 8 -> 2, accumulation 1 -> 2: global batch (8 sequences), order" in said
-    assert "\nthe CPU -> 2 replicas on the CPU: " in said and "learning rate of step" not in said
+    now = "micro-batch 2 x accumulation 2 on 2 replicas on the CPU"
+    assert f"on the CPU -> {now}: global batch (8 sequences), order" in said
+    assert "learning rate of step" not in said
     stored = json.loads((output / "run.json").read_text())
     assert stored["global_batch_size"] == 8
     ours, theirs = (

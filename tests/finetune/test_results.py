@@ -66,9 +66,15 @@ def write_ner(folder, part):
     results.write_results(str(folder), metrics, {"eval": [part]}, "model", 1)
 
 
+def write_old(folder, name):
+    """Leaves a result in a subfolder, as earlier revisions did."""
+    os.makedirs(folder / "submission", exist_ok=True)
+    results.write(str(folder), f"submission/{name}", ["index\tprediction\n"])
+
+
 def write_others(folder):
     """Leaves files of other tasks, and one that earlier revisions wrote."""
-    results.write(str(folder), "submission/MNLI-mm.tsv", ["index\tprediction\n"])
+    write_old(folder, "MNLI-mm.tsv")
     results.write_table(str(folder), "predictions_mismatched.tsv", ["id", "prediction"], [])
     for name in ("predictions_dev.json", "nbest_predictions.json", "null_odds.json"):
         results.write(str(folder), name, ['{\n "a": 1\n}\n'])
@@ -286,7 +292,7 @@ def test_a_kill_at_any_moment_leaves_what_a_later_call_accepts_and_removes(
 
     def write(folder):
         write_ner(folder, part)
-        results.write(str(folder), "submission/RTE.tsv", [])
+        write_old(folder, "RTE.tsv")
 
     write(tmp_path / "whole")
     for number in itertools.count():

@@ -65,25 +65,6 @@ def test_the_table_has_every_trial():
 
 
 @pytest.mark.parametrize(
-    "cells, best, edges",
-    [
-        (["a=1", "a=2", "a=3"], 1, []),
-        (["a=1", "a=2", "a=3"], 0, ["the best a, 1, is at the edge of --grid (1 to 3)"]),
-        (["a=10 b=2", "a=9 b=2", "a=1e1 b=x"], 1, ["the best a, 9, is at the edge"]),
-        (["a=2 b=5m", "a=2 b=6m"], 1, []),  # no list of numbers
-        (["seed=1", "seed=2"], 1, []),  # numbers without an order
-        (["a=1 b=1", "a=2 b=2"], 0, ["the best a, 1", "the best b, 1"]),
-    ],
-)
-def test_a_best_value_at_the_edge_is_warned_of(cells, best, edges):
-    rows = [row(cell, 1.0 if index == best else 2.0) for index, cell in enumerate(cells)]
-    console = Warnings()
-    sweep.warn_of_edges(rows, rows[best], console)
-    assert len(console.texts) == len(edges)
-    assert all(text.startswith(edge) for text, edge in zip(console.texts, edges, strict=True))
-
-
-@pytest.mark.parametrize(
     "grid, part",
     [
         ("learning_rate=1e-3 optimiser=muon", "--optimiser=muon: no such flag"),

@@ -95,37 +95,37 @@ def test_more_time_counts_where_the_clock_has_the_rate():
     ]
 
 
-def test_a_ramp_is_stretched_as_well():
-    schedule = ScheduleConfig(curve="constant", num_warmup_steps=0, batch_ramp_proportion=0.5)
-    assert changes(schedule, 30, 200, accumulation=4, is_ramped=True) == [
-        "200 steps instead of 100 steps: the batch of step 31 goes from 24 sequences (old plan) "
-        "to 16 (new plan)"
-    ]
-
-
 @pytest.mark.parametrize(
-    "old, new, kinds, starts",
+    "old, new, kinds, change",
     [
-        ((8, 1, 1), (4, 2, 1), ("CPU", "CPU"), ["micro-batch 8 -> 4, accumulation 1 -> 2: "]),
-        ((8, 2, 2), (8, 1, 4), ("GPU", "GPU"), ["2 GPUs -> 4 GPUs, accumulation 2 -> 1: "]),
-        ((8, 1, 1), (8, 1, 1), ("GPU", "CPU"), ["1 GPU -> the CPU: "]),
         (
-            (8, 1, 1),
-            (2, 2, 2),
-            ("CPU", "CPU"),
-            [
-                "micro-batch 8 -> 2, accumulation 1 -> 2: ",
-                "the CPU -> 2 replicas on the CPU: ",
-            ],
+            *((8, 1, 1), (4, 2, 1), ("CPU", "CPU")),
+            "micro-batch 8 x accumulation 1 on the CPU -> "
+            "micro-batch 4 x accumulation 2 on the CPU: ",
         ),
-        ((8, 1, 1), (8, 1, 1), ("GPU", "GPU"), []),
+        (
+            *((8, 2, 2), (8, 1, 4), ("GPU", "GPU")),
+            "micro-batch 8 x accumulation 2 on 2 GPUs -> "
+            "micro-batch 8 x accumulation 1 on 4 GPUs: ",
+        ),
+        (
+            *((8, 1, 1), (8, 1, 1), ("GPU", "CPU")),
+            "micro-batch 8 x accumulation 1 on 1 GPU -> "
+            "micro-batch 8 x accumulation 1 on the CPU: ",
+        ),
+        (
+            *((8, 1, 1), (2, 2, 2), ("CPU", "CPU")),
+            "micro-batch 8 x accumulation 1 on the CPU -> "
+            "micro-batch 2 x accumulation 2 on 2 replicas on the CPU: ",
+        ),
+        ((8, 1, 1), (8, 1, 1), ("GPU", "GPU"), None),
     ],
 )
-def test_another_division_of_the_batch_is_said(old, new, kinds, starts):
+def test_another_division_of_the_batch_is_said(old, new, kinds, change):
     content, progress = stored(plan(*old), kinds[0]), Progress(step=50)
     resumed = with_steps(plan(*new), 100, ScheduleConfig())
     lines = describe_changes(content, resumed, kinds[1], progress)
     stays = f"global batch ({resumed.global_batch_size} sequences), order of the records and"
-    assert len(lines) == len(starts)
-    for line, start in zip(lines, starts, strict=True):
-        assert line.startswith(start + stays) and "not bit-identical" in line
+    assert len(lines) == (change is not None)
+    for line in lines:
+        assert line.startswith(change + stays) and "not bit-identical" in line

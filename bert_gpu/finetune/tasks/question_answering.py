@@ -221,7 +221,7 @@ class QuestionAnswering(TaskType[Questions, Best, Sequence[Best]]):
         predicted = self.predict(evaluated)
         questions = evaluated.examples.questions
         answers = {question.id: question.answers or () for question in questions}
-        values = squad_metrics.score(predicted.answers, answers, predicted.null_odds)
+        values = squad_metrics.score(predicted.answers, answers, self.rules.allows_none)
         return {name: values[name] for name in self.metric_names}
 
     def after_evaluation(self, output_dir: str, evaluated: Answered) -> None:
@@ -235,8 +235,10 @@ class QuestionAnswering(TaskType[Questions, Best, Sequence[Best]]):
         """
         predicted = self.predict(evaluated)
         suffix = results.suffix_of(evaluated.examples.source)
-        contents: dict[str, object] = {results.ANSWERS: predicted.answers}
-        contents[results.N_BEST] = predicted.n_best
+        contents: dict[str, object] = {
+            results.ANSWERS: predicted.answers,
+            results.N_BEST: predicted.n_best,
+        }
         if predicted.null_odds is not None:
             contents[results.NULL_ODDS] = predicted.null_odds
         for name, content in contents.items():

@@ -16,10 +16,7 @@ ARTICLES = re.compile(r"\b(a|an|the)\b")
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 PLAIN = ("f1", "exact_match")
 # further metrics of SQuAD 2.0, where a question may have no answer
-OF_IMPOSSIBLE = (
-    *("HasAns_f1", "HasAns_exact", "NoAns_f1", "NoAns_exact"),
-    *("best_f1", "best_f1_thresh", "best_exact", "best_exact_thresh"),
-)
+OF_IMPOSSIBLE = ("HasAns_f1", "HasAns_exact", "NoAns_f1", "NoAns_exact")
 
 
 def words_of(answer: str) -> list[str]:
@@ -53,17 +50,17 @@ def f1(predicted: str, answer: str, equals_if_empty: bool) -> float:
 def score(
     predictions: Mapping[str, str],
     answers: Mapping[str, Sequence[str]],
-    null_odds: Mapping[str, float] | None = None,
+    allows_none: bool = False,
 ) -> dict[str, float | None]:
-    """Return {name: value} of the metrics in PLAIN and, with null_odds, in OF_IMPOSSIBLE; None for
-    a metric that applies to no question.
+    """Return {name: value} of the metrics in PLAIN and, with allows_none, in OF_IMPOSSIBLE; None
+    for a metric that applies to no question.
 
     Args:
       predictions: {id of a question: predicted text, "" for no answer}. answers: {id: true answers,
-        () for none}, of the same questions.
-      null_odds: {id: score of no answer minus that of the best answer}, None for SQuAD 1.1.
+        () for none}, of the same questions. allows_none: whether a question may have no answer, as
+        in SQuAD 2.0.
     """
-    has_none = null_odds is not None or not all(answers.values())
+    has_none = allows_none or not all(answers.values())
     exact: dict[str, float] = {}
     overlap: dict[str, float] = {}
     for name, texts in answers.items():
@@ -72,42 +69,15 @@ def score(
         exact[name] = max(exact_match(predictions[name], text) for text in texts)
         overlap[name] = max(f1(predictions[name], text, has_none) for text in texts)
     values = dict(f1=mean(overlap.values()), exact_match=mean(exact.values()))
-    if null_odds is None:
+    if not allows_none:
         return values
     for title, has_answer in (("HasAns", True), ("NoAns", False)):
         names = [name for name, texts in answers.items() if bool(texts) is has_answer]
         values[f"{title}_f1"] = mean(overlap[name] for name in names)
         values[f"{title}_exact"] = mean(exact[name] for name in names)
-    for title, scores in (("f1", overlap), ("exact", exact)):
-        best, threshold = best_threshold(predictions, scores, answers, null_odds)
-        values |= {f"best_{title}": best, f"best_{title}_thresh": threshold}
     return values
 
 
 def mean(values: Iterable[float]) -> float | None:
     values = list(values)
     return statistics.fmean(values) if values else None
-
-
-def best_threshold(
-    predictions: Mapping[str, str],
-    scores: Mapping[str, float],
-    answers: Mapping[str, Sequence[str]],
-    null_odds: Mapping[str, float],
-) -> tuple[float, float]:
-    """Return (best mean score, the threshold that gives it): questions whose null_odds are above
-    the threshold get no answer. scores: {id: score of the predicted answer}.
-
-    Of thresholds with equal scores the lowest counts, and 0 where no question should be answered.
-    As in the official evaluation, a question whose prediction is "" stays without an answer at any
-    threshold; the true best score is found only for predictions that are never "".
-    """
-    current: float = sum(not texts for texts in answers.values())
-    best = current
-    threshold = 0.0
-    for name in sorted(null_odds, key=null_odds.__getitem__):
-        current += scores[name] if answers[name] else -bool(predictions[name])
-        if current > best:
-            best = current
-            threshold = null_odds[name]
-    return best / len(scores), threshold

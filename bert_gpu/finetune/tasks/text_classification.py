@@ -143,38 +143,27 @@ class Classification(TextClassification):
         task = dataclasses.replace(self, positive_label=choose_positive(self.labels, named))
         if not trains:
             return task
-        text = settings.run.class_weights
         return dataclasses.replace(
             task,
             label_smoothing=settings.run.label_smoothing,
-            class_weights=self.weights_in(text, examples) if text else None,
+            class_weights=self.balanced(examples) if settings.run.class_weights else None,
         )
 
-    def weights_in(self, text: str, examples: Examples) -> tuple[float, ...]:
-        """Return the weight of each class, as `text`, the value of --class_weights, says. Raises
-        UserError where it does not give a positive weight for each.
+    def balanced(self, examples: Examples) -> tuple[float, ...]:
+        """Return the weight of each class, inverse to its number of examples. Raises UserError for
+        a class without an example.
         """
         labels = self.labels
-        if text == "balanced":
-            numbers = np.bincount(self.targets(examples), minlength=len(labels))
-            absent = [label for label, number in zip(labels, numbers, strict=True) if not number]
-            if absent:
-                raise UserError(
-                    f"{examples.path} has no example of {absent[0][:40]!r}",
-                    "give the weights as numbers",
-                    setting="class_weights",
-                    value="balanced",
-                )
-            return tuple(len(examples) / (len(labels) * int(number)) for number in numbers)
-        weights = [number_in(part) or 0.0 for part in text.split(",")]
-        if len(weights) != len(labels) or any(weight <= 0 for weight in weights):
+        numbers = np.bincount(self.targets(examples), minlength=len(labels))
+        absent = [label for label, number in zip(labels, numbers, strict=True) if not number]
+        if absent:
             raise UserError(
-                f"must be balanced, or {len(labels)} numbers above 0, of the classes "
-                f"{', '.join(labels)}",
+                f"{examples.path} has no example of {absent[0][:40]!r}",
+                "drop the flag, or add examples",
                 setting="class_weights",
-                value=text[:60],
+                value="balanced",
             )
-        return tuple(weights)
+        return tuple(len(examples) / (len(labels) * int(number)) for number in numbers)
 
     @property
     def details(self) -> dict[str, object]:

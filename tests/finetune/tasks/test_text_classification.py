@@ -90,11 +90,8 @@ def test_weights_of_classes(tmp_path):
     def weights(text):
         return labelled(tmp_path, labels, class_weights=text)[0].class_weights
 
-    assert weights(None) is None and weights("1,2.5") == (1, 2.5)
+    assert weights(None) is None
     assert weights("balanced") == pytest.approx((8 / 12, 8 / 4))
-    for text in ("1", "1,0", "1,x", "1,2,3", "even"):
-        with pytest.raises(UserError, match=f"--class_weights={text}: must be balanced, or 2"):
-            weights(text)
 
 
 @pytest.mark.parametrize("flags", [dict(label_smoothing=0.1), dict(class_weights="balanced")])
