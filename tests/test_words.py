@@ -81,9 +81,14 @@ def is_a_use(word: str, text: str) -> bool:
     return re.search(AVOIDED[word], re.sub(r"`[^`]*`", "", text), re.IGNORECASE) is not None
 
 
+@pytest.fixture(scope="module")
+def texts() -> list[tuple[str, str]]:
+    """(where, text) of docstrings and of lines of documents."""
+    return [*docstrings(), *documents()]
+
+
 @pytest.mark.parametrize("word", AVOIDED)
-def test_one_word_for_one_thing(word: str) -> None:
-    texts = [*docstrings(), *documents()]
+def test_one_word_for_one_thing(word: str, texts: list[tuple[str, str]]) -> None:
     assert len(texts) > 3000
     assert not [f"{where}: {text}" for where, text in texts if is_a_use(word, text)]
 

@@ -62,26 +62,24 @@ def no_rewriting():
     )
 
 
-@pytest.mark.parametrize(
-    "name, dtype", [("bert", tf.float32), ("bert", tf.bfloat16), ("crammed", tf.float32)]
-)
+@pytest.mark.parametrize("name, dtype", [("bert", tf.float32), ("crammed", tf.bfloat16)])
 def test_gradients_are_the_same_bits(no_rewriting, name, dtype):
-    expected, expected_gradients = gradients_of(VARIANTS[name], 0, dtype=dtype)
-    for every in (1, 3):
-        loss, gradients = gradients_of(VARIANTS[name], every, dtype=dtype)
+    """Of every layer alone, and of two layers and the one that is left."""
+    config = dataclasses.replace(VARIANTS[name], num_hidden_layers=3)
+    expected, expected_gradients = gradients_of(config, 0, dtype=dtype)
+    for every in (1, 2):
+        loss, gradients = gradients_of(config, every, dtype=dtype)
         assert loss == expected
         for key, gradient in gradients.items():
             np.testing.assert_array_equal(gradient, expected_gradients[key], err_msg=key)
 
 
-@pytest.mark.parametrize(
-    "name, jit", [("bert", False), ("all at once", False), ("all at once", True)]
-)
-def test_gradients_are_the_same_but_for_the_order_of_sums(name, jit):
+@pytest.mark.parametrize("jit", [False, True])
+def test_gradients_are_the_same_but_for_the_order_of_sums(jit):
     """Holds with the graph optimizer's rewriting, with layers that share weights and so sum their
     gradients, and under XLA.
     """
-    config = dataclasses.replace(VARIANTS[name], num_hidden_layers=2)
+    config = dataclasses.replace(VARIANTS["all at once"], num_hidden_layers=2)
     (expected, expected_gradients), (loss, gradients) = (
         gradients_of(config, every, jit=jit) for every in (0, 1)
     )

@@ -59,6 +59,7 @@ def test_gradients_are_the_derivatives_of_the_reference(name):
     loss, gradients = value_and_gradients(
         lambda w: pretraining.losses(w, as_tensors(batch), BertEncoder(config))["mlm"],
         as_tensors(weights),
+        is_traced=False,
     )
     exact, generator, step = in_float64(weights), np.random.default_rng(1), 1e-6
     np.testing.assert_allclose(loss, reference.mlm_loss(exact, batch, config), rtol=1e-5)
