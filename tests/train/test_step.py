@@ -419,9 +419,9 @@ def test_bfloat16_on_the_wire_rounds_gradients_and_nothing_else(one):
     np.testing.assert_allclose(first, second, rtol=0.01)
 
 
-@pytest.mark.parametrize("xla", ["off", pytest.param("on", marks=pytest.mark.long)])
 @pytest.mark.parametrize(  # test_shared_update.py has Muon's law
-    "optimizer", ["lamb", "adamw8bit", pytest.param("muon", marks=pytest.mark.long)]
+    "optimizer, xla",
+    [("lamb", "off"), ("adamw8bit", "off"), pytest.param("muon", "on", marks=pytest.mark.long)],
 )
 def test_other_optimizers_are_exact_and_compile(optimizer, xla):
     """Two replicas with and without XLA equal one with it; the state has the optimizer's types."""
