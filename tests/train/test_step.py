@@ -291,7 +291,7 @@ def test_a_ramp_computes_the_micro_batches_that_there_are(num_replicas, xla):
     """Steps of 1, 3 and 2 micro-batches in one program equal steps of programs made for
     these numbers.
     """
-    parts = [next(batches(1, rows=4 * num_replicas * number, seed=number)) for number in (1, 3, 2)]
+    parts = [next(batches(1, rows=8 * num_replicas * number, seed=number)) for number in (1, 3, 2)]
     ramped = Trainer(num_replicas, 3, is_ramped=True, xla=xla)
     metrics = ramped.step(parts, [1e-2] * 3, 0, num_micro_batches=[1, 3, 2]).read()
     state, expected = None, []
