@@ -116,7 +116,7 @@ def test_an_installed_wheel_does_what_the_scripts_do_in_the_clone(wheel, tmp_pat
     found = run("installed", python, "-c", "import bert_gpu; print(bert_gpu.__file__)")
     assert found.startswith(f"{folder}/bert_gpu/")
 
-    steps = dict(data=[], pretrain=["--num_train_steps=20"], classify=["--num_train_epochs=1"])
+    steps = dict(data=[], pretrain=["--num_train_steps=3"], classify=["--num_train_steps=3"])
     for name, script in COMMANDS.items():
         installed = [tmp_path / "venv" / "bin" / "bert-gpu", name]
         cloned = [sys.executable, ROOT / script]

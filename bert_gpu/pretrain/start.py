@@ -97,7 +97,7 @@ def open_model(run: Run[PretrainSettings], dataset: Dataset, devices: Devices) -
         except UserError as error:  # --init_checkpoint of a run to resume was removed
             if run.run_json is None:
                 raise
-            run.console.warn(f"{error}; the model gets no settings of that model's tokenizer")
+            run.console.warn(f"the model gets no settings of that tokenizer: {error}")
     run.workers.check_alike(dict(vocabulary=vocab and vocab.identity))
     config = resolve_model(
         settings,

@@ -5,6 +5,7 @@ killed, and what it left behind.
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from bert_gpu.__main__ import main as command
+from bert_gpu.runs.folder import RunFolder
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 SMALL = [
@@ -37,6 +39,15 @@ def pretrain(data, output, *flags, steps=12):
         "--quiet",
     ]
     return command(["bert-gpu", "pretrain", *fixed, *SMALL, *flags])
+
+
+def copy_as_of(run, copy, step):
+    """Copies a run as it was at one of its checkpoints."""
+    shutil.copytree(run, copy)
+    shutil.rmtree(copy / "model")
+    for later in RunFolder(str(run)).steps():
+        if later > step:
+            shutil.rmtree(copy / "checkpoints" / f"step-{later:08d}")
 
 
 def weights(output):
@@ -78,9 +89,9 @@ sys.exit(flags.exit_code(pretrain.main, ["pretrain", *sys.argv[2:]]))
 """
 
 
-def start_and_hold(data, output, *flags, before_step, steps=12, prepare=""):
+def start_and_hold(data, output, *flags, before_step, steps=12):
     """The process of a pretraining that waits before a step (its number from 0) and, until it is
-    killed, comes no further. prepare: Python code that it runs first.
+    killed, comes no further.
     """
     fixed = [
         f"--input_file={data}/*.tfrecord",
@@ -89,7 +100,7 @@ def start_and_hold(data, output, *flags, before_step, steps=12, prepare=""):
         "--log_steps=1",
     ]
     return subprocess.Popen(
-        [sys.executable, "-c", prepare + HELD, str(before_step), *fixed, *SMALL, *flags],
+        [sys.executable, "-c", HELD, str(before_step), *fixed, *SMALL, *flags],
         env=dict(os.environ, CUDA_VISIBLE_DEVICES="-1"),
         cwd=ROOT,
         stdin=subprocess.PIPE,

@@ -108,7 +108,7 @@ def test_a_resume_does_not_need_the_folder(world, tmp_path, capsys):
     shutil.rmtree(start)
     capsys.readouterr()
     assert train(*call, steps=2) == 0
-    assert "gets no settings of that model's tokenizer" in capsys.readouterr().err
+    assert "gets no settings of that tokenizer: --init_checkpoint=" in capsys.readouterr().err
     assert [line["step"] for line in lines(tmp_path / "run") if "loss" in line] == [1, 2]
     assert train(*call, "--hidden_size=32", steps=3) == 2
     assert "--hidden_size: 64 -> 32" in capsys.readouterr().err

@@ -1,5 +1,5 @@
 """A pretraining objective of one's own: one module (piece_length.py) and one row of the table. It
-trains beside another, resumes after a kill with the same bits, and exports.
+trains beside another, resumes with the same bits, and exports.
 """
 
 import json
@@ -17,14 +17,9 @@ from bert_gpu.pretrain.objectives.joint import open_objective
 from bert_gpu.pretrain.objectives.table import OBJECTIVES, Row
 from bert_gpu.runs.folder import RunFolder
 from bert_gpu.text.tokenizers.open import open_tokenizer
-from tests.cli.pretraining import lines, pretrain, same, start_and_hold, wait_until, weights
+from tests.cli.pretraining import copy_as_of, lines, pretrain, same, weights
 
 ROW = Row("length of a masked piece", LazyModule("tests.cli.piece_length"))
-REGISTER = """
-from bert_gpu.pretrain.objectives.table import OBJECTIVES
-from tests.cli.test_piece_length import ROW
-OBJECTIVES["piece_length"] = ROW
-"""
 BOTH = "--train_objective=mlm,piece_length"
 
 
@@ -34,14 +29,12 @@ def row(monkeypatch):
 
 
 def test_it_trains_resumes_and_exports(data, tmp_path, capsys):
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
     saves = "--save_checkpoints_steps=5"
     assert pretrain(data, whole, BOTH, saves) == 0
-    with start_and_hold(data, killed, BOTH, saves, before_step=8, prepare=REGISTER) as process:
-        wait_until(process, lambda: 5 in RunFolder(str(killed)).steps())
-        process.kill()
-    assert pretrain(data, killed, BOTH, saves) == 0
-    assert same(weights(killed), weights(whole)) and lines(killed) == lines(whole)
+    copy_as_of(whole, parts, 5)
+    assert pretrain(data, parts, BOTH, saves) == 0
+    assert same(weights(parts), weights(whole)) and lines(parts) == lines(whole)
     progress, values = RunFolder(str(whole)).newest_whole(print)
     assert progress.step == 12 and values["weights/piece_length/kernel"].shape == (16, 16)
     assert any("/piece_length/kernel" in name and name.startswith("slots/") for name in values)

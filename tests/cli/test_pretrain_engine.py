@@ -5,7 +5,6 @@ at any moment.
 import json
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from tests.cli.pretraining import (
     HANG_SECONDS,
     ROOT,
     SMALL,
+    copy_as_of,
     lines,
     pretrain,
     same,
@@ -140,10 +140,7 @@ def test_a_ramp_resumes_to_the_bit(data, tmp_path):
     ]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert pretrain(data, whole, *ramp, "--save_checkpoints_steps=5") == 0
-    shutil.copytree(whole, parts)
-    for step in (10, 12):
-        shutil.rmtree(parts / "checkpoints" / f"step-{step:08d}")
-    shutil.rmtree(parts / "model")
+    copy_as_of(whole, parts, 5)
     assert pretrain(data, parts, *ramp, "--save_checkpoints_steps=5") == 0
     assert same(weights(whole), weights(parts)) and lines(whole) == lines(parts)
     sizes = [line["global_batch_size"] for line in lines(whole) if "loss" in line]

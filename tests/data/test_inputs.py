@@ -20,6 +20,7 @@ from bert_gpu.data.manifest import read_manifest
 from bert_gpu.data.pipeline import training_batches
 from bert_gpu.text.sentences import split_sentences
 from bert_gpu.text.tokenizers.open import open_tokenizer
+from tests.cli.pretraining import SMALL
 
 BASE = [
     "--max_seq_length=32",
@@ -168,11 +169,10 @@ def test_sentencepiece(tmp_path, lines_file):
     train = [
         f"--input_file={tmp_path}/a/*.tfrecord",
         f"--output_dir={tmp_path}/run",
-        "--model=tiny",
         "--num_train_steps=2",
         "--quiet",
     ]
-    assert command(["bert-gpu", "pretrain", *train, "--train_batch_size=4"]) == 0
+    assert command(["bert-gpu", "pretrain", *train, *SMALL]) == 0
     assert (tmp_path / "run/model/sentencepiece.model").read_bytes() == (
         tmp_path / "a/sentencepiece.model"
     ).read_bytes()

@@ -45,21 +45,21 @@ class Machine(typing.NamedTuple):
 
 
 MACHINES = (
-    Machine("lost streams", "streams", sample=1, long_sample=5, run_sample=60, quick="data"),
-    Machine("wrong numbers", "numbers", sample=3, long_sample=20, run_sample=200, quick="static"),
-    Machine("two writers", "writers", sample=1, long_sample=4, run_sample=30, quick="data"),
+    Machine("lost streams", "streams", sample=1, long_sample=3, run_sample=60, quick="data"),
+    Machine("wrong numbers", "numbers", sample=3, long_sample=10, run_sample=200, quick="static"),
+    Machine("two writers", "writers", sample=1, long_sample=2, run_sample=30, quick="data"),
     Machine(
         "system calls",
         "syscalls",
         sample=1,
-        long_sample=4,
+        long_sample=2,
         run_sample=60,
         quick="data",
         program="strace",
     ),
-    Machine("flipped bits", "flips", sample=40, long_sample=400, run_sample=1000, quick="data"),
-    Machine("JSON leaves", "leaves", sample=40, long_sample=600, run_sample=1000, quick="data"),
-    Machine("environment", "environments", sample=1, long_sample=7, run_sample=40, quick="data"),
+    Machine("flipped bits", "flips", sample=40, long_sample=200, run_sample=1000, quick="data"),
+    Machine("JSON leaves", "leaves", sample=40, long_sample=300, run_sample=1000, quick="data"),
+    Machine("environment", "environments", sample=1, long_sample=4, run_sample=40, quick="data"),
 )
 
 

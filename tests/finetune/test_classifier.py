@@ -293,7 +293,7 @@ def one_step(replicas, micro_batches, weights_of_rows):
     return {name: float(value[0]) for name, value in metrics.items()}, state.read_weights()
 
 
-@pytest.mark.parametrize("division", [(2, 1), (1, 3), (2, 2)])
+@pytest.mark.parametrize("division", [(1, 3), (2, 2)])
 def test_a_step_is_the_same_however_its_batch_is_divided(division):
     weights_of_rows = (1, 1, 0, 1, 0, 0, 1, 1, 1, 1, 0, 1)  # uneven shares
     whole, whole_weights = one_step(1, 1, weights_of_rows)

@@ -184,7 +184,7 @@ XLA = pytest.mark.parametrize("xla", ["off", pytest.param("on", marks=long)])
 @XLA
 @pytest.mark.parametrize(
     "replicas, micro_batches",
-    [(1, 1), (1, 4), pytest.param(2, 1, marks=long), pytest.param(2, 2, marks=long)],
+    [(1, 4), pytest.param(2, 2, marks=long)],
 )
 def test_the_gradient_is_that_of_one_tape_over_the_same_dropout(replicas, micro_batches, xla):
     """The second pass repeats the draws of the first: the first moment of Adam after a step is a
@@ -228,9 +228,7 @@ def check_equal(trained, expected):
     assert distance(expected[1], trained[1]) < 1e-5
 
 
-@pytest.mark.parametrize(
-    "replicas, micro_batches", [(1, 4), (2, 2), pytest.param(2, 1, marks=long)]
-)
+@pytest.mark.parametrize("replicas, micro_batches", [(1, 4), (2, 2)])
 def test_division_of_the_batch_changes_nothing(replicas, micro_batches):
     """1 x 64 = 4 x 16 = 2 replicas x 2 x 16: the losses of six steps, two in a call, and the last
     weights.

@@ -246,8 +246,7 @@ def train(padding, learning_rate=1e-3, replicas=1, micro_batches=1, steps_per_ca
 @functools.cache
 def plain_vectors():
     """{ids of a text: its vector (H,) at the first weights}, each text encoded alone."""
-    weights, vectors = first_weights(), {}
-    encode = tf.function(BertEncoder(MODEL).encode, reduce_retracing=True)
+    encode, weights, vectors = BertEncoder(MODEL).encode, first_weights(), {}
     tensors = {name: tf.constant(value) for name, value in weights.items()}
     for ids in itertools.chain(*rows_of_texts()):
         alone = dict(input_ids=[ids], input_mask=[[1] * len(ids)], segment_ids=[[0] * len(ids)])

@@ -19,8 +19,7 @@ OLD, NEW = {"config.json": b"old", "weights": b"old"}, {"config.json": b"new", "
 # Ends as kill -9 would, before or after the n-th rename; n is the first argument.
 KILLED = """
 import os, sys
-from bert_gpu.interop.folders import displaced, replace_folder
-from bert_gpu.interop.models import find_model
+from bert_gpu.interop.folders import replace_folder
 number, when, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 rename, calls = os.rename, []
 def rename_and_die(*paths):

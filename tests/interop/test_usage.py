@@ -184,7 +184,7 @@ def test_a_copy_has_the_same_use_in_every_format(
     assert first.notes == second.notes and first.notes.task_kind == kind
 
 
-@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("name", ["many", "one number", "one sigmoid"])
 def test_a_copy_by_model_garden_answers_the_same(name, tokenizer, texts, tmp_path):
     kind, labels = TYPES[name]
     model = model_of(tokenizer, kind, labels)

@@ -54,7 +54,7 @@ def states_and_gradients(batch, monkeypatch, long_row, positions, **how):
             total += tf.reduce_sum(hidden * multiples)
         return total
 
-    return value_and_gradients(loss, own, jit=how.get("xla", False))
+    return value_and_gradients(loss, own, jit=how.get("xla", False), is_traced=bool(how))
 
 
 def assert_equal(found, expected):

@@ -10,7 +10,7 @@ from bert_gpu.model.encoder import BertEncoder
 from tests import pretraining, task_heads
 
 SMALL = dict(
-    vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+    vocab_size=40, hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=24,
     max_position_embeddings=24, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1,
 )  # fmt: skip
 SWITCHES = {
@@ -41,7 +41,10 @@ SWITCHES = {
         embedding_size=6, num_hidden_groups=2, decoder_bias=False,
     ),
 }  # fmt: skip
-VARIANTS = {name: ModelConfig(**SMALL | switches) for name, switches in SWITCHES.items()}
+VARIANTS = {
+    name: ModelConfig(**SMALL | dict(num_hidden_layers=2) | switches)
+    for name, switches in SWITCHES.items()
+}
 
 
 def random_weights(config, seed=0, num_classes=None):

@@ -270,7 +270,7 @@ def test_throttling_that_lasts_is_warned_of(nvml):
         sampler.sample()
         advice.observe(dict(seconds=60.0 * minute) | sampler.read())
     sampler.close()
-    assert len(told) == 1 and told[0].startswith("heat holds the GPUs' clocks down at 92 degrees")
+    assert len(told) == 1 and told[0].startswith("the GPUs' clocks are held down (heat)")
 
 
 def test_which_gpus_those_of_tensorflow_are(nvml):

@@ -56,11 +56,12 @@ def decoded_lines(pieces: Iterable[bytes], name: str) -> Iterator[str]:
     """Yield the lines, with their line ends, of a text file whose bytes come in pieces. Raises
     UserError for a file that is not plain UTF-8 text.
     """
-    parts = cut_at_lines(pieces)
+    pieces = iter(pieces)
+    head = next(pieces, b"")
+    check_plain(name, head[:HEAD_BYTES], ENDINGS)
+    parts = cut_at_lines(itertools.chain([head], pieces))
     lines = itertools.chain.from_iterable(part.splitlines(keepends=True) for part in parts)
     for number, line in enumerate(lines, 1):
-        if number == 1:
-            check_plain(name, line, ENDINGS)
         try:
             text = line.decode()
         except UnicodeDecodeError:

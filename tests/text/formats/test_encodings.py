@@ -91,9 +91,11 @@ def test_the_advice_unpacks_an_archive(tmp_path, kind, read):
 
 
 def zipped(name, content):
+    """A zip archive whose time has the bytes of CR and LF."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr(name, content)
+        archive.writestr(zipfile.ZipInfo(name, (2026, 11, 28, 1, 40, 20)), content)
+    assert b"\r" in file.getvalue()[:30] and b"\n" in file.getvalue()[:30]
     return file.getvalue()
 
 

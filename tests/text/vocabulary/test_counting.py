@@ -14,7 +14,7 @@ import pytest
 from bert_gpu.base.errors import UserError
 from bert_gpu.text import parallel
 from bert_gpu.text.corpus import plan_blocks, read_block
-from bert_gpu.text.parallel import Workers, map_blocks
+from bert_gpu.text.parallel import Processes, Workers
 from bert_gpu.text.tokenizers import sentence_piece
 from bert_gpu.text.vocabulary import wordpiece_learner
 from bert_gpu.text.vocabulary.counting import count_words_of_blocks, sample_blocks
@@ -51,10 +51,10 @@ def test_two_processes_give_what_one_gives(blocks, monkeypatch):
     )
     assert counts == alone and sum(reported) == sum(block.num_bytes for block in blocks)
     with pytest.raises(UserError, match="a worker process was killed.*--num_workers"):
-        list(map_blocks(die, blocks, Workers(2)))
+        list(Processes(1).run(die, [None], lambda *_: None))
 
 
-def die(blocks):
+def die(task, report):
     os.kill(os.getpid(), 9)
 
 
