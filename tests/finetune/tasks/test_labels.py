@@ -370,7 +370,6 @@ def test_what_is_judged_has_a_label(tmp_path, kind):
     targets = task.targets(part)
     outputs = np.array([[0.1, 0.9], [0.2, 0.8], [0.7, 0.3], [0.6, 0.4], [0.4, 0.6], [0.3, 0.7]])
     one = evaluated(
-        config=config,
         examples=part,
         rows=types.SimpleNamespace(labels=targets),
         outputs=outputs,
