@@ -3,6 +3,7 @@ changed what can be changed: policies, seeds, handlers, logging. A training that
 stopped never returns as one that has ended.
 """
 
+import gc
 import json
 import logging
 import os
@@ -110,6 +111,7 @@ def change_process():
 def differences_of_calls(calls):
     """{name of a call: what is other after it}."""
     found = {}
+    gc.collect()  # files that earlier tests have left open are closed now, not during a call
     for name, called, arguments in calls:
         before = state()
         result = call(called, arguments)

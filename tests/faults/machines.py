@@ -47,16 +47,8 @@ class Machine(typing.NamedTuple):
 MACHINES = (
     Machine("lost streams", "streams", sample=1, long_sample=3, run_sample=60, quick="data"),
     Machine("wrong numbers", "numbers", sample=3, long_sample=10, run_sample=200, quick="static"),
-    Machine("two writers", "writers", sample=1, long_sample=2, run_sample=30, quick="data"),
-    Machine(
-        "system calls",
-        "syscalls",
-        sample=1,
-        long_sample=2,
-        run_sample=60,
-        quick="data",
-        program="strace",
-    ),
+    Machine("two writers", "writers", sample=0, long_sample=2, run_sample=30),
+    Machine("system calls", "syscalls", sample=0, long_sample=2, run_sample=60, program="strace"),
     Machine("flipped bits", "flips", sample=40, long_sample=200, run_sample=1000, quick="data"),
     Machine("JSON leaves", "leaves", sample=40, long_sample=300, run_sample=1000, quick="data"),
     Machine("environment", "environments", sample=1, long_sample=4, run_sample=40, quick="data"),
