@@ -20,7 +20,6 @@ SAID = {
     "create_pretraining_data.py": (
         "input: 1 file",
         "learning a",
-        "about",
         "  documents",
         "  written",
     ),
