@@ -83,10 +83,9 @@ def test_a_killed_grid_ends_as_one_that_was_not(data, tmp_path, capfd):
     whole = tmp_path / "whole"
     out = tmp_path / "out"
     assert pretrain(data, whole, *flags) == 0
-    process = start_and_hold(data, out, *flags, before_step=9)
-    wait_until(process, (out / best / "checkpoints" / "step-00000008").exists)
-    process.kill()
-    process.wait()
+    with start_and_hold(data, out, *flags, before_step=9) as process:
+        wait_until(process, (out / best / "checkpoints" / "step-00000008").exists)
+        process.kill()
     capfd.readouterr()
     assert pretrain(data, out, *flags) == 0
     assert "diverged: the last 3 steps" in capfd.readouterr().err
