@@ -289,6 +289,7 @@ def test_the_walk_with_own_text_runs(tmp_path, sample_text, monkeypatch, capsys)
         labels = ("neutral", "entailment", "contradiction")
         rows = ["sentence1\tsentence2\tgold_label", *(f"a\tb\t{label}" for label in labels)]
         (tmp_path / "glue" / "MNLI" / f"{stem}.tsv").write_text("\n".join(rows) + "\n")
+    (tmp_path / "new.csv").write_text("sentence1,sentence2\na,b\n")
     running = [
         part
         for page in ("running", "watching")
@@ -304,7 +305,7 @@ def test_the_walk_with_own_text_runs(tmp_path, sample_text, monkeypatch, capsys)
     )
     walk = commands(ROOT / "README.md")
     order = ("data", "pretrain", "classify", "export", "report")
-    assert sorted(name for name, _ in walk) == sorted([*order, "classify"])
+    assert sorted(name for name, _ in walk) == sorted([*order, "classify", "classify"])
     for name, arguments in sorted(walk, key=lambda call: order.index(call[0])):
         assert main(["bert-gpu", name, *arguments, *small.get(name, [])]) == 0, capsys.readouterr()
     assert len(capsys.readouterr().out.splitlines()) > 10
@@ -312,6 +313,7 @@ def test_the_walk_with_own_text_runs(tmp_path, sample_text, monkeypatch, capsys)
     assert (tmp_path / "runs" / "pretrain" / "model" / "model.safetensors").exists()
     assert (tmp_path / "runs" / "classify" / "test_results.tsv").exists()
     assert (tmp_path / "runs" / "mnli" / "eval_results.json").exists()
+    assert (tmp_path / "runs" / "mnli" / "predictions.tsv").exists()
     assert (tmp_path / "exported" / "bert_model.ckpt.index").exists()
     assert (tmp_path / "report" / "report.html").exists()
 
