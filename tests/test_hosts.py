@@ -325,6 +325,7 @@ def test_a_result_with_a_signal_is_delivered(host, arrived, kind, form, stop, la
 
 @pytest.mark.long
 def test_two_calls_in_threads_leave_the_process_as_it_was(trained):
+    gc.collect()
     before = state()
     arguments = next(one for name, _, one in CALLS if name == "pretraining")
     threads = [

@@ -437,6 +437,6 @@ def test_transformers_reads_the_extended_folder(folder, tmp_path):
     new = opened(tmp_path / "new")
     flat, splits = new.tokenizer.tokenize(lines)
     assert ids == [row.tolist() for row in np.split(flat, splits[1:-1])]
-    assert vocab_size == num_pieces == new.config.vocab_size == len(PIECES) + 3 and not missing
+    assert vocab_size == num_pieces == new.config.vocab_size == len(PIECES) + 5 and not missing
     tensors = safetensors.numpy.load_file(str(tmp_path / "new" / "model.safetensors"))
     assert len(tensors["bert.embeddings.word_embeddings.weight"]) == vocab_size
