@@ -208,7 +208,10 @@ ROWS = (
         (),
         ("classify",),
         "refusal",
-        {"reinit_layers": f"{REMOVED}; --layer_lr_decay lets the upper layers learn faster"},
+        {
+            "reinit_layers": f"{REMOVED}; --layer_lr_decay lets the upper layers learn faster",
+            "predictions_file": f"{REMOVED}; predictions are in OUTPUT_DIR/predictions.tsv",
+        },
     ),
     # a short name of ours
     *entries((), TRAINING, "values", {"recompute": RECOMPUTE}, is_switch=True),
