@@ -64,7 +64,7 @@ test: install
 test-long: install oracle optimum transformers-js browser strace tmux .venv/.docs-installed
 	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python BERT_GPU_JAX_PYTHON=$(CURDIR)/$(ORACLE)/python \
 		BERT_GPU_OPTIMUM_PYTHON=$(CURDIR)/$(OPTIMUM)/python BERT_GPU_NODE_FOLDER=$(CURDIR)/build/transformers_js \
-		$(BIN)/python -m pytest -m "long and not docs" --dist=worksteal --durations=10 --no-skips
+		$(BIN)/python -m pytest -m "long and not docs" --durations=10 --no-skips
 
 # The documents as a site, build/docs/index.html; a link that leads nowhere fails it.
 docs: install .venv/.docs-installed
