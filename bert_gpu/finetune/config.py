@@ -9,6 +9,7 @@ from bert_gpu.base.settings import Settings, setting
 from bert_gpu.finetune.tasks import table
 from bert_gpu.model.config import PRESETS
 from bert_gpu.optim.config import OptimizerConfig
+from bert_gpu.text.long_texts import RULES, LongTexts
 from bert_gpu.train.config import CadenceConfig, RunSettings
 
 T = TypeVar("T")
@@ -208,14 +209,27 @@ class StartConfig(Settings):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TokenConfig(Settings):
-    """Settings of single tasks: ner and squad, whose texts may be longer than a row, and
-    similarity.
-    """
+    """Settings of single tasks, and of texts that are longer than a row."""
 
     doc_stride: int | None = setting(
         None,
         "Stride in tokens between consecutive rows of a text that does not fit into one: "
-        "contexts of squad, sentences of ner. Default: 128 of squad, half a row of ner.",
+        "contexts of squad, sentences of ner, long texts of windows. Default: 128 of squad, half a "
+        "row of ner, a whole row of windows.",
+        low=1,
+    )
+    long_texts: str | None = setting(
+        None,
+        "What is read of a text longer than --max_seq_length, in classification, several labels "
+        "and regression. cut: its first tokens; head_tail: its first and its last; windows: all, "
+        "in rows whose scores are averaged. Of a pair, the second text. Default: cut, or as the "
+        "model was trained.",
+        choices=RULES,
+    )
+    max_windows: int | None = setting(
+        None,
+        f"The most rows that --long_texts=windows makes of a text, spread evenly. They take the "
+        f"memory of as many texts. Default: {LongTexts().max_windows}.",
         low=1,
     )
     max_query_length: int | None = setting(

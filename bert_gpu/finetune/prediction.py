@@ -17,6 +17,7 @@ from bert_gpu.finetune.files.encoded import (
 )
 from bert_gpu.finetune.tasks.interface import E, O, R, TaskType
 from bert_gpu.model.encoders import Encoder
+from bert_gpu.train.batching import ROWS, gather_windows
 from bert_gpu.train.evaluation import ForwardPass
 from bert_gpu.train.state import ModelState
 
@@ -57,8 +58,10 @@ class Predictor(typing.Generic[R, O]):
         rows: list[R] = []
         for batch in until_stopped(evaluation_batches(examples, batch_size=size)):
             is_real = batch["row_weights"] > 0
-            features = {name: batch[name] for name in ("input_ids", "input_mask", "segment_ids")}
-            outputs = np.concatenate([result["logits"] for result in self.forward(features)])
+            (gathered,) = gather_windows([batch], size // self.num_replicas)
+            names = gathered.keys() & {*ROWS, "window_texts", "num_windows"}
+            results = self.forward({name: gathered[name] for name in names})
+            outputs = np.concatenate([result["logits"] for result in results])
             batch = {name: value[is_real] for name, value in batch.items()}
             rows += self.task.row_outputs(outputs[is_real], batch)
         places = np.argsort(evaluation_order(examples))

@@ -271,6 +271,7 @@ def write_model(
         task.config_name,
         max_seq_length=rows.max_seq_length if task.takes_whole_texts else None,
         embedding=task.embedding.trained_from(start.embedding),
+        long_texts=task.long_texts,
     )
     model = models.Model(start.model, state.read_weights(), notes, start.tokenizer, card)
     models.write_own(model, path, files)

@@ -12,6 +12,7 @@ import typing
 from collections.abc import Mapping
 
 from bert_gpu.model.config import ModelConfig
+from bert_gpu.text.long_texts import LongTexts
 
 if typing.TYPE_CHECKING:
     import numpy as np
@@ -75,6 +76,7 @@ class Notes(typing.NamedTuple):
         scores of classes of which one is right.
       foreign: the class that config.json names, where bert-gpu has no such head; None otherwise.
       max_seq_length: number of tokens at which texts were cut in training; None = not known.
+      long_texts: what a classifier reads of longer texts.
       task_name: name of the task that transformers' scripts trained the model for, if known.
       embedding: settings of sentence-transformers.
     """
@@ -87,6 +89,7 @@ class Notes(typing.NamedTuple):
     foreign: str | None = None
     max_seq_length: int | None = None
     embedding: Embedding = Embedding()
+    long_texts: LongTexts = LongTexts()
     task_name: str | None = None
 
 

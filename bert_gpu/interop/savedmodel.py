@@ -5,7 +5,8 @@ Whoever loads it needs TensorFlow and, for strings, tensorflow_text, which has t
 but not bert-gpu. Signatures follow from the heads: `embed` always; `fill_mask` with the masked-word
 head; `classify` and, for strings, `classify_pairs` with a classifier. Batches may have any size and
 texts any length. A text is cut to the length of the model's training texts, at most its number of
-positions; in a pair, the longer text is cut first. Rows of ids are not cut.
+positions; in a pair, the longer text is cut first; a classifier reads long texts as in its training
+(text/long_texts.py). Rows of ids are not cut.
 
 Legend: N texts, S sequence, H hidden, M masked positions of all texts, K words for each, C classes.
 """
@@ -25,6 +26,7 @@ from bert_gpu.interop.formats import Model
 from bert_gpu.interop.usage import check_scores, class_names, written_usage
 from bert_gpu.model import heads
 from bert_gpu.model.encoders import open_encoder
+from bert_gpu.text.long_texts import CUT, FIRST_TOKENS, HEAD_PARTS, HEAD_TAIL, LongTexts
 from bert_gpu.text.tokenizers.ops import CharacterMap, open_ops
 from bert_gpu.text.vocabulary.file import has_piece
 
@@ -51,6 +53,7 @@ class Served(tf.Module):
         assert model.tokenizer is not None  # `write` has checked it
         self.problem_type = model.notes.problem_type
         self.embedding = model.notes.embedding
+        self.long_texts = model.notes.long_texts
         self.encoder = open_encoder(model.config)
         self.dtype = dtype
         self.config = model.config
@@ -157,19 +160,22 @@ class Served(tf.Module):
         likeliest class. Where a text may have any number of labels, return "labels" (C,), the names
         of all classes, in place of "label"; for a regression, return only "score" (N,).
         """
-        return self.class_scores(self.frame(self.ops.tokenize(text)))
+        return self.class_scores(self.frame(self.ops.tokenize(text), None, self.long_texts))
 
     def classify_pairs(self, text_a: tf.Tensor, text_b: tf.Tensor) -> dict[str, tf.Tensor]:
         """Return the same as `classify`, for pairs of texts, text_a (N,) and text_b (N,). A pair
         whose second text is empty is a single text.
         """
-        return self.class_scores(self.frame(self.ops.tokenize(text_a), self.ops.tokenize(text_b)))
+        ids_a, ids_b = self.ops.tokenize(text_a), self.ops.tokenize(text_b)
+        return self.class_scores(self.frame(ids_a, ids_b, self.long_texts))
 
     def class_scores(self, batch: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
         weights = self.weights()
         mask = batch["input_mask"]
         vectors = heads.sentence_vector(weights, self.hidden(batch), mask, self.config)
         logits = tf.cast(heads.classifier_logits(weights, vectors), tf.float32)
+        if "texts" in batch:
+            logits = tf.math.segment_mean(logits, batch["texts"])
         if self.problem_type == "regression":
             return dict(score=logits[:, 0])
         if self.problem_type == "multi_label_classification":
@@ -203,27 +209,41 @@ class Served(tf.Module):
         return first_ids(whole, whole.row_lengths() - 1)  # without the mask after the last part
 
     def frame(
-        self, ids_a: tf.RaggedTensor, ids_b: tf.RaggedTensor | None = None
+        self,
+        ids_a: tf.RaggedTensor,
+        ids_b: tf.RaggedTensor | None = None,
+        long_texts: LongTexts = FIRST_TOKENS,
     ) -> dict[str, tf.Tensor]:
         """Return the encoder's batch of rows [CLS] A [SEP] or [CLS] A [SEP] B [SEP], cut to
-        max_seq_length as text.framing.frame does. ids_a, ids_b: N ragged rows of token ids each.
+        max_seq_length as text.framing.frame does; unless long texts are cut, also "texts", int32,
+        the text of each row. ids_a, ids_b: N ragged rows of token ids each.
         """
         lengths_a = ids_a.row_lengths()
-        limit = self.max_seq_length
-        num_rows = tf.shape(lengths_a, tf.int64)[0]
         lengths_b = tf.zeros_like(lengths_a) if ids_b is None else ids_b.row_lengths()
-        room = tf.cast(tf.where(lengths_b > 0, limit - 3, limit - 2), tf.int64)
+        has_b = lengths_b > 0
+        room = self.max_seq_length - 2 - tf.cast(has_b, tf.int64)
         size_b = tf.minimum(lengths_b, tf.maximum(room // 2, room - lengths_a))
         size_a = tf.minimum(lengths_a, room - size_b)
-        once = tf.ones([num_rows], tf.int64)
+        more = {}
+        if long_texts.rule != CUT:
+            excess = tf.where(has_b, lengths_b - size_b, lengths_a - size_a)
+            texts, firsts, skipped = parts(long_texts, tf.where(has_b, size_b, size_a), excess)
+            size_a, size_b, has_b = (tf.gather(sizes, texts) for sizes in (size_a, size_b, has_b))
+            skipped_b = skipped * tf.cast(has_b, tf.int64)
+            ids_a = without_ids(tf.gather(ids_a, texts), firsts, skipped - skipped_b)
+            ids_b = (
+                None if ids_b is None else without_ids(tf.gather(ids_b, texts), firsts, skipped_b)
+            )
+            more = dict(texts=texts)
+        once = tf.ones_like(size_a)
         rows = [
             repeat_id(self.tokenizer.cls_id, once),
             first_ids(ids_a, size_a),
             repeat_id(self.tokenizer.sep_id, once),
         ]
         if ids_b is not None:
-            has_b = tf.cast(lengths_b > 0, tf.int64)
-            rows += [first_ids(ids_b, size_b), repeat_id(self.tokenizer.sep_id, has_b)]
+            once_b = tf.cast(has_b, tf.int64)
+            rows += [first_ids(ids_b, size_b), repeat_id(self.tokenizer.sep_id, once_b)]
         framed = tf.concat(rows, 1)
         input_ids = framed.to_tensor(0, shape=[None, self.encoder.fixed_length])
         # a batch of no texts must have two columns or more too, the width of [CLS] [SEP]
@@ -236,6 +256,7 @@ class Served(tf.Module):
             input_ids=input_ids,
             input_mask=tf.cast(is_token, tf.int32),
             segment_ids=tf.cast(is_second, tf.int32),
+            **more,
         )
 
 
@@ -258,6 +279,31 @@ def of_ids(
 def repeat_id(value: int, lengths: tf.Tensor) -> tf.RaggedTensor:
     """Return N ragged rows, of which row i has the id `value` lengths[i] times."""
     return tf.RaggedTensor.from_row_lengths(tf.fill([tf.reduce_sum(lengths)], value), lengths)
+
+
+def parts(
+    long_texts: LongTexts, rooms: tf.Tensor, excess: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Return the index of each row's text, int32 (M,), and what LongTexts.parts returns of the
+    rows; arguments as there.
+    """
+    texts = tf.range(tf.size(rooms))
+    if long_texts.rule == HEAD_TAIL:
+        return texts, rooms // HEAD_PARTS, excess
+    steps = tf.maximum(tf.minimum(rooms, long_texts.stride or rooms), 1)
+    counts = tf.minimum(-(-excess // steps) + 1, long_texts.max_windows)
+    texts = tf.repeat(texts, counts)
+    gaps = tf.maximum(counts - 1, 1)
+    skipped = tf.ragged.range(counts) * excess[:, None] // gaps[:, None]
+    return texts, tf.zeros_like(skipped.values), skipped.values
+
+
+def without_ids(ids: tf.RaggedTensor, firsts: tf.Tensor, skipped: tf.Tensor) -> tf.RaggedTensor:
+    """Return ragged rows without the skipped[i] ids after the first firsts[i] of row i."""
+    places = tf.ragged.range(ids.row_lengths())
+    begins, ends = (tf.repeat(x, ids.row_lengths()) for x in (firsts, firsts + skipped))
+    is_kept = (places.values < begins) | (places.values >= ends)
+    return tf.ragged.boolean_mask(ids, places.with_values(is_kept))
 
 
 def first_ids(ids: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:

@@ -20,6 +20,7 @@ from bert_gpu.base.settings import Settings, fields_of, setting
 from bert_gpu.interop.formats import Embedding, Model
 from bert_gpu.interop.heads import LABELLED
 from bert_gpu.interop.sources import SEEN, TASK, find_model, folder_of, tokenizer_notes
+from bert_gpu.text.long_texts import RULES, LongTexts
 
 # {kind of task in task.json: problem_type in config.json}
 KINDS = dict(
@@ -42,6 +43,9 @@ class UsageNotes(Settings):
 
     task_kind: str | None = setting(None, "What the model predicts.")
     max_seq_length: int | None = setting(None, "Maximum tokens of a text.", low=3)
+    long_texts: str | None = setting(None, "What is read of longer texts.", choices=RULES)
+    doc_stride: int | None = setting(None, "Tokens between two rows of a text.", low=1)
+    max_windows: int | None = setting(None, "The most rows of a text.", low=1)
     texts: tuple[str, ...] = setting((), "The texts of a texts.json.")
 
 
@@ -59,6 +63,7 @@ def with_usage(path: str, model: Model) -> Model:
         problem_type=KINDS.get(kind) or problem_type,
         max_seq_length=task_length or _length_of_texts(path, model, texts, bool(modules)),
         embedding=read_embedding(files, modules) if modules else Embedding(),
+        long_texts=LongTexts.given(task.get) if kind in KINDS else LongTexts(),
     )
     contents = {name: pathlib.Path(file).read_bytes() for name, file in files.items()}
     return model._replace(notes=notes, task=contents)

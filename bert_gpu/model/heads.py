@@ -263,6 +263,18 @@ def mean_of_tokens(hidden: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(hidden, tf.float32) * share[:, :, None], 1)
 
 
+def mean_of_windows(logits: tf.Tensor, texts: tf.Tensor, counts: tf.Tensor) -> tf.Tensor:
+    """Return the mean of the scores of each text's rows, float32: (M, C) -> (B, C).
+
+    Args:
+      texts: int32 (M,), the index of each row's text, -1 for a row that counts for none. counts:
+        int32 (B,), rows of each text.
+    """
+    shares = tf.one_hot(texts, tf.shape(counts)[0], axis=0) / tf.cast(counts, tf.float32)[:, None]
+    # (B, M); no matrix product, which GPUs round
+    return tf.reduce_sum(shares[:, :, None] * tf.cast(logits, tf.float32), 1)
+
+
 def classifier_logits(
     weights: Mapping[str, tf.Tensor],
     pooled: tf.Tensor,

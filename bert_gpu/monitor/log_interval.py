@@ -5,6 +5,7 @@ training loop does not wait for every step.
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -108,8 +109,7 @@ class LogInterval:
 
     Args of the constructor: flops: function of a host batch that returns (model FLOPs, hardware
     FLOPs) of its step, as model.flops.Flops; None = not counted. peak_flops: FLOP/s of all GPUs;
-    None = not known, and then there is no "mfu". rows_per_example: sequences in an example of a
-    batch.
+    None = not known, and then there is no "mfu".
     """
 
     def __init__(
@@ -117,13 +117,11 @@ class LogInterval:
         watch: Stopwatch,
         flops: Callable[[dict[str, np.ndarray]], tuple[float, float]] | None = None,
         peak_flops: float | None = None,
-        rows_per_example: int = 1,
     ) -> None:
         self.watch = watch
         self.flops = flops
         self.peak_flops = peak_flops
         self.is_warm = False  # whether the first call is done
-        self.rows_per_example = rows_per_example
         self.ended: tuple[float, dict[str, float], float] | None = None
         self.clear()
 
@@ -162,7 +160,7 @@ class LogInterval:
         masks = [batch["input_mask"] for batch in batches]
         counts: dict[str, float] = dict(
             steps=len(batches),
-            sequences=sum(map(len, masks)) * self.rows_per_example,
+            sequences=sum(math.prod(mask.shape[:-1]) for mask in masks),
             tokens=sum(int(np.sum(mask)) for mask in masks),
             padded_tokens=sum(map(np.size, masks)),
         )

@@ -2,9 +2,9 @@
 RoBERTa's pairs have two [SEP] before B.
 
 All rows are one flat array of tokens, with the positions where they begin, until a batch is padded.
-A text that is too long loses its last tokens.
+A text that is too long loses its last tokens, or becomes what a LongTexts says.
 
-Legend: N rows, T tokens of all rows, B batch, R rows of an example, S sequence.
+Legend: N texts or pairs, M rows, T tokens of all rows, B batch, R rows of an example, S sequence.
 """
 
 import typing
@@ -12,27 +12,30 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bert_gpu.text.long_texts import CUT, FIRST_TOKENS, LongTexts
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 
 class Framed(typing.NamedTuple):
     """Rows of tokens.
 
-    ids: int32 (T,), all rows concatenated. splits: int64 (N + 1,), where each row begins in ids,
-    and T as the last. first_lengths: int64 (N,), number of tokens of segment 0, which precede text
-    B. num_truncated: number of rows that were cut. texts: (ids, splits, kept) of texts A and of
-    texts B: their tokens before they were cut, and how many each keeps, int64 (N,).
+    ids: int32 (T,), all rows concatenated. splits: int64 (M + 1,), where each row begins in ids,
+    and T as the last. first_lengths: int64 (M,), number of tokens of segment 0, which precede text
+    B. counts: int64 (N,), rows of each text or pair; 1 where texts are cut. num_truncated: number
+    of texts or pairs that do not fit into a row. texts: (ids, splits, kept) of texts A and of texts
+    B: their tokens before they were cut, and how many each keeps, int64 (N,).
     """
 
     ids: np.ndarray
     splits: np.ndarray
     first_lengths: np.ndarray
+    counts: np.ndarray
     num_truncated: int
     texts: tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of tokens of each row, int64 (N,)."""
+        """Number of tokens of each row, int64 (M,)."""
         return np.diff(self.splits)
 
 
@@ -41,6 +44,7 @@ def frame(
     texts_a: Sequence[str | bytes],
     texts_b: Sequence[str | bytes] | None,
     max_seq_length: int,
+    long_texts: LongTexts = FIRST_TOKENS,
 ) -> Framed:
     """Return texts, or pairs of texts, as rows: tokenized, truncated and joined.
 
@@ -56,18 +60,40 @@ def frame(
         ids_b, splits_b = tokenizer.tokenize(texts_b)
     lengths_a = np.diff(splits_a)
     lengths_b = np.diff(splits_b)
+    has_b = lengths_b > 0
     more = tokenizer.separators - 1
     kept_a, kept_b = truncated_lengths(lengths_a, lengths_b, max_seq_length, more)
-    first_lengths = kept_a + 2 + more * (lengths_b > 0)
-    splits = np.cumsum(np.concatenate([[0], first_lengths + kept_b + (lengths_b > 0)]))
+    num_truncated = int(np.sum((kept_a < lengths_a) | (kept_b < lengths_b)))
+    # of a row's last text there may be several parts
+    excess_a, excess_b = np.where(has_b, 0, lengths_a - kept_a), lengths_b - kept_b
+    counts, heads, skipped = long_texts.parts(np.where(has_b, kept_b, kept_a), excess_a + excess_b)
+    rows = np.repeat(np.arange(len(counts)), counts)  # (M,), the text of each row
+    room_a, room_b, has_b = kept_a[rows], kept_b[rows], has_b[rows]
+    first_lengths = room_a + 2 + more * has_b
+    splits = np.cumsum(np.concatenate([[0], first_lengths + room_b + has_b]))
     starts = splits[:-1]
     ids = np.full(splits[-1], tokenizer.sep_id, np.int32)  # each [SEP]; all others are overwritten
     ids[starts] = tokenizer.cls_id
-    ids[ranges(starts + 1, kept_a)] = ids_a[ranges(splits_a[:-1], kept_a)]
-    ids[ranges(starts + first_lengths, kept_b)] = ids_b[ranges(splits_b[:-1], kept_b)]
-    num_truncated = int(np.sum((kept_a < lengths_a) | (kept_b < lengths_b)))
+    skipped_a, skipped_b = np.where(has_b, 0, skipped), np.where(has_b, skipped, 0)
+    ids[ranges(starts + 1, room_a)] = ids_a[places(splits_a[rows], room_a, heads, skipped_a)]
+    ids[ranges(starts + first_lengths, room_b)] = ids_b[
+        places(splits_b[rows], room_b, heads, skipped_b)
+    ]
+    if long_texts.rule != CUT:
+        kept_a, kept_b = kept_a + excess_a, kept_b + excess_b
     texts = (ids_a, splits_a, kept_a), (ids_b, splits_b, kept_b)
-    return Framed(ids, splits, first_lengths, num_truncated, texts)
+    return Framed(ids, splits, first_lengths, counts, num_truncated, texts)
+
+
+def places(
+    starts: np.ndarray, kept: np.ndarray, heads: np.ndarray, skipped: np.ndarray
+) -> np.ndarray:
+    """Return the integers from each of `starts` on, `kept` of them, without the `skipped` integers
+    after the first `heads`, all in one array.
+    """
+    heads = np.minimum(heads, kept)
+    begins = np.stack([starts, starts + heads + skipped], 1)
+    return ranges(begins.ravel(), np.stack([heads, kept - heads], 1).ravel())
 
 
 def truncated_lengths(

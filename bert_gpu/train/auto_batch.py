@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.devices.devices import Devices
+from bert_gpu.train.batching import gather_windows
 from bert_gpu.train.step import TrainStep
 
 GPU = "GPU:0"  # whose memory is measured
@@ -77,9 +78,10 @@ def try_size(
     batch = {
         name: np.resize(value, (num_examples, *value.shape[1:])) for name, value in rows.items()
     }
+    batches = gather_windows([batch], size)
     tf.config.experimental.reset_memory_stats(GPU)
     try:
-        step([batch], [0.0], 0).read()
+        step(batches, [0.0], 0).read()
     except (tf.errors.ResourceExhaustedError, MemoryError):
         say(f"  micro-batch {size}: does not fit")
         return None

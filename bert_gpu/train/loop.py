@@ -120,7 +120,7 @@ class Loop:
         self.now = Clock(self.workers, lambda: self.watch.seconds, run.caught)
         self.pace = Pace(plan, self.progress, self.watch)
         self.advice = SlowdownWarnings(self.console.warn, step.devices.kind)
-        self.interval = LogInterval(self.watch, flops, peak_flops, data.rows_per_example)
+        self.interval = LogInterval(self.watch, flops, peak_flops)
         self.divergence = DivergenceMonitor(self.ending, self.progress.health)
         # progress.seconds includes a validation that preceded the save, so the schedule resumes
         # from call_seconds, the time at the end of the last step
@@ -232,7 +232,13 @@ class Loop:
             while True:
                 steps, shares = self._next_steps(step)
                 counts = self.plan.num_micro_batches_at(shares)
-                batches = take_batches(rows, len(steps), counts, self.data.length_axes)
+                batches = take_batches(
+                    rows,
+                    len(steps),
+                    counts,
+                    self.data.length_axes,
+                    self.plan.micro_batch_size,
+                )
                 is_planned = counts or self.plan.schedule_length.budget_seconds is None
                 rates = self._learning_rates(steps, shares) if is_planned else None
                 on_devices = self.step.put_on_devices(batches, steps.start, counts, rates)
@@ -298,7 +304,7 @@ class Loop:
         return self._due()
 
     def _count_records(self, batches: Sequence[dict[str, np.ndarray]]) -> None:
-        sizes = [len(batch["input_mask"]) for batch in batches]
+        sizes = [len(batch.get("num_windows", batch["input_mask"])) for batch in batches]
         self.progress.records += sum(sizes)
         self.records_of_step = sizes[-1]
 

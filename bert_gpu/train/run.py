@@ -514,6 +514,8 @@ def plan_run(
     rows = next(data.open_batches(batch_size=8, position=0))  # fails early on bad records
     if batch.train_batch_size == "auto":
         rows = pad_rows(rows, data.max_seq_length, data.length_axes)
+        if "num_windows" in rows:
+            rows["num_windows"][:] = data.rows_per_example
         total = run.run_json["global_batch_size"] if run.run_json else batch.global_batch_size
         accumulates = total is not None or (batch.gradient_accumulation_steps or 1) > 1
         say = run.console.say

@@ -20,6 +20,7 @@ from bert_gpu.data.pipeline import LengthAxis, bucketed, consume, epoch_order
 from bert_gpu.data.random_bits import derive_key, row_keys
 from bert_gpu.finetune.files.disk_array import DiskArray
 from bert_gpu.text.framing import frame, padded, ranges
+from bert_gpu.text.long_texts import FIRST_TOKENS, LongTexts
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 NO_LABEL = -1  # the label of a token without a prediction
@@ -47,6 +48,8 @@ class EncodedExamples:
       rows_per_example: R; the rows of an example follow each other. text_ids: int32 (N, R), the
         numbers of the rows' texts, equal for equal texts, -1 for an empty one; None for tasks that
         do not compare texts.
+      has_windows: whether the rows of an example are windows of a text, and each example has rows
+        of its own number, followed by empty ones.
       text_hashes: uint64 (2, N, R), or (2, N, 1) for tasks whose rows are windows: hashes of the
         texts of each row or example, equal where a model cannot tell them apart, because their
         tokens are the same; and the same of the texts before they were cut to a row.
@@ -63,6 +66,7 @@ class EncodedExamples:
     origin: typing.Any = None
     rows_per_example: int = 1
     text_ids: np.ndarray | None = None
+    has_windows: bool = False
     text_hashes: np.ndarray = dataclasses.field(default_factory=lambda: np.zeros(0, np.uint64))
 
     def __len__(self) -> int:
@@ -70,8 +74,9 @@ class EncodedExamples:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of the longest row of each example, int64 (N,)."""
-        return np.diff(self.splits).reshape(-1, self.rows_per_example).max(1)
+        """Tokens of the longest row of each example or, with windows, of all its rows, (N,)."""
+        lengths = np.diff(self.splits).reshape(-1, self.rows_per_example)
+        return lengths.sum(1) if self.has_windows else lengths.max(1)
 
     @property
     def numbers(self) -> np.ndarray:
@@ -105,6 +110,7 @@ def encode_examples(
     folder: str = ".",
     rows_per_example: int = 1,
     num_before: Sequence[int] = (0,),
+    long_texts: LongTexts = FIRST_TOKENS,
 ) -> EncodedExamples:
     """Tokenize and truncate texts or pairs of texts; return them as encoded rows.
 
@@ -115,19 +121,20 @@ def encode_examples(
         that each text of a pair keeps a token. padding: as in EncodedExamples.
       folder: as for DiskArray. rows_per_example: as in EncodedExamples. num_before: number
         of tokens of the prefix of each row of an example, which is no part of the text.
+      long_texts: with it, rows_per_example is the largest number of windows of an example.
     """
     ids = DiskArray(folder)
     hashes: list[Any] = []  # arrays (2, rows) of the texts as they are cut, and as they were
     num_truncated = 0
-    lengths: list[np.ndarray] = []
-    first_lengths: list[np.ndarray] = []
+    sizes: list[np.ndarray] = []  # (2, rows), their lengths and first lengths
+    counts: list[np.ndarray] = []
     for texts_a, texts_b in chunks:
-        rows = frame(tokenizer, texts_a, texts_b, max_seq_length)
+        rows = frame(tokenizer, texts_a, texts_b, max_seq_length, long_texts)
         ids.append(rows.ids)
-        lengths.append(rows.lengths)
-        first_lengths.append(rows.first_lengths)
+        sizes.append(np.stack([rows.lengths, rows.first_lengths]))
+        counts.append(rows.counts)
         num_truncated += rows.num_truncated
-        before = np.resize(num_before, len(rows.lengths)), 0
+        before = np.resize(num_before, len(rows.counts)), 0
         hashes.append(
             sum(
                 np.stack(
@@ -139,15 +146,21 @@ def encode_examples(
                 for (tokens, starts, kept), num_skipped in zip(rows.texts, before, strict=True)
             )
         )
+    num_windows = np.concatenate(counts)
+    most = int(num_windows.max())
+    is_row = (np.arange(most) < num_windows[:, None]).ravel()
+    all_sizes = np.zeros((2, len(is_row)), np.int64)
+    all_sizes[:, is_row] = np.concatenate(sizes, 1)
     return EncodedExamples(
         ids=ids.finish(),
-        splits=splits_of(lengths),
-        first_lengths=np.concatenate(first_lengths),
+        splits=splits_of([all_sizes[0]]),
+        first_lengths=all_sizes[1],
+        has_windows=most > 1,
         labels=None if labels is None else np.asarray(labels),
         max_seq_length=max_seq_length,
         num_truncated=num_truncated,
         padding=padding,
-        rows_per_example=rows_per_example,
+        rows_per_example=max(most, rows_per_example),
         text_hashes=np.concatenate(hashes, 1).reshape(2, -1, rows_per_example),
     )
 
@@ -184,10 +197,11 @@ def make_batch(
     as for EncodedExamples.drawn.
 
     Returns:
-      dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,); if the
-        examples have labels, labels (B,) or (B, C); if their tokens have labels, token_labels (B,
-        S); if their texts have numbers, text_ids (B, R). With several rows an example, (B, S) is
-        (B, R, S).
+      dict of input_ids, input_mask, segment_ids int32 (B, S), row_weights float32 (B,); if texts
+        have windows, num_windows int32 (B,), of the R rows of an example those that are not empty;
+        if the examples have labels, labels (B,) or (B, C); if their tokens have labels,
+        token_labels (B, S); if their texts have numbers, text_ids (B, R). With several rows an
+        example, (B, S) is (B, R, S).
     """
     examples, indices = examples.drawn(indices, epochs)
     rows = indices
@@ -205,6 +219,8 @@ def make_batch(
         segment_ids=is_second.astype(np.int32),
         row_weights=weights,
     )
+    if examples.has_windows:
+        batch["num_windows"] = np.sum(lengths > 0, 1, dtype=np.int32)
     if examples.token_labels is not None:
         labels, _ = padded(examples.token_labels, examples.splits, rows, longest)
         batch["token_labels"] = np.where(is_token, labels, np.int32(NO_LABEL))

@@ -23,6 +23,7 @@ from bert_gpu.interop.formats import Embedding
 from bert_gpu.interop.heads import ARCHITECTURES, HEADS
 from bert_gpu.model.encoders import Encoder
 from bert_gpu.model.weights import WeightSpec
+from bert_gpu.text.long_texts import LongTexts
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 
 E = typing.TypeVar("E", bound=Loaded)  # the examples of a file
@@ -79,7 +80,8 @@ class TaskType(abc.ABC, typing.Generic[E, R, O]):
         loss for each class, or None.
       temperature: divides the cosines in the loss of pairs of texts among all texts of the global
         batch (contrastive.py); None where examples have losses of their own.
-      embedding: rules by which a trained model makes vectors.
+      embedding: rules by which a trained model makes vectors. long_texts: what it reads of texts
+        that are longer than a row.
     """
 
     head: typing.ClassVar[str]
@@ -97,6 +99,7 @@ class TaskType(abc.ABC, typing.Generic[E, R, O]):
     class_weights: tuple[float, ...] | None = None
     temperature: float | None = None
     embedding: Embedding = Embedding()
+    long_texts: LongTexts = LongTexts()
 
     # Files and settings
 

@@ -11,7 +11,7 @@ from bert_gpu.finetune.tasks.interface import TaskType, open_task_type
 
 # {setting of single types of task: what it applies to, in messages}
 OWNERS = dict(
-    **dict.fromkeys(("pooler_size", "pooling"), "text classification"),
+    **dict.fromkeys(("pooler_size", "pooling", "long_texts", "max_windows"), "text classification"),
     **dict.fromkeys(("label_smoothing", "class_weights", "positive_label"), "classification"),
     **dict.fromkeys(("temperature", "query_prefix", "passage_prefix", "max_score"), "similarity"),
 )

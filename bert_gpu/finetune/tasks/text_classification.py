@@ -25,9 +25,11 @@ from bert_gpu.model.encoders import Encoder
 from bert_gpu.model.heads import (
     classifier_logits,
     cross_entropy,
+    mean_of_windows,
     sentence_positions,
     sentence_vector,
 )
+from bert_gpu.text.long_texts import CUT, HEAD_TAIL, SETTINGS, WINDOWS, LongTexts
 
 Judged = Evaluated[Examples, np.ndarray]
 
@@ -39,7 +41,7 @@ class TextClassification(TaskType[Examples, np.ndarray, np.ndarray]):
     head = "classifier"
     architecture = "BertForSequenceClassification"
     takes_whole_texts = True
-    reads = frozenset(("pooler_size", "pooling"))
+    reads = frozenset(("pooler_size", "pooling", "long_texts", "max_windows"))
 
     def read(self, source: Source, needs_label: bool) -> Examples:
         return Examples(self.spec, source, needs_label, self.labels or None)
@@ -48,6 +50,29 @@ class TextClassification(TaskType[Examples, np.ndarray, np.ndarray]):
         if self.spec.labels:
             return self.spec.labels
         return find_classes(examples.path, len(examples), examples.labels, examples.names)
+
+    def configured(
+        self,
+        settings: FinetuneSettings,
+        holders: Sequence[object],
+        examples: Examples,
+        trains: bool,
+    ) -> typing.Self:
+        long_texts = LongTexts.given(lambda name: first_set(name, *holders, default=None))
+        if long_texts.rule != WINDOWS and settings.tokens.max_windows:
+            raise UserError(
+                f"limits the rows of --long_texts={WINDOWS}, and long texts are {long_texts.rule}",
+                f"give --long_texts={WINDOWS}, or drop the flag",
+                setting="max_windows",
+                value=settings.tokens.max_windows,
+            )
+        return dataclasses.replace(self, long_texts=long_texts)
+
+    @property
+    def stored(self) -> dict[str, object]:
+        if self.long_texts.rule == CUT:
+            return {}
+        return dict(zip(SETTINGS, self.long_texts, strict=True))
 
     @abc.abstractmethod
     def targets(self, examples: Examples) -> np.ndarray:
@@ -61,16 +86,20 @@ class TextClassification(TaskType[Examples, np.ndarray, np.ndarray]):
             form.max_seq_length,
             form.padding,
             folder=form.folder,
+            long_texts=self.long_texts,
         )
 
     def describe(self, examples: Examples, rows: encoded.EncodedExamples) -> str:
         unit = "pairs" if examples.has_pairs else "texts"
-        cut = (
-            f"; {rows.num_truncated:,} cut to {rows.max_seq_length} tokens"
-            if rows.num_truncated
-            else ""
-        )
-        return f"{len(examples):,} {unit}, {len(rows.ids) / len(rows):.1f} tokens each{cut}"
+        length = rows.max_seq_length
+        remedy = f" (--long_texts={WINDOWS} reads them all)"
+        done = {
+            CUT: f"cut to {length} tokens" + remedy * (10 * rows.num_truncated >= len(rows)),
+            HEAD_TAIL: f"without their middle, {length} tokens each",
+            WINDOWS: f"in up to {rows.rows_per_example} rows of {length} tokens",
+        }[self.long_texts.rule]
+        more = f"; {rows.num_truncated:,} {done}" * bool(rows.num_truncated)
+        return f"{len(examples):,} {unit}, {len(rows.ids) / len(rows):.1f} tokens each{more}"
 
     def logits(
         self,
@@ -80,14 +109,18 @@ class TextClassification(TaskType[Examples, np.ndarray, np.ndarray]):
         dtype: tf.DType,
         seed: tf.Tensor | None = None,
     ) -> tf.Tensor:
-        """Return the scores, (B, C), in the compute dtype. Dropout with hidden_dropout_prob applies
-        to the sentence vector, as in Google's BERT.
+        """Return the scores, (B, C), in the compute dtype; where texts have windows, the means over
+        these, in float32. Dropout with hidden_dropout_prob applies to the sentence vector, as in
+        Google's BERT.
         """
         config = encoder.config
         positions = sentence_positions(batch, config)
         hidden = encoder.encode(weights, batch, dtype=dtype, seed=seed, positions=positions)
         vector = sentence_vector(weights, hidden, batch["input_mask"], config)
-        return classifier_logits(weights, vector, seed, config.hidden_dropout_prob)
+        logits = classifier_logits(weights, vector, seed, config.hidden_dropout_prob)
+        if "window_texts" not in batch:
+            return logits
+        return mean_of_windows(logits, batch["window_texts"], batch["num_windows"])
 
     def row_outputs(self, logits: np.ndarray, batch: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         return list(logits)
@@ -140,7 +173,8 @@ class Classification(TextClassification):
         trains: bool,
     ) -> typing.Self:
         named: str | None = first_set("positive_label", *holders, default=None)
-        task = dataclasses.replace(self, positive_label=choose_positive(self.labels, named))
+        task = super().configured(settings, holders, examples, trains)
+        task = dataclasses.replace(task, positive_label=choose_positive(self.labels, named))
         if not trains:
             return task
         return dataclasses.replace(
