@@ -152,18 +152,18 @@ class Case:
         return path
 
 
-def train(options, case, rate, seed):
+def train(options, case, rate, seed, **flags):
     """Train once in this process. rate: learning rate, or TF-IDF's C. Returns {"dev", "test":
     accuracy}.
     """
     if case.start != TF_IDF:
-        return fine_tune(options, case, rate, seed)
+        return fine_tune(options, case, rate, seed, **flags)
     labels = case.training_file(seed, pathlib.Path(options.folder) / "labels")
     return tf_idf.accuracies(labels, case.folder, rate)
 
 
-def fine_tune(options, case, rate, seed):
-    """Fine-tune once in this process. Returns {"dev", "test": accuracy}."""
+def fine_tune(options, case, rate, seed, **flags):
+    """Fine-tune once in this process, with further flags. Returns {"dev", "test": accuracy}."""
     import bert_gpu
 
     logging.getLogger("tensorflow").setLevel("ERROR")  # it warns that each one is traced
@@ -182,7 +182,7 @@ def fine_tune(options, case, rate, seed):
             train_file=train_file,
             output_dir=f"{scratch}/run",
             quiet=True,
-            max_seq_length=LENGTH,
+            **dict(max_seq_length=LENGTH) | flags,
             padding="uniform",
             seed=seed,
             num_gpus=0,

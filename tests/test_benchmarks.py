@@ -348,6 +348,25 @@ def test_searches_with_sentence_vectors_are_compared(small, oracle, tmp_path):
 
 
 @pytest.mark.long
+def test_ways_of_reading_long_texts_are_compared(small, tmp_path):
+    write_start(small, tmp_path)
+    for task in ("r8", "20ng", "rotten"):
+        for split in text_tasks.SPLITS:
+            rows = [(str(i), f"{'much ' * 40}{word} here", word) for i, word in enumerate("ab" * 9)]
+            text_tasks.write_rows(
+                tmp_path / "tasks" / task / f"{split}.tsv", ("id", "text", "label"), rows
+            )
+    files = f"--model={tmp_path}/start --public_tasks={tmp_path}/tasks --folder={tmp_path}"
+    sizes = "--tasks=r8 --labels=12 --rates=1e-3 --updates=2 --seeds=1 --workers=1"
+    readings = "--readings='cut 64,windows 64'"
+    table = f"--json={tmp_path}/rows.json"
+    [rows] = tables(run("long_texts", files, sizes, readings, table))
+    assert [row[2] for row in rows] == ["cut 64", "windows 64", "TF-IDF"]
+    assert all(0 <= number(row[3]) <= 100 and number(row[4]) > 0 for row in rows)
+    assert tables(run("long_texts", "--table", table)) == [rows]
+
+
+@pytest.mark.long
 def test_optimizers_are_compared(small, tmp_path):
     files = f"--text={small}/small.txt --pairs={small}/pairs --folder={tmp_path}"
     sizes = "--vocab_size=500 --models=tiny --forms=pre-LN --optimizers=adamw --rates=2e-3"
