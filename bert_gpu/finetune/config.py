@@ -222,8 +222,8 @@ class TokenConfig(Settings):
         None,
         "What is read of a text longer than --max_seq_length, in classification, several labels "
         "and regression. cut: its first tokens; head_tail: its first and its last; windows: all, "
-        "in rows whose scores are averaged. Of a pair, the second text. Default: cut, or as the "
-        "model was trained.",
+        "in up to --max_windows rows whose scores are averaged. Of a pair, the second text. "
+        "Default: cut, or without training as the model was trained.",
         choices=RULES,
     )
     max_windows: int | None = setting(
@@ -231,6 +231,7 @@ class TokenConfig(Settings):
         f"The most rows that --long_texts=windows makes of a text, spread evenly. They take the "
         f"memory of as many texts. Default: {LongTexts().max_windows}.",
         low=1,
+        high=64,
     )
     max_query_length: int | None = setting(
         None, "Maximum tokens of a question of squad; longer ones are cut. Default: 64.", low=1

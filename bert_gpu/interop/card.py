@@ -87,8 +87,7 @@ def architecture(model: Model) -> dict[str, str]:
         f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}",
         "Longest text": f"{model.notes.max_seq_length or config.num_positions} tokens",
     }
-    if text := model.notes.long_texts.describe(model.notes.max_seq_length):
-        facts["Longer texts"] = text
+    facts |= {"Longer texts": model.longer_texts} if model.longer_texts else {}
     if not config.is_classic:
         values = config.to_dict()
         facts["Differs from BERT in"] = ", ".join(

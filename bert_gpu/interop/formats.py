@@ -112,6 +112,13 @@ class Model(typing.NamedTuple):
     card: Mapping[str, Mapping[str, str]] | None = None
     task: Mapping[str, bytes] | None = None
 
+    @property
+    def longer_texts(self) -> str:
+        """What a classifier reads of texts that are longer than a row; "" where they are cut."""
+        return self.notes.long_texts.describe(
+            self.notes.max_seq_length or self.config.num_positions
+        )
+
 
 class FormatModule(typing.Protocol):
     """The functions that the module of a format provides; the first three only where the format is

@@ -127,7 +127,7 @@ def transfer(
     model = change(model._replace(card=None if describe is None else describe(path)))
     if lacking := model.notes.embedding.lacking:
         warn(f"{path}: its sentence vectors need {lacking}, which bert-gpu does not have")
-    if text := model.notes.long_texts.describe(model.notes.max_seq_length):
+    if format_name != "savedmodel" and (text := model.longer_texts):
         warn(f"{path}: longer texts: {text}")
     if format_name is None:
         return write_own(model, config.to, is_whole_model=True)

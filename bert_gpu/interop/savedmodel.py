@@ -290,8 +290,8 @@ def parts(
     texts = tf.range(tf.size(rooms))
     if long_texts.rule == HEAD_TAIL:
         return texts, rooms // HEAD_PARTS, excess
-    steps = tf.maximum(tf.minimum(rooms, long_texts.stride or rooms), 1)
-    counts = tf.minimum(-(-excess // steps) + 1, long_texts.max_windows)
+    counts = -(-excess // tf.maximum(tf.minimum(rooms, long_texts.stride or rooms), 1)) + 1
+    counts = tf.minimum(counts, long_texts.max_windows)
     texts = tf.repeat(texts, counts)
     gaps = tf.maximum(counts - 1, 1)
     skipped = tf.ragged.range(counts) * excess[:, None] // gaps[:, None]

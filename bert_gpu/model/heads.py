@@ -270,9 +270,8 @@ def mean_of_windows(logits: tf.Tensor, texts: tf.Tensor, counts: tf.Tensor) -> t
       texts: int32 (M,), the index of each row's text, -1 for a row that counts for none. counts:
         int32 (B,), rows of each text.
     """
-    shares = tf.one_hot(texts, tf.shape(counts)[0], axis=0) / tf.cast(counts, tf.float32)[:, None]
-    # (B, M); no matrix product, which GPUs round
-    return tf.reduce_sum(shares[:, :, None] * tf.cast(logits, tf.float32), 1)
+    sums = tf.math.unsorted_segment_sum(tf.cast(logits, tf.float32), texts, tf.shape(counts)[0])
+    return sums / tf.cast(counts, tf.float32)[:, None]
 
 
 def classifier_logits(

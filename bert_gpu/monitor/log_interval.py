@@ -5,7 +5,6 @@ training loop does not wait for every step.
 """
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
@@ -158,10 +157,11 @@ class LogInterval:
         these batches.
         """
         masks = [batch["input_mask"] for batch in batches]
+        lengths = np.concatenate([np.sum(mask, -1).ravel() for mask in masks])
         counts: dict[str, float] = dict(
             steps=len(batches),
-            sequences=sum(math.prod(mask.shape[:-1]) for mask in masks),
-            tokens=sum(int(np.sum(mask)) for mask in masks),
+            sequences=int(np.sum(lengths > 1)),  # a row of one token is none
+            tokens=int(np.sum(lengths[lengths > 1])),
             padded_tokens=sum(map(np.size, masks)),
         )
         if self.flops:

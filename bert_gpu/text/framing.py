@@ -21,15 +21,18 @@ class Framed(typing.NamedTuple):
 
     ids: int32 (T,), all rows concatenated. splits: int64 (M + 1,), where each row begins in ids,
     and T as the last. first_lengths: int64 (M,), number of tokens of segment 0, which precede text
-    B. counts: int64 (N,), rows of each text or pair; 1 where texts are cut. num_truncated: number
-    of texts or pairs that do not fit into a row. texts: (ids, splits, kept) of texts A and of texts
-    B: their tokens before they were cut, and how many each keeps, int64 (N,).
+    B. counts: int64 (N,), rows of each text or pair; 1 where texts are cut. num_long: number of
+    texts, of pairs second texts, that do not fit into a row. num_truncated: number of texts or
+    pairs of which tokens are in no row. texts: (ids, splits, kept) of texts A and of texts B: their
+    tokens before they were cut, and how many each keeps, int64 (N,); of windows, and of head and
+    tail, all.
     """
 
     ids: np.ndarray
     splits: np.ndarray
     first_lengths: np.ndarray
     counts: np.ndarray
+    num_long: int
     num_truncated: int
     texts: tuple[tuple[np.ndarray, np.ndarray, np.ndarray], ...]
 
@@ -63,10 +66,11 @@ def frame(
     has_b = lengths_b > 0
     more = tokenizer.separators - 1
     kept_a, kept_b = truncated_lengths(lengths_a, lengths_b, max_seq_length, more)
-    num_truncated = int(np.sum((kept_a < lengths_a) | (kept_b < lengths_b)))
     # of a row's last text there may be several parts
     excess_a, excess_b = np.where(has_b, 0, lengths_a - kept_a), lengths_b - kept_b
-    counts, heads, skipped = long_texts.parts(np.where(has_b, kept_b, kept_a), excess_a + excess_b)
+    rooms, excess = np.where(has_b, kept_b, kept_a), excess_a + excess_b
+    counts, heads, skipped = long_texts.parts(rooms, excess)
+    is_cut = (has_b & (kept_a < lengths_a)) | (counts - 1 < -(-excess // np.maximum(rooms, 1)))
     rows = np.repeat(np.arange(len(counts)), counts)  # (M,), the text of each row
     room_a, room_b, has_b = kept_a[rows], kept_b[rows], has_b[rows]
     first_lengths = room_a + 2 + more * has_b
@@ -79,10 +83,13 @@ def frame(
     ids[ranges(starts + first_lengths, room_b)] = ids_b[
         places(splits_b[rows], room_b, heads, skipped_b)
     ]
-    if long_texts.rule != CUT:
-        kept_a, kept_b = kept_a + excess_a, kept_b + excess_b
-    texts = (ids_a, splits_a, kept_a), (ids_b, splits_b, kept_b)
-    return Framed(ids, splits, first_lengths, counts, num_truncated, texts)
+    texts = (
+        (ids_a, splits_a, kept_a + excess_a * (long_texts.rule != CUT)),
+        (ids_b, splits_b, kept_b + excess_b * (long_texts.rule != CUT)),
+    )
+    return Framed(
+        ids, splits, first_lengths, counts, int(np.sum(excess > 0)), int(np.sum(is_cut)), texts
+    )
 
 
 def places(

@@ -56,7 +56,7 @@ class LongTexts(typing.NamedTuple):
         skipped = indices * excess[texts] // np.maximum(counts - 1, 1)[texts]
         return counts, np.zeros_like(texts), skipped
 
-    def describe(self, max_seq_length: int | None) -> str:
+    def describe(self, max_seq_length: int) -> str:
         """Return what is read of a long text, and who reads otherwise; "" where texts are cut."""
         who = (
             ", in run_classifier.py and a SavedModel of strings; programs that make rows "

@@ -64,11 +64,14 @@ def gather_windows(
         return batches
     parts = [batch["num_windows"].reshape(-1, micro_batch_size) for batch in batches]
     most = max(int(part.sum(1).max()) for part in parts)
-    num_rows = next(
-        size
-        for doublings in range(most)
-        for size in (micro_batch_size << doublings, 3 * (micro_batch_size << doublings) + 1 >> 1)
-        if size >= most
+    num_rows = min(
+        micro_batch_size * batches[0]["input_ids"].shape[1],
+        next(
+            size
+            for doubled in (micro_batch_size << doublings for doublings in range(most))
+            for size in (doubled, (3 * doubled + 1) // 2)
+            if size >= most
+        ),
     )
     gathered = []
     for batch, counts in zip(batches, parts, strict=True):

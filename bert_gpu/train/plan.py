@@ -124,11 +124,12 @@ class BatchPlan:
 
     def describe(self, unit: str, rows_per_example: int = 1) -> str:
         """Return the division of the global batch in words. unit: the word for a replica, such as
-        "GPU". rows_per_example: sequences in an example.
+        "GPU". rows_per_example: sequences in an example, at
+        most.
         """
         replicas = f"{self.num_replicas} {unit}{'s' if self.num_replicas > 1 else ''}"
         ramp = "1 to " if self.is_ramped else ""
-        rows = f"examples of {rows_per_example} " if rows_per_example > 1 else ""
+        rows = f"examples of up to {rows_per_example} " if rows_per_example > 1 else ""
         return (
             f"micro-batch {self.micro_batch_size} x accumulation "
             f"{ramp}{self.num_micro_batches} x {replicas} = global batch "

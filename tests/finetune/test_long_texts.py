@@ -31,6 +31,7 @@ from bert_gpu.text.framing import frame
 from bert_gpu.text.long_texts import LongTexts
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.train import run
+from bert_gpu.train.auto_batch import try_size
 from bert_gpu.train.batching import TrainingData, gather_windows, take_batches
 from bert_gpu.train.config import BatchConfig
 from bert_gpu.train.state import ModelState, TrainState
@@ -84,9 +85,11 @@ def test_rows_are_the_cut_row_with_other_parts_of_its_last_text(
     for row, part in zip(found, places, strict=True):
         assert [*row[:begin], *row[-1:]] == [*ids[:begin], *SEPARATOR] and len(part) == room
     assert framed.first_lengths[1:].tolist() == [len(ids) - sum(segments)] * len(found)
-    assert framed.num_truncated == int(len(ids) < a + b + (3 if b else 2)) + (
-        size < (3 + 1 + 3 if has_pairs else 3 + 2)
-    )
+    read = {number for row, _ in zip(found, places, strict=True) for number in row[1:-1].tolist()}
+    numbers = {*range(100, 100 + a), *range(300, 300 + b)}
+    is_short = size < (3 + 1 + 3 if has_pairs else 3 + 2)  # for the first text or pair
+    assert framed.num_truncated == is_short + bool(numbers - read)
+    assert framed.num_long == int(total > room) + (is_short and not has_pairs)
     if rule == "head_tail":
         head = room // 4
         assert places[0].tolist() == [*range(head), *range(total - room + head, total)]
@@ -127,7 +130,7 @@ def first_weights():
 
 
 @functools.cache
-def traced(replicas, micro_batches, xla):
+def traced(replicas, micro_batches, xla, is_ramped):
     devices = set_up(DeviceConfig(virtual_replicas=replicas, xla=xla))
     state = TrainState(devices.strategy, first_weights(), OptimizerConfig(), column_blocks={})
     step = TrainStep(
@@ -136,22 +139,37 @@ def traced(replicas, micro_batches, xla):
         task_objective(BertEncoder(MODEL), TASK),
         OptimizerConfig(),
         num_micro_batches=micro_batches,
+        is_ramped=is_ramped,
         seed=1,
         length_axes=encoded.LENGTH_AXES,
     )
     return step, state
 
 
-def train(padding, learning_rate=1e-3, replicas=1, micro_batches=1, steps_per_call=1, xla="off"):
-    """(the loss of each step, the last weights)."""
-    step, state = traced(replicas, micro_batches, xla)
+def train(
+    padding,
+    learning_rate=1e-3,
+    replicas=1,
+    micro_batches=1,
+    steps_per_call=1,
+    xla="off",
+    ramp=False,
+):
+    """(the loss of each step, the last weights). ramp: whether steps take 1, 2, 2, ... units of data,
+    each a micro-batch of every replica.
+    """
+    step, state = traced(replicas, micro_batches, xla, ramp)
     state.assign(TrainState(state.strategy, first_weights(), OptimizerConfig(), (), {}).read())
     size = GLOBAL_BATCH // replicas // micro_batches
-    units = encoded.training_batches(rows_of(padding), batch_size=GLOBAL_BATCH, position=0, seed=3)
+    unit = size * replicas if ramp else GLOBAL_BATCH
+    units = encoded.training_batches(rows_of(padding), batch_size=unit, position=0, seed=3)
     losses = []
     for first in range(0, NUM_STEPS, steps_per_call):
-        batches = take_batches(units, steps_per_call, None, encoded.LENGTH_AXES, size)
-        metrics = step(batches, [learning_rate] * steps_per_call, first).read()
+        counts = (
+            [min(1 + first + i, micro_batches) for i in range(steps_per_call)] if ramp else None
+        )
+        batches = take_batches(units, steps_per_call, counts, encoded.LENGTH_AXES, size)
+        metrics = step(batches, [learning_rate] * steps_per_call, first, counts).read()
         losses += metrics["loss"].tolist()
     return np.array(losses), state.read_weights()
 
@@ -181,21 +199,25 @@ DIVIDED = dict(replicas=2, micro_batches=2, steps_per_call=3)
 
 @pytest.mark.parametrize("padding", ["dynamic", "uniform"])
 def test_the_loss_is_that_of_the_mean_of_the_scores(padding):
-    scores, rows = plain_scores(), rows_of(padding)
-    shares = scores - np.log(np.exp(scores).sum(-1, keepdims=True))
-    units = encoded.training_batches(rows, batch_size=GLOBAL_BATCH, position=0, seed=3)
-    owners = {tuple(row): number for number, row in enumerate(all_ids(rows))}
-    expected = []
-    for batch in itertools.islice(units, NUM_STEPS):
-        numbers = [owners[tuple(ids)] for ids in ids_in(batch)]
-        expected.append(-np.mean(shares[numbers, batch["labels"]]))
+    units = encoded.training_batches(rows_of(padding), batch_size=GLOBAL_BATCH, position=0, seed=3)
+    batches, shares = itertools.islice(units, NUM_STEPS), log_shares()
+    expected = [-np.mean(shares[numbers_in(batch), batch["labels"]]) for batch in batches]
     losses, _ = train(padding, 0.0, **DIVIDED)
     np.testing.assert_allclose(losses, expected, rtol=2e-5)
     assert np.ptp(expected) > 0.1
 
 
-def all_ids(rows):
-    return ids_in(encoded.make_batch(rows, np.arange(len(rows))))
+def log_shares():
+    """float64 (N, 3): the logarithms of the probabilities."""
+    scores = plain_scores()
+    return scores - np.log(np.exp(scores).sum(-1, keepdims=True))
+
+
+def numbers_in(batch):
+    """The numbers of a batch's texts; of equal texts, of one of them."""
+    whole = encoded.make_batch(rows_of("dynamic"), np.arange(NUM_TEXTS))
+    owners = {tuple(ids): number for number, ids in enumerate(ids_in(whole))}
+    return [owners[tuple(ids)] for ids in ids_in(batch)]
 
 
 def ids_in(batch):
@@ -212,6 +234,22 @@ def test_a_training_is_the_same_however_its_batches_are_divided(padding):
         trained = train(padding, **division)
         np.testing.assert_allclose(trained[0], losses, rtol=1e-4)
         assert distance(weights, trained[1]) < 1e-5
+
+
+@pytest.mark.long
+def test_other_paddings_and_a_growing_batch_change_nothing():
+    """The growing batch has 4 texts in its first step, and 8 in later ones."""
+    assert distance(train("dynamic")[1], train("fixed")[1]) < 1e-5
+    ramped, whole = (train("dynamic", 0.0, micro_batches=2, ramp=ramp)[0] for ramp in (True, False))
+    units = encoded.training_batches(rows_of("dynamic"), batch_size=4, position=0, seed=3)
+    shares = log_shares()
+    expected = [
+        -np.mean(shares[numbers_in(unit), unit["labels"]]) for unit in itertools.islice(units, 5)
+    ]
+    np.testing.assert_allclose(ramped[0], expected[0], rtol=2e-5)
+    later = [np.mean(expected[1:3]), np.mean(expected[3:])]
+    np.testing.assert_allclose(ramped[1:3], later, rtol=2e-5)
+    np.testing.assert_allclose(whole[0], np.mean(expected[:2]), rtol=2e-5)
 
 
 @pytest.mark.long
@@ -265,6 +303,36 @@ def test_the_largest_batch_is_tried_with_all_windows(monkeypatch):
     run.plan_run(of_run, data, types.SimpleNamespace(num_replicas=1), None)
     assert tried[0]["num_windows"].tolist() == [5] * 8
     assert tried[0]["input_ids"].shape == (8, 5, LENGTH)
+    accounts, steps = tf.config.experimental, []
+    monkeypatch.setattr(accounts, "reset_memory_stats", lambda device: None)
+    monkeypatch.setattr(accounts, "get_memory_info", lambda device: dict(peak=0))
+
+    def step(batches, learning_rates, first):
+        steps.extend(batches)
+        return types.SimpleNamespace(read=lambda: None)
+
+    step.devices = types.SimpleNamespace(num_replicas=2, replica_bytes=None)
+    step.num_micro_batches = 2
+    try_size(lambda: step, tried[0], print, 3)
+    assert steps[0]["input_ids"].shape == (4 * 3 * 5, LENGTH)
+    assert steps[0]["window_texts"].tolist() == [*[0] * 5, *[1] * 5, *[2] * 5] * 4
+
+
+@pytest.mark.parametrize("kind", ["regression", "multilabel"])
+def test_other_tasks_take_the_same_scores(kind):
+    """Their losses of the mean scores, from the functions of the cut rows."""
+    spec = dataclasses.replace(TASKS["pairs"], kind=kind)
+    task = dataclasses.replace(task_of(spec), labels=("x", "y", "z"), long_texts=WINDOWS)
+    (batch,) = gather_windows(
+        [encoded.make_batch(rows_of("dynamic"), np.arange(NUM_TEXTS))], NUM_TEXTS
+    )
+    weights = {name: tf.constant(value) for name, value in first_weights().items()}
+    features = {name: tf.constant(value) for name, value in batch.items()}
+    logits = task.logits(weights, features, BertEncoder(MODEL), tf.float32)
+    np.testing.assert_allclose(logits, plain_scores(), rtol=1e-4, atol=1e-5)
+    targets = np.eye(3, dtype=np.float32)[LABELS] if kind == "multilabel" else LABELS.astype("f")
+    expected = task.losses(tf.constant(plain_scores(), tf.float32), targets)
+    np.testing.assert_allclose(task.losses(logits, targets), expected, rtol=1e-3, atol=1e-5)
 
 
 def test_outputs_are_those_of_each_text_alone():

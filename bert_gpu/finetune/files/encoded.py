@@ -40,7 +40,8 @@ class EncodedExamples:
         `ids`, and the end of the last.
       first_lengths: int64 (N R,), tokens of [CLS] A [SEP], which is segment 0.
       labels: targets of a TaskType, (N,) or (N, C), or None. max_seq_length: maximum tokens of a
-        row. num_truncated: number of rows that were cut to that length.
+        row. num_truncated: number of examples that have tokens in no row. num_long: number of
+        texts, of pairs second texts, that do not fit into a row.
       padding: as --padding, "fixed" for an encoder with a fixed length.
       token_labels: int32 (T,), the target of each token, NO_LABEL for a token without one; None for
         tasks without targets of tokens.
@@ -52,7 +53,8 @@ class EncodedExamples:
         of its own number, followed by empty ones.
       text_hashes: uint64 (2, N, R), or (2, N, 1) for tasks whose rows are windows: hashes of the
         texts of each row or example, equal where a model cannot tell them apart, because their
-        tokens are the same; and the same of the texts before they were cut to a row.
+        tokens are the same (of long texts that are not cut all tokens count); and the same of the
+        texts before they were cut to a row.
     """
 
     ids: np.ndarray
@@ -61,6 +63,7 @@ class EncodedExamples:
     labels: np.ndarray | None
     max_seq_length: int
     num_truncated: int = 0
+    num_long: int = 0
     padding: str = "dynamic"
     token_labels: np.ndarray | None = None
     origin: typing.Any = None
@@ -125,7 +128,7 @@ def encode_examples(
     """
     ids = DiskArray(folder)
     hashes: list[Any] = []  # arrays (2, rows) of the texts as they are cut, and as they were
-    num_truncated = 0
+    num_long = num_truncated = 0
     sizes: list[np.ndarray] = []  # (2, rows), their lengths and first lengths
     counts: list[np.ndarray] = []
     for texts_a, texts_b in chunks:
@@ -133,6 +136,7 @@ def encode_examples(
         ids.append(rows.ids)
         sizes.append(np.stack([rows.lengths, rows.first_lengths]))
         counts.append(rows.counts)
+        num_long += rows.num_long
         num_truncated += rows.num_truncated
         before = np.resize(num_before, len(rows.counts)), 0
         hashes.append(
@@ -159,6 +163,7 @@ def encode_examples(
         labels=None if labels is None else np.asarray(labels),
         max_seq_length=max_seq_length,
         num_truncated=num_truncated,
+        num_long=num_long,
         padding=padding,
         rows_per_example=max(most, rows_per_example),
         text_hashes=np.concatenate(hashes, 1).reshape(2, -1, rows_per_example),

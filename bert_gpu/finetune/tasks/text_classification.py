@@ -59,14 +59,18 @@ class TextClassification(TaskType[Examples, np.ndarray, np.ndarray]):
         trains: bool,
     ) -> typing.Self:
         long_texts = LongTexts.given(lambda name: first_set(name, *holders, default=None))
-        if long_texts.rule != WINDOWS and settings.tokens.max_windows:
+        given = [name for name in SETTINGS[1:] if getattr(settings.tokens, name)]
+        if given and long_texts.rule != WINDOWS:
             raise UserError(
-                f"limits the rows of --long_texts={WINDOWS}, and long texts are {long_texts.rule}",
+                f"is for --long_texts={WINDOWS}, and long texts are {long_texts.rule}",
                 f"give --long_texts={WINDOWS}, or drop the flag",
-                setting="max_windows",
-                value=settings.tokens.max_windows,
+                setting=given[0],
+                value=getattr(settings.tokens, given[0]),
             )
-        return dataclasses.replace(self, long_texts=long_texts)
+        return dataclasses.replace(
+            self,
+            long_texts=long_texts if long_texts.rule == WINDOWS else LongTexts(long_texts.rule),
+        )
 
     @property
     def stored(self) -> dict[str, object]:
@@ -90,16 +94,19 @@ class TextClassification(TaskType[Examples, np.ndarray, np.ndarray]):
         )
 
     def describe(self, examples: Examples, rows: encoded.EncodedExamples) -> str:
-        unit = "pairs" if examples.has_pairs else "texts"
-        length = rows.max_seq_length
-        remedy = f" (--long_texts={WINDOWS} reads them all)"
-        done = {
-            CUT: f"cut to {length} tokens" + remedy * (10 * rows.num_truncated >= len(rows)),
-            HEAD_TAIL: f"without their middle, {length} tokens each",
-            WINDOWS: f"in up to {rows.rows_per_example} rows of {length} tokens",
-        }[self.long_texts.rule]
-        more = f"; {rows.num_truncated:,} {done}" * bool(rows.num_truncated)
-        return f"{len(examples):,} {unit}, {len(rows.ids) / len(rows):.1f} tokens each{more}"
+        return "".join(
+            [
+                f"{len(examples):,} {'pairs' if examples.has_pairs else 'texts'}, "
+                f"{len(rows.ids) / len(rows):.1f} tokens each",
+                f"; {rows.num_long:,} in 2 to {rows.rows_per_example} rows" * rows.has_windows,
+                f"; {rows.num_long:,} read at both ends"
+                * (self.long_texts.rule == HEAD_TAIL and rows.num_long > 0),
+                f"; {rows.num_truncated:,} cut to {rows.max_seq_length} tokens"
+                * (rows.num_truncated > 0),
+                f" (--long_texts={WINDOWS} reads more)"
+                * (self.long_texts.rule == CUT and 10 * rows.num_long >= len(rows)),
+            ]
+        )
 
     def logits(
         self,
