@@ -14,12 +14,12 @@ LENGTH, MOST = 16, 4
 
 
 def write_texts(path, count, seed):
-    """The label is whether the last eight words are red, which the first tokens do not show."""
+    """The label is which word ends a text, 30 times; the first tokens do not show it."""
     generator = np.random.default_rng(seed)
     lines = ["text\tlabel"]
     for number in range(count):
-        length = 20000 if number == 1 else 40
-        words = [*generator.choice(WORDS[1:], length), *["red" if number % 2 else "cat"] * 8]
+        length = 20000 if number == 1 else LENGTH
+        words = [*generator.choice(WORDS[2:], length), *["red" if number % 2 else "green"] * 30]
         lines.append(f"{' '.join(words)}\t{'yes' if number % 2 else 'no'}")
     path.write_text("\n".join(lines) + "\n")
 

@@ -155,8 +155,8 @@ def train(
     xla="off",
     ramp=False,
 ):
-    """(the loss of each step, the last weights). ramp: whether steps take 1, 2, 2, ... units of data,
-    each a micro-batch of every replica.
+    """(the loss of each step, the last weights). ramp: whether steps take 1, 2, 2, ... units of
+    data, each a micro-batch of every replica.
     """
     step, state = traced(replicas, micro_batches, xla, ramp)
     state.assign(TrainState(state.strategy, first_weights(), OptimizerConfig(), (), {}).read())
