@@ -25,7 +25,7 @@ from bert_gpu.data.shards import (
     read_documents,
     tokenize,
 )
-from bert_gpu.text import corpus, quality
+from bert_gpu.text import corpus, quality, word_marks
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
 from bert_gpu.text.vocabulary import learning, letters
 
@@ -49,6 +49,9 @@ def check_text(job: Job, plan: CorpusPlan) -> list[list[bytes]]:
     if job.status == "new":
         check_space(config, predict_bytes(config, plan.num_text_bytes))
     sample = quality.sample(blocks, bool(config.copies))
+    for line in word_marks.marks_hint(sample, config.word_mark):
+        job.console.say(line)
+    sample = [word_marks.without_marks(document, config.word_mark) for document in sample]
     for line in quality.describe_empty(blocks):
         job.console.say(line)
     drops_lines = config.drop_repeated_lines is not None

@@ -317,7 +317,7 @@ def open_vocabulary(job: Job, blocks: list[corpus.Block]) -> tuple[bytes, Tokeni
     if job.status == "resumed" and folder.has_vocabulary():
         with corpus.open_binary(folder.vocab_file) as file:
             return file.read(), folder.open_tokenizer()
-    content = learning.learn(blocks, config, job.console, job.workers)[0]
+    content = learning.learn(blocks, config, job.console, job.workers, config.word_mark)[0]
     with tempfile.TemporaryDirectory() as temporary:
         path = os.path.join(temporary, FILE_NAMES[config.tokenization])
         with open(path, "wb") as file:

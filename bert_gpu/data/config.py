@@ -17,7 +17,11 @@ from bert_gpu.text.config import (
 CLS_SEP = "cls_sep"
 # values of --pack_separator: the special tokens around a sequence
 FRAMES = (CLS_SEP, "sep", "none")
-ADDED = ("near_duplicates", "drop_repeated_lines")  # settings that are stored where they are given
+ADDED = (
+    "near_duplicates",
+    "drop_repeated_lines",
+    "word_separator",
+)  # settings that are stored where they are given
 PADDINGS = ("fixed", "dynamic", "uniform")
 
 
@@ -130,6 +134,12 @@ class DataConfig(Settings):
         low=1,
         high=64,
     )
+    word_separator: str | None = setting(
+        None,
+        "The character that a tool of the language has put between words, where the script has no "
+        "spaces; it is dropped, and whole words are masked by it. Default: the zero-width space, "
+        "U+200B.",
+    )
     short_seq_prob: float = setting(
         0.1,
         "Share of documents that are cut into records shorter than max_seq_length.",
@@ -170,6 +180,10 @@ class DataConfig(Settings):
         super().__post_init__()
         check_local(self.output_file, "output_file")
         check_ray_address(self.ray_address)
+        if self.word_separator is not None and len(self.word_separator) != 1:
+            raise UserError(
+                "must be one character", setting="word_separator", value=self.word_separator
+            )
         if (
             not self.output_file.endswith(".tfrecord")
             or os.path.basename(self.output_file) == ".tfrecord"
@@ -223,6 +237,11 @@ class DataConfig(Settings):
         return self.vocab_file or self.sp_model_file
 
     @property
+    def word_mark(self) -> bytes:
+        """The character between words of scripts without spaces, in UTF-8."""
+        return (self.word_separator or "\u200b").encode()
+
+    @property
     def num_predictions(self) -> int:
         return self.max_predictions_per_seq or int(
             math.ceil(self.max_seq_length * self.masked_lm_prob)
@@ -273,7 +292,8 @@ class InputConfig(Settings):
     input_weights: str | None = setting(
         None,
         "Shares of the training tokens for the data sets that --input_file separates by commas: "
-        ".7,.3. Without them the records of all are shuffled together.",
+        ".7,.3; or temperature:.3, shares by size^.3, as XLM-R and mT5 have for languages of very "
+        "different size. Without them the records of all are shuffled together.",
     )
     input_weights_from: str | None = setting(
         None,
@@ -314,7 +334,16 @@ class InputConfig(Settings):
         """
         num_sets = sum(bool(part.strip()) for part in self.input_file.split(","))
         texts = dict(input_weights=self.input_weights, input_weights_from=self.input_weights_from)
+        if self.temperature:  # Dataset, which knows the sizes, replaces these weights
+            texts["input_weights"] = ",".join(["1"] * num_sets)
         return [parse_weights(name, text, num_sets) for name, text in texts.items() if text]
+
+    @property
+    def temperature(self) -> float | None:
+        """The exponent of the data sets' sizes in their weights; None where weights are given."""
+        kind, _, exponent = (self.input_weights or "").partition(":")
+        value = number_in(exponent) if kind.strip() == "temperature" else None
+        return value if value and 0 < value <= 1 else None
 
 
 def parse_weights(name: str, text: str, num_sets: int) -> tuple[float, list[float]]:
@@ -331,7 +360,8 @@ def parse_weights(name: str, text: str, num_sets: int) -> tuple[float, list[floa
         raise UserError(
             f"must be {before}finite numbers above 0, one for each data set of --input_file, which "
             f"names {num_sets}",
-            "separate them by commas, such as " + (".8:.2,.8" if is_later else ".7,.3"),
+            "separate them by commas, such as "
+            + (".8:.2,.8" if is_later else ".7,.3, or give temperature:.3"),
             setting=name,
             value=text,
         )

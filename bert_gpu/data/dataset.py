@@ -113,6 +113,14 @@ class Dataset:
 
     def _mixture(self, sets: Sequence[Sequence[str]]) -> Mixture:
         """Return the data sets with their weights. sets: paths of the files of each of them."""
+        real_paths = sorted(os.path.realpath(path) for paths in sets for path in paths)
+        if repeated := [one for one, other in itertools.pairwise(real_paths) if one == other]:
+            raise UserError(
+                f"names {os.path.dirname(repeated[0])} twice, which is one data set",
+                "name it once, with the sum of its weights",
+                setting="input_file",
+                value=self.config.input_file,
+            )
         shares, weights = zip(*self.config.phases, strict=True)
         sizes = {file.path: len(file) for file in self.train.files}
         mixed = []
@@ -133,6 +141,13 @@ class Dataset:
                     weights=own,
                 )
             )
+        if exponent := self.config.temperature:
+            sizes_of_text = [x.num_records * x.tokens_per_record / x.dupe_factor for x in mixed]
+            powers = np.power(sizes_of_text, exponent)
+            mixed = [
+                one._replace(weights=[float(power), *one.weights[1:]])
+                for one, power in zip(mixed, powers / powers.sum(), strict=True)
+            ]
         return Mixture(mixed, *shares[1:])
 
     def _mean_tokens(self, rows: range) -> float:

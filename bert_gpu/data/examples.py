@@ -17,7 +17,8 @@ from bert_gpu.base.compiled import compiled
 
 STATIC = "static"  # records with Google's seven features, each of fixed length
 # records with the features input_ids (without padding or masks), starts (the positions where
-# segments or sequences begin) and, for pairs, next_sentence_labels
+# segments or sequences begin), for pairs next_sentence_labels and, where the text marks words,
+# word_starts (the positions where words begin)
 COMPACT = "compact"
 
 # {feature name in Google's create_pretraining_data.py: name with Model Garden's
@@ -136,14 +137,15 @@ def parse_compact(
 
     The features are input_ids, input_mask, segment_ids (N, S), padded with 0 to S = max_seq_length;
     next_sentence_labels (N,) for pairs, and sequence_ids (N, S) for packed rows; starts (N,), 1 if
-    the start positions in the record rise from 0 to below its length, else 0.
+    the start positions in the record rise from 0 to below its length, else 0; word_starts (N, S),
+    1 where a word begins, 0 in a row that does not say it.
 
     Raise tf.errors.InvalidArgumentError when a record does not fit the schema or its row is longer
     than S.
     """
     spec = {
         name: tf.io.RaggedFeature(tf.int64, row_splits_dtype=tf.int64)
-        for name in ("input_ids", "starts")
+        for name in ("input_ids", "starts", "word_starts")
     }
     if schema.has_next_sentence_labels:
         spec["next_sentence_labels"] = tf.io.FixedLenFeature([], tf.int64)
@@ -161,6 +163,10 @@ def parse_compact(
     sequence_ids = count_starts(rows, starts.values.numpy(), is_token)
     is_sound = rise_from_0(rows, starts.values.numpy(), lengths).astype(np.int64)
     batch = dict(input_ids=input_ids, input_mask=is_token.astype(np.int64), starts=is_sound)
+    words = parsed["word_starts"]
+    of_words = np.repeat(np.arange(len(lengths)), np.diff(words.row_splits))
+    counts = count_starts(of_words, words.values.numpy(), is_token)
+    batch["word_starts"] = np.maximum(np.diff(counts, axis=1, prepend=0), 0)  # padding has count 0
     if schema.has_next_sentence_labels:
         batch["segment_ids"] = np.maximum(sequence_ids - 1, 0)
         batch["next_sentence_labels"] = parsed["next_sentence_labels"].numpy()

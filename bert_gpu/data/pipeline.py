@@ -125,9 +125,10 @@ class Reader:
                 "build the data again with its own vocabulary",
                 where=self.records.locate(indices[row]),
             )
+        names = [*self.schema.shapes(self.max_seq_length), *["word_starts"] * bool(self.masking)]
         return {
             name: batch[name].astype(np.float32 if "weights" in name else np.int32)
-            for name in self.schema.shapes(self.max_seq_length)
+            for name in names
         }
 
     def epoch_order(self, epoch: int, batch_size: int, shuffle: bool) -> np.ndarray:
@@ -148,15 +149,18 @@ class Reader:
     def _masked(
         self,
         masking: Masking,
-        batch: Mapping[str, np.ndarray],
+        batch: dict[str, np.ndarray],
         indices: np.ndarray,
         epochs: np.ndarray,
     ) -> dict[str, np.ndarray]:
+        """Return the features of masked words; take word_starts from the batch."""
         keys = np.empty(len(indices), np.uint64)
         for epoch in np.unique(epochs):
             is_own = epochs == epoch
             keys[is_own] = row_keys(derive_key(self.seed, "masks", epoch), indices[is_own])
         starts = masking.word_starts(batch["input_ids"])
+        marked = batch.pop("word_starts") > 0
+        starts = np.where(marked.any(1, keepdims=True), marked, starts)
         lengths = batch["input_mask"].sum(1, dtype=np.int32)
         return mask_rows(batch["input_ids"], lengths, starts, keys, masking.spec)
 

@@ -30,6 +30,7 @@ from bert_gpu.data.records import ShardWriter
 from bert_gpu.text import clean, corpus
 from bert_gpu.text.tokenizers.open import open_tokenizer
 from bert_gpu.text.tokenizers.wordpiece import Tokenizer
+from bert_gpu.text.word_marks import without_marks, word_starts
 
 TRAIN, VALIDATION, DROPPED = 0, 1, 2  # the uses of a document, as in CorpusPlan.split
 ROWS_PER_BATCH = 2048  # each array of a batch of 2048 rows has about a megabyte
@@ -115,12 +116,15 @@ class Tokenized(typing.NamedTuple):
       ids: (T,) int, the token ids of all sentences of these documents.
       splits: (sentences + 1,) offsets of the sentences in ids.
       num_dropped: number of dropped documents.
+      word_starts: (T,) bool, whether each token begins a word, where the text marks words; else
+        None, and the pieces say it.
     """
 
     documents: list[list[bytes]]
     ids: np.ndarray
     splits: np.ndarray
     num_dropped: int
+    word_starts: np.ndarray | None = None
 
 
 NOTHING = Tokenized([], np.zeros(0, np.int32), np.zeros(1, np.int64), 0)
@@ -269,32 +273,43 @@ class ShardBuilder:
         others = tokenize(config, tokenizer, pool)
         documents, rows, counts = make_rows(config, tokenizer, own, others, key, num_passes)
         keys = row_keys(derive_key(key, "masks"), np.arange(len(rows)))
+        marked = with_starts(documents, tokenizer, own, others)
         frequencies = np.bincount(own.ids, minlength=tokenizer.vocab_size) / max(1, len(own.ids))
         for start in range(0, len(rows), ROWS_PER_BATCH):
             batch = np.arange(start, min(start + ROWS_PER_BATCH, len(rows)))
-            tokens = rows.take(batch).tokens(documents, config.max_seq_length, tokenizer)
+            taken = rows.take(batch)
+            tokens = taken.tokens(documents, config.max_seq_length, tokenizer)
+            starts = (
+                None
+                if marked is None
+                else taken.tokens(marked, config.max_seq_length, tokenizer).input_ids > 0
+            )
             if config.order == "length":
                 scores.append(tokens.lengths.astype(np.float64))
             elif config.order == "common":
                 scores.append(rarity(tokens, frequencies))
             counts.num_row_tokens += int(tokens.lengths.sum())
             if config.masking == "static":
-                features = self._static_features(tokens, keys[batch])
+                features = self._static_features(tokens, keys[batch], starts)
                 candidates = features["masked_lm_ids"][features["masked_lm_weights"] > 0]
                 write(*examples.encode_examples(features))
             else:
                 candidates = tokens.input_ids[tokens.sequence_ids > 0]
-                write(*examples.encode_examples(compact_features(tokens)))
+                write(*examples.encode_examples(compact_features(tokens, starts)))
             pieces += np.bincount(candidates, minlength=tokenizer.vocab_size)
         pieces[[tokenizer.cls_id, tokenizer.sep_id]] = 0  # never masked
         return counts
 
-    def _static_features(self, tokens: instances.Tokens, keys: np.ndarray) -> dict[str, np.ndarray]:
+    def _static_features(
+        self, tokens: instances.Tokens, keys: np.ndarray, starts: np.ndarray | None
+    ) -> dict[str, np.ndarray]:
         """Return {name: array} of Google's seven features for a batch of rows; without labels there
-        are six, and packed rows also have sequence_ids.
+        are six, and packed rows also have sequence_ids. starts: where words begin, bool (N, S);
+        None = where the pieces say so.
         """
         ids = tokens.input_ids
-        starts = self.tokenizer.word_starts(ids) if self._masks.masks_words else None
+        if starts is None and self._masks.masks_words:
+            starts = self.tokenizer.word_starts(ids)
         features = masking.mask_rows(ids, tokens.lengths, starts, keys, self._masks)
         features["input_mask"] = (tokens.sequence_ids > 0).astype(np.int32)
         features["segment_ids"] = np.zeros_like(tokens.sequence_ids)
@@ -322,32 +337,60 @@ def read_documents(
 
 
 def tokenize(config: DataConfig, tokenizer: Tokenizer, documents: list[list[bytes]]) -> Tokenized:
-    """Tokenize documents. Drop those with too many tokens for --max_tokens_per_character."""
-    tokens = tokenizer.tokenize([line for document in documents for line in document])
-    return drop_dense(documents, *tokens, config.max_tokens_per_character)
+    """Tokenize documents without the marks between their words. Drop those with too many tokens for
+    --max_tokens_per_character.
+    """
+    lines = list(itertools.chain(*documents))
+    mark, limit = config.word_mark, config.max_tokens_per_character
+    tokens = tokenizer.tokenize(without_marks(lines, mark))
+    plain = [without_marks(document, mark) for document in documents]
+    are_words_masked = config.do_whole_word_mask or config.max_ngram_size > 1
+    starts = word_starts(tokenizer, lines, mark, *tokens) if are_words_masked else None
+    return drop_dense(plain, *tokens, limit, starts)
 
 
 def drop_dense(
-    documents: list[list[bytes]], ids: np.ndarray, splits: np.ndarray, limit: float | None
+    documents: list[list[bytes]],
+    ids: np.ndarray,
+    splits: np.ndarray,
+    limit: float | None,
+    starts: np.ndarray | None = None,
 ) -> Tokenized:
     """Return documents and their tokens without the documents of at least `limit` tokens per
-    character (--max_tokens_per_character). ids, splits: the tokens of all their sentences, as in
-    Tokenized.
+    character (--max_tokens_per_character). ids, splits, starts: the tokens of all their sentences,
+    and the word_starts, as in Tokenized.
     """
     if limit is None:
-        return Tokenized(documents, ids, splits, 0)
+        return Tokenized(documents, ids, splits, 0, starts)
     ends = np.cumsum([0, *map(len, documents)])
     texts = (b"".join(document) for document in documents)
     num_characters = np.array([len(text.decode("utf-8", "ignore")) for text in texts])
     is_sparse = np.diff(splits[ends]) < limit * num_characters
     is_sparse_line = np.repeat(is_sparse, np.diff(ends))
     lengths = np.diff(splits)
+    is_kept = np.repeat(is_sparse_line, lengths)
     return Tokenized(
         list(itertools.compress(documents, is_sparse)),
-        ids[np.repeat(is_sparse_line, lengths)],
+        ids[is_kept],
         np.concatenate([[0], np.cumsum(lengths[is_sparse_line])]).astype(np.int64),
         int((~is_sparse).sum()),
+        None if starts is None else starts[is_kept],
     )
+
+
+def with_starts(
+    documents: instances.Documents, tokenizer: Tokenizer, own: Tokenized, pool: Tokenized
+) -> instances.Documents | None:
+    """Return the documents of own and pool with, in place of each token, 1 where it begins a word,
+    else 0; None where neither marks words.
+    """
+    if own.word_starts is None and pool.word_starts is None:
+        return None
+    starts = [
+        tokenizer.word_starts(part.ids) if part.word_starts is None else part.word_starts
+        for part in (own, pool)
+    ]
+    return dataclasses.replace(documents, ids=np.concatenate(starts).astype(np.int32))
 
 
 def count_pairs(config: DataConfig, tokenizer: Tokenizer, own: Tokenized) -> Counts:
@@ -435,10 +478,13 @@ def text_bytes(documents: Sequence[Sequence[bytes]]) -> int:
 
 
 def compact_features(
-    tokens: instances.Tokens,
+    tokens: instances.Tokens, word_starts: np.ndarray | None = None
 ) -> dict[str, np.ndarray | tuple[np.ndarray, np.ndarray]]:
     """Return {name: feature} of compact records, for encode_examples: input_ids without padding,
-    `starts`, the positions where segments or sequences begin, and the labels of pairs.
+    `starts`, the positions where segments or sequences begin, and the labels of pairs; where the
+    text marks words, `word_starts`, the positions where words begin.
+
+    word_starts: bool (N, S), or None.
     """
     is_real = tokens.sequence_ids > 0
     begins = is_real & (np.diff(tokens.sequence_ids, axis=1, prepend=0) != 0)
@@ -449,6 +495,10 @@ def compact_features(
         input_ids=(tokens.input_ids[is_real], token_splits),
         starts=(np.nonzero(begins)[1], start_splits),
     )
+    if word_starts is not None:
+        of_words = word_starts & is_real
+        word_splits = np.cumsum(np.append(0, of_words.sum(1)))
+        features["word_starts"] = np.nonzero(of_words)[1], word_splits
     if tokens.labels is not None:
         features["next_sentence_labels"] = tokens.labels[:, None]
     return features

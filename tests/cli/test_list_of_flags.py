@@ -38,7 +38,7 @@ task_kind task_name temperature tensorboard test_file test_share text_a text_b t
 tokenization tokens_file top_k total_training_time train_batch_size train_file train_objective
 type_vocab_size use_bias validation_epochs validation_marks validation_share version_2_with_negative
 virtual_replicas vocab_file vocab_size wandb_project warmup_proportion weight_decay_exclude
-weight_decay_rate worker_timeout xla
+weight_decay_rate word_separator worker_timeout xla
 """.split()
 
 

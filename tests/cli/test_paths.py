@@ -19,6 +19,7 @@ NOT_PATHS = """
 best_metric class_weights columns encoder finetune_time_markers freeze grid input_weights
 input_weights_from label language mlflow_experiment passage_prefix positive_label query query_prefix
 ray_address task_name text_a text_b text_field validation_marks wandb_project weight_decay_exclude
+word_separator
 """.split()
 LISTS = {("evaluate", "model")} | {
     (command, name) for command in COMMANDS for name in ("input_file", "eval_input_file")

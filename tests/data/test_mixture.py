@@ -191,6 +191,7 @@ def test_a_mixture_is_part_of_the_identity(folders):
     "changes",
     [dict(input_weights=text) for text in ("1,1", "1,0,1", "1,-1,1", "1,nan,1", "1,inf,1", "1,,1")]
     + [dict(input_weights=text) for text in ("1,x,1", ".5:1,1,1")]
+    + [dict(input_weights=f"temperature:{text}") for text in ("0", "1.1", "x", "-.3", "")]
     + [
         dict(input_weights="1,1,1", input_weights_from=text)
         for text in ("0:1,1,1", "1:1,1,1", "nan:1,1,1", "-.1:1,1,1", "1,1,1", ".5:1,1", ".5:1,0,1")
@@ -203,6 +204,26 @@ def test_bad_weights_are_one_line(changes):
     text = str(raised.value)
     assert text.startswith(f"--{name}={changes[name]}: must be ") and "names 3" in text
     assert len(text) < 300
+
+
+@pytest.mark.parametrize("exponent", [0.3, 1.0])
+def test_weights_by_size(folders, exponent):
+    """Shares of the tokens that are read, within .5 %, and of the sizes in tokens."""
+    data = open_data(folders, f"temperature:{exponent}")
+    sizes = [one.num_records * one.tokens_per_record for one in data.mixture.sets]
+    expected = np.array(sizes) ** exponent / np.sum(np.array(sizes) ** exponent)
+    found = [one.weights[0] for one in data.mixture.sets]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    rows = stream(data, 8, num_records=16000)
+    tokens = np.bincount(rows[:, 0], rows[:, 2], len(SIZES))
+    np.testing.assert_allclose(tokens / tokens.sum(), expected, atol=0.005)
+    changed = open_data(folders, f"temperature:{exponent}", input_weights_from=".5:.1,.8,.1")
+    assert [one.weights[1] for one in changed.mixture.sets] == pytest.approx([0.1, 0.8, 0.1])
+
+
+def test_a_set_that_is_named_twice_is_one(folders):
+    with pytest.raises(UserError, match="names .*web twice, which is one data set; name it once"):
+        open_data(folders, "1,1,1", ("web", "books", "web"))
 
 
 def test_folders_of_one_name_have_names_of_their_own(folders, tmp_path):

@@ -8,7 +8,6 @@ the blocks and the seed alone. The counts do not depend on the number of process
 import collections
 import functools
 import hashlib
-import itertools
 from collections.abc import Sequence
 
 from bert_gpu.text import corpus
@@ -16,6 +15,7 @@ from bert_gpu.text.corpus import Block
 from bert_gpu.text.parallel import LOCAL, Report, Workers, map_blocks
 from bert_gpu.text.tokenizers import sentence_piece
 from bert_gpu.text.vocabulary import wordpiece_learner
+from bert_gpu.text.word_marks import MARK, without_marks
 
 # Most bytes of text that are read; a larger corpus is sampled. Words that do not occur in a
 # gigabyte would get no piece.
@@ -49,12 +49,14 @@ def count_words_of_blocks(
     *,
     tokenization: str = "WordPiece",
     strip_accents: bool = True,
+    mark: bytes = MARK,
     report: Report | None = None,
 ) -> collections.Counter[str]:
     """Count the words of blocks of text, from which a vocabulary can be learnt.
 
     Args:
       do_lower_case, strip_accents: as in the tokenizer; only for WordPiece.
+      mark: between words of scripts without spaces; it is no part of the text.
       tokenization: kind of vocabulary. Only WordPiece also divides text at punctuation.
       report: called with the bytes of text done since its last call, and 0 tokens.
 
@@ -66,6 +68,7 @@ def count_words_of_blocks(
         do_lower_case=do_lower_case,
         tokenization=tokenization,
         strip_accents=strip_accents,
+        mark=mark,
     )
     counts: collections.Counter[str] = collections.Counter()
     for part in map_blocks(function, blocks, workers, report):
@@ -78,8 +81,11 @@ def count_group(
     do_lower_case: bool,
     tokenization: str,
     strip_accents: bool,
+    mark: bytes,
 ) -> collections.Counter[str]:
-    documents = itertools.chain.from_iterable(map(corpus.read_block, blocks))
+    documents = (
+        without_marks(document, mark) for block in blocks for document in corpus.read_block(block)
+    )
     if tokenization != "WordPiece":
         return sentence_piece.count_words(documents)
     return wordpiece_learner.count_words(documents, do_lower_case, strip_accents)

@@ -22,6 +22,7 @@ from bert_gpu.text.ray_cluster import open_workers
 from bert_gpu.text.tokenizers import hugging_face, sentence_piece
 from bert_gpu.text.tokenizers.wordpiece import WordPieceTokenizer
 from bert_gpu.text.vocabulary import counting, letters, wordpiece_learner
+from bert_gpu.text.word_marks import MARK
 
 BLOCK_BYTES = 8 << 20  # text of a block, which a process holds at once; samples are whole blocks
 
@@ -42,13 +43,15 @@ def learn(
     config: Any,
     console: Console,
     workers: parallel.Workers = parallel.LOCAL,
+    mark: bytes = MARK,
 ) -> tuple[bytes, int]:
     """Learn a vocabulary from blocks of text. Return (the bytes of its file, a vocab.txt, a
     SentencePiece model or a tokenizer.json; the bytes of text whose words were counted).
 
     Args:
       config: VocabConfig, or other settings with the same fields for learning.
-      console: shows progress. workers: the workers that count words.
+      console: shows progress. workers: the workers that count words. mark: as for
+        `counting.count_words_of_blocks`.
 
     Raises UserError: the text has no words, or --vocab_size leaves no room for characters.
     """
@@ -65,6 +68,7 @@ def learn(
             workers,
             tokenization=config.tokenization,
             strip_accents=config.strip_accents,
+            mark=mark,
             report=progress.add,
         )
     if not counts:
