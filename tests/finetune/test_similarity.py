@@ -126,7 +126,7 @@ def test_pairs_and_hard_negatives_train_a_sentence_model(folder):
         "24 labelled pairs, 16 of them positive",
         "pooling: cls",
         "temperature: 0.05",
-        "global batch 8 examples of 4 sequences",
+        "global batch 8 examples of up to 4 sequences",
     ):
         assert line in text
     assert set(result.metrics["dev"]) == {"accuracy", "threshold"}

@@ -180,7 +180,7 @@ def test_batches_of_a_call_have_no_more_words_than_their_rows(tmp_path, counts):
     rows, size = rows_for(examples_of(tmp_path, random_sentences(8, 12)), 24), 2
     batches = [encoded.make_batch(rows, np.arange(first, first + size)) for first in (0, 2, 4, 6)]
     lengths = {batch["input_ids"].shape[1] for batch in batches}
-    joined = take_batches(iter(batches), 2, counts, encoded.LENGTH_AXES)
+    joined = take_batches(iter(batches), 2, counts, encoded.LENGTH_AXES, 2)
     assert len(lengths) > 1 and {batch["input_ids"].shape[1] for batch in joined} == {max(lengths)}
     words = [(batch["token_labels"] >= 0).sum() for batch in batches[: sum(counts)]]
     assert sum((batch["token_labels"] >= 0).sum() for batch in joined) == sum(words)
