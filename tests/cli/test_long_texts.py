@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from bert_gpu.__main__ import main
 from bert_gpu.cli import classify, flags
 from bert_gpu.interop import models
 from bert_gpu.runs.folder import RunFolder
@@ -107,7 +108,10 @@ def test_the_model_knows_how_it_reads(workplace, trained, tmp_path, capsys):
     read = models.read_model(str(trained / "model"))
     assert read.notes.long_texts == ("windows", 10, MOST)
     card = (trained / "model" / "README.md").read_text()
-    assert f"up to {MOST} rows of {LENGTH} tokens" in card and "cut them" in card
+    rule = f"up to {MOST} rows of {LENGTH} tokens each, whose scores are averaged"
+    assert rule in card and "transformers' pipelines do, cut them" in card
+    asked = ["bert-gpu", "export", f"--from={trained / 'model'}", f"--to={tmp_path / 'hf'}"]
+    assert main(asked) == 0 and rule in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize(

@@ -266,6 +266,26 @@ def test_texts_that_fit_are_read_as_ever():
     assert all((plain[name] == same[name]).all() for name in plain)
 
 
+@pytest.mark.parametrize(
+    "long_texts, last, said",
+    [
+        (LongTexts(), 6, "; 6 cut to 12 tokens (--long_texts=windows reads more)"),
+        (LongTexts(), 2, "; 2 cut to 12 tokens"),
+        (LongTexts("head_tail"), 6, "; 6 read at both ends; 6 cut to 12 tokens"),
+        (LongTexts("windows"), 6, "; 6 in 2 to 4 rows"),
+        (LongTexts("windows", None, 3), 6, "; 6 in 2 to 3 rows; 6 cut to 12 tokens"),
+    ],
+)
+def test_the_log_says_what_is_read(long_texts, last, said):
+    class Texts(list):
+        has_pairs = False
+
+    lines = Texts([text_of(5, 10)] * (30 - last) + [text_of(5, 35)] * last)
+    rows = rows_of("dynamic", long_texts, lines)
+    task = dataclasses.replace(TASK, long_texts=long_texts)
+    assert task.describe(lines, rows).partition("each")[2] == said
+
+
 def test_few_empty_rows_and_few_shapes():
     """One text of 20,000 tokens among short ones."""
     lines = [*random_texts(31, 8), text_of(5, 5) + " 7" * 19995]
