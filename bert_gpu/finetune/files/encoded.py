@@ -38,7 +38,7 @@ class EncodedExamples:
     Attributes:
       ids: int32 (T,), all rows concatenated. splits: int64 (N R + 1,), where each row begins in
         `ids`, and the end of the last.
-      first_lengths: int64 (N R,), tokens of [CLS] A [SEP], which is segment 0.
+      first_lengths: int32 (N R,), tokens of [CLS] A [SEP], which is segment 0.
       labels: targets of a TaskType, (N,) or (N, C), or None. max_seq_length: maximum tokens of a
         row. num_truncated: number of examples that have tokens in no row. num_long: number of
         texts, of pairs second texts, that do not fit into a row.
@@ -134,8 +134,8 @@ def encode_examples(
     for texts_a, texts_b in chunks:
         rows = frame(tokenizer, texts_a, texts_b, max_seq_length, long_texts)
         ids.append(rows.ids)
-        sizes.append(np.stack([rows.lengths, rows.first_lengths]))
-        counts.append(rows.counts)
+        sizes.append(np.stack([rows.lengths, rows.first_lengths]).astype(np.int32))
+        counts.append(rows.counts.astype(np.int32))
         num_long += rows.num_long
         num_truncated += rows.num_truncated
         before = np.resize(num_before, len(rows.counts)), 0
@@ -153,7 +153,7 @@ def encode_examples(
     num_windows = np.concatenate(counts)
     most = int(num_windows.max())
     is_row = (np.arange(most) < num_windows[:, None]).ravel()
-    all_sizes = np.zeros((2, len(is_row)), np.int64)
+    all_sizes = np.zeros((2, len(is_row)), np.int32)
     all_sizes[:, is_row] = np.concatenate(sizes, 1)
     return EncodedExamples(
         ids=ids.finish(),
