@@ -182,7 +182,10 @@ class DataConfig(Settings):
         check_ray_address(self.ray_address)
         if self.word_separator is not None and len(self.word_separator) != 1:
             raise UserError(
-                "must be one character", setting="word_separator", value=self.word_separator
+                "must be one character",
+                "name one that is nowhere else in the text, such as |",
+                setting="word_separator",
+                value=self.word_separator,
             )
         if (
             not self.output_file.endswith(".tfrecord")
