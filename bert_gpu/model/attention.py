@@ -22,6 +22,7 @@ from bert_gpu.base.fused import (
     widened,
 )
 from bert_gpu.model import cudnn_attention
+from bert_gpu.model.disentangled import Relative, masked_sum, products_gradient
 from bert_gpu.model.layers import draw_bits, drop_threshold, sizes
 
 
@@ -241,6 +242,7 @@ def self_attention(
     rate: float = 0.0,
     seed: tf.Tensor | None = None,
     dropout_key: str = "attention",
+    relative: Relative | None = None,
 ) -> tf.Tensor:
     """Return self-attention from the projection to queries, keys and values. The type of the mask
     selects the implementation, ours, ours in blocks, or cuDNN's.
@@ -250,7 +252,8 @@ def self_attention(
       mask: float32, added to the scores like the `bias` of `attention`; or a cudnn_attention.Mask,
         for cuDNN, which has no dropout; or Blocks.
       rotation: the result of the function `rotation`; None without rotary positions. rate, seed,
-        dropout_key: dropout of the attention probabilities, as for `layers.dropout`.
+        dropout_key: dropout of the attention probabilities, as for `layers.dropout`. relative: of
+        disentangled attention, which only our own implementation has.
 
     Returns:
       (B, S, N, D).
@@ -268,12 +271,8 @@ def self_attention(
     if rotation is not None:
         q = rotate(q, *rotation)
         k = rotate(k, *rotation)
-    return tf.transpose(attention(q, k, v, mask, rate, seed, dropout_key), [0, 2, 1, 3])
-
-
-@fused
-def _masked(scores: tf.Tensor, scale: tf.Tensor | float, bias: tf.Tensor) -> tf.Tensor:
-    return tf.cast(scores, tf.float32) * scale + bias
+    mixed = attention(q, k, v, mask, rate, seed, dropout_key, relative)
+    return tf.transpose(mixed, [0, 2, 1, 3])
 
 
 @fused
@@ -325,6 +324,7 @@ def attention(
     rate: float = 0.0,
     seed: tf.Tensor | None = None,
     dropout_key: str = "attention",
+    relative: Relative | None = None,
 ) -> tf.Tensor:
     """Return scaled dot-product attention (Vaswani et al. 2017, 3.2.1), softmax in float32.
 
@@ -336,16 +336,21 @@ def attention(
       bias: float32, broadcast to (B, N, P, S) and added to the scores: 0, or a number so far below
         0 that it masks the token. The bias gets no gradient.
       rate, seed, dropout_key: dropout of the attention probabilities, as for `layers.dropout`.
+      relative: terms of the scores that depend on the distance of tokens; P is then S.
 
     Returns:
       (B, N, P, D).
     """
-    scale = q.shape[-1] ** -0.5
+    c2p, p2c = relative.products(q, k) if relative else ([], [])
+    scale = (q.shape[-1] * (1 + len(c2p) + len(p2c))) ** -0.5
     drop = bool(rate) and seed is not None
 
     @custom_gradient
-    def attend(q: tf.Tensor, k: tf.Tensor, v: tf.Tensor) -> tuple[tf.Tensor, Callable]:
-        scores = _masked(tf.matmul(q, k, transpose_b=True), scale, bias)
+    def attend(
+        q: tf.Tensor, k: tf.Tensor, v: tf.Tensor, *products: tf.Tensor
+    ) -> tuple[tf.Tensor, Callable]:
+        terms = products[: len(c2p)], products[len(c2p) :]
+        scores = masked_sum(tf.matmul(q, k, transpose_b=True), *terms, scale, bias)
         # sets the rank, because TensorFlow warns of a softmax over a tensor of unknown rank
         scores = tf.ensure_shape(scores, [None] * 4)
         probabilities = tf.cast(tf.nn.softmax(scores), q.dtype)  # (B, N, P, S)
@@ -361,7 +366,7 @@ def attention(
             for_gradient = probabilities if has_gpu() else marked  # GPUs draw the bits again
         mixed = tf.matmul(for_values, v)
 
-        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, ...]:
             marked = for_gradient
             if drop and has_gpu():
                 # delays the second draw until the backward pass: outside XLA by the control edge,
@@ -374,8 +379,9 @@ def attention(
             dv = tf.matmul(_unmark(marked, share) if drop else marked, upstream, transpose_a=True)
             dkept = tf.matmul(upstream, v, transpose_b=True)
             dscores = _softmax_gradient(marked, dkept, mixed, upstream, scale, share)
-            return tf.matmul(dscores, k), tf.matmul(dscores, q, transpose_a=True), dv
+            dproducts = products_gradient(dscores, len(c2p), len(p2c))
+            return tf.matmul(dscores, k), tf.matmul(dscores, q, transpose_a=True), dv, *dproducts
 
         return mixed, gradient
 
-    return attend(q, k, v)
+    return attend(q, k, v, *c2p, *p2c)

@@ -125,9 +125,11 @@ class ShapeConfig(Settings):
     position_embedding_type: str = setting(
         "absolute",
         "How the model learns word order: absolute (a learnt vector for each position, "
-        "BERT), scaled_sinusoidal (sines and cosines times one learnt scale, Cramming) "
-        "or rotary (queries and keys turned by an angle that grows with the position, RoFormer).",
-        choices=("absolute", "scaled_sinusoidal", "rotary"),
+        "BERT), scaled_sinusoidal (sines and cosines times one learnt scale, Cramming), "
+        "rotary (queries and keys turned by an angle that grows with the position, RoFormer) or "
+        "disentangled (a learnt vector for each distance, in the attention of all layers, "
+        "DeBERTa; slower).",
+        choices=("absolute", "scaled_sinusoidal", "rotary", "disentangled"),
         role="departure",
         bert_values=("absolute",),
     )
@@ -311,6 +313,11 @@ class ShapeConfig(Settings):
         return self.reach is not None and index % self.global_attention_every > 0
 
     @property
+    def is_disentangled(self) -> bool:
+        """Whether attention is disentangled (disentangled.py)."""
+        return self.position_embedding_type == "disentangled"
+
+    @property
     def has_own_encoder(self) -> bool:
         """Whether the encoder is this project's own, not one of TF Model Garden's."""
         return self.encoder is None
@@ -346,7 +353,7 @@ class ModelConfig(ShapeConfig):
         "bert",
         "model_type, in transformers, of the model that this one began with; its folder is written "
         "as one of that type.",
-        choices=("bert", "roberta", "xlm-roberta", "distilbert", "electra", "modernbert"),
+        choices=("bert", "roberta", "xlm-roberta", "distilbert", "electra", "modernbert", "deberta-v2"),
         role="departure",
     )
     first_position: int = setting(
@@ -362,6 +369,29 @@ class ModelConfig(ShapeConfig):
     first_norm: bool = setting(
         True,
         "With norm_first, normalise the input of the first attention block, too.",
+        role="departure",
+    )
+    position_buckets: int = setting(
+        256,
+        "Disentangled attention: number of rows, in each direction, of the table of distances; "
+        "half of them are for one distance each. 0 = one row for each distance.",
+        low=0,
+        role="departure",
+    )
+    max_relative_positions: int = setting(
+        512, "Longest distance with a row of its own or a bucket.", low=1, role="departure"
+    )
+    pos_att_type: str = setting(
+        "c2p|p2c",
+        "Terms of the scores that depend on distances: of content with positions (c2p), of "
+        "positions with content (p2c), or both.",
+        choices=("c2p|p2c", "c2p", "p2c"),
+        role="departure",
+    )
+    legacy: bool = setting(
+        True,
+        "Whether a DeBERTa's head of masked words has the names cls.predictions, not "
+        "lm_predictions.",
         role="departure",
     )
     head_transform: bool = setting(
@@ -387,6 +417,16 @@ class ModelConfig(ShapeConfig):
                 setting="pooler_size",
                 value=self.pooler_size,
             )
+
+    @property
+    def num_terms(self) -> int:
+        """Number of terms of attention scores that depend on distances."""
+        return len(self.pos_att_type.split("|")) if self.is_disentangled else 0
+
+    @property
+    def num_distances(self) -> int:
+        """Number of rows of the table of distances in each direction."""
+        return self.position_buckets or self.max_relative_positions
 
     @property
     def takes_segments(self) -> bool:

@@ -132,7 +132,8 @@ def embed(
         # whereas that of a lookup would add R rows to two rows of the table, one after the other.
         kinds = tf.one_hot(tf.reshape(segments, [-1]), config.type_vocab_size, dtype=dtype)
         x += tf.matmul(kinds, tf.cast(weights["embeddings/segment"], dtype))
-    if config.position_embedding_type != "rotary":  # rotary positions act in the attention
+    # the other types act in the attention
+    if config.position_embedding_type in ("absolute", "scaled_sinusoidal"):
         x = tf.reshape(x, [batch_size, length, config.embedding_width]) + position_vectors(
             weights, batch, config, dtype
         )

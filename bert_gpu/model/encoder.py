@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from bert_gpu.base import console
 from bert_gpu.base.errors import UserError
-from bert_gpu.model import cudnn_attention
+from bert_gpu.model import cudnn_attention, disentangled
 from bert_gpu.model.attention import (
     Blocks,
     attention_from,
@@ -73,7 +73,7 @@ def encoder_weights(config: ModelConfig) -> dict[str, WeightSpec]:
     Layers that share weights form a group. Names count groups, not layers: "layer_0" is the first
     of config.num_groups groups.
     """
-    specs = embedding_weights(config)
+    specs = embedding_weights(config) | disentangled.relative_weights(config)
     for group in range(config.num_groups):
         specs |= {
             **attention_weights(config, f"layer_{group}/attention"),
@@ -96,7 +96,7 @@ class BatchContext(typing.NamedTuple):
     batch_size, length: B and S. mask: float32, (B, 1, 1, S) or (B, 1, S, S), added to attention
     scores, cudnn_attention.Mask or Blocks. rotation: cosines and sines of rotary positions, (S, D)
     each; None without them. reach: number of tokens on each side to which a token attends; None =
-    all.
+    all. distances: those of disentangled attention; None without it.
     """
 
     batch_size: int | tf.Tensor
@@ -104,6 +104,7 @@ class BatchContext(typing.NamedTuple):
     mask: tf.Tensor | cudnn_attention.Mask | Blocks
     rotation: tuple[tf.Tensor, tf.Tensor] | None
     reach: int | None = None
+    distances: disentangled.Distances | None = None
 
     def rows_at(self, x: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         """Return the vectors in x of the tokens at some positions of each row: (R, H), int32 (B, P)
@@ -145,6 +146,11 @@ def mix_values(
     qkv, bias = project(weights, "attention/qkv", x)
     qkv = tf.reshape(qkv, [context.batch_size, context.length, 3, num_heads, size])
     bias = [tf.reshape(b, [3, num_heads, size]) for b in bias]
+    relative = None
+    if context.distances is not None:
+        relative = disentangled.project_rows(
+            weights, context.distances, config, seed, dropout_key
+        )
     mixed = self_attention(
         qkv,
         bias,
@@ -153,6 +159,7 @@ def mix_values(
         config.attention_probs_dropout_prob,
         seed,
         f"{dropout_key}attention/probabilities",
+        relative,
     )
     return tf.reshape(mixed, [-1, config.hidden_size])
 
@@ -214,12 +221,12 @@ def attention_block(
     H), and this bias, [(H,)] or [], which the caller adds. With a Readout, the output is for its
     tokens only: `query_inputs` (B x P, H) -> (B x P, H).
 
-    Attention by cuDNN or in blocks is always computed for all tokens; a Readout's are selected from
-    its result.
+    Attention by cuDNN, in blocks or with distances is always computed for all tokens; a Readout's
+    are selected from its result.
     """
     if readout is None:
         mixed = mix_values(weights, x, context, config, seed, dropout_key)
-    elif isinstance(context.mask, (cudnn_attention.Mask, Blocks)):
+    elif context.distances or isinstance(context.mask, (cudnn_attention.Mask, Blocks)):
         mixed = mix_values(weights, x, context, config, seed, dropout_key)
         mixed = context.rows_at(mixed, readout.positions)
     else:
@@ -229,11 +236,12 @@ def attention_block(
 
 def attention_products(config: ModelConfig, num_attended: float) -> float:
     """Return the number of multiply-adds of `attention_block` for a token that attends to T =
-    num_attended tokens: 4 H^2 in the dense layers, T H in the scores and T H in mixing the values.
+    num_attended tokens: 4 H^2 in the dense layers, T H in each term of the scores and T H in mixing
+    the values. The projections of the rows of distances, once for a micro-batch, are left out.
     """
     return (
         dense_products(attention_weights(config, "attention"))
-        + 2 * num_attended * config.hidden_size
+        + (2 + config.num_terms) * num_attended * config.hidden_size
     )
 
 
@@ -382,6 +390,9 @@ def encode(
     readout = None
     if positions is not None:
         readout = make_readout(batch, positions, contexts[config.is_local(last)])
+    distances = next(iter(contexts.values())).distances
+    if distances is not None:
+        weights = {**weights, **disentangled.shared_rows(weights, distances, config, dtype)}
     x = embed(weights, batch, config, dtype=dtype, seed=seed)
     for first in range(0, config.num_hidden_layers, recompute_every or config.num_hidden_layers):
         indices = range(
@@ -440,15 +451,16 @@ def make_context(
         size = config.hidden_size // config.num_attention_heads
         base = (is_local and config.local_rotary_base) or config.rotary_base
         turns = rotation(length, config.max_position_embeddings, size, dtype, base)
+    distances = disentangled.make_distances(length, config) if config.is_disentangled else None
     if attention == "cudnn" and not is_local:
         return BatchContext(batch_size, length, cudnn_attention.make_mask(batch, dtype), turns)
     reach = config.reach if is_local else None
-    if reach and is_in_blocks(length, reach):
+    if reach and distances is None and is_in_blocks(length, reach):
         blocks = make_blocks(batch["input_mask"] if ids is None else ids, reach)
         return BatchContext(batch_size, length, blocks, turns, reach)
     mask = mask_bias(batch["input_mask"]) if ids is None else sequence_bias(ids)
     mask = mask + band(length, reach) if reach else mask
-    return BatchContext(batch_size, length, mask, turns, reach)
+    return BatchContext(batch_size, length, mask, turns, reach, distances)
 
 
 def make_readout(
@@ -518,6 +530,8 @@ class BertEncoder:
             )
 
     def cudnn_obstacle(self, **conditions: typing.Any) -> str | None:
+        if self.config.is_disentangled:
+            return "has no terms for distances, and this model's attention is disentangled"
         size = self.config.hidden_size // self.config.num_attention_heads
         return cudnn_attention.obstacle(
             size=size, dropout=self.config.attention_probs_dropout_prob, **conditions
@@ -525,13 +539,17 @@ class BertEncoder:
 
     def token_products(self, num_attended: float, num_local: float | None = None) -> Products:
         config = self.config
-        if num_local is None and config.reach and is_in_blocks(num_attended, config.reach):
+        products = token_products(config, num_attended, num_local)
+        attends_for_all = config.is_disentangled
+        if config.is_disentangled:  # products with the distances of 2 S keys, of which S are read
+            more = config.num_hidden_layers * config.num_terms * num_attended * config.hidden_size
+            products = products._replace(layers=products.layers + (num_local is None) * more)
+        elif num_local is None and config.reach and is_in_blocks(num_attended, config.reach):
             products = token_products(config, num_attended, 4 * config.reach)
-            if config.is_local(config.num_hidden_layers - 1):  # attends for all tokens
-                unread = unread_products(config, 0) - config.hidden_size**2
-                products = products._replace(unread=unread)
-        else:
-            products = token_products(config, num_attended, num_local)
+            attends_for_all = config.is_local(config.num_hidden_layers - 1)
+        if attends_for_all and num_local is None:
+            unread = unread_products(config, 0) - config.hidden_size**2
+            products = products._replace(unread=unread)
         return products._replace(recomputed=products.layers) if self.recompute_every else products
 
     def for_training(

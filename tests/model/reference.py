@@ -37,12 +37,39 @@ def turned(x, position, base):
     return np.concatenate([pairs.real, pairs.imag])
 
 
+def row_of(distance, config):
+    """Row of the table for the distance of a key from its query (DeBERTa, 3.1; v2's buckets)."""
+    span = config.position_buckets or config.max_relative_positions
+    middle = config.position_buckets // 2
+    if middle and abs(distance) > middle:
+        share = math.log(abs(distance) / middle)
+        share /= math.log((config.max_relative_positions - 1) / middle)
+        distance = math.copysign(middle + math.ceil(share * (middle - 1)), distance)
+    return int(min(max(distance + span, 0), 2 * span - 1))
+
+
+def products_with_distances(weights, name, q, k, config):
+    """The two terms of the scores of all heads that depend on distances, one pair at a time: a
+    list of (S, S, H) without the sums over the dimensions of a head.
+    """
+    table = normalise(weights, "embeddings/relative/norm", weights["embeddings/relative"], config)
+    queries, keys, _ = np.split(linear(weights, f"{name}/qkv", table, config.use_bias), 3, -1)
+    pairs = [[(i, j, row_of(i - j, config)) for j in range(len(k))] for i in range(len(q))]
+    terms = {
+        "c2p": [[q[i] * keys[row] for i, _, row in line] for line in pairs],
+        "p2c": [[k[j] * queries[row] for _, j, row in line] for line in pairs],
+    }
+    return [np.array(terms[term]) for term in config.pos_att_type.split("|")]
+
+
 def attend(weights, name, x, config, is_local):
     base = (is_local and config.local_rotary_base) or config.rotary_base
     distances = np.abs(np.arange(len(x)) - np.arange(len(x))[:, None])
     width = config.hidden_size // config.num_attention_heads
     q, k, v = np.split(linear(weights, f"{name}/qkv", x, config.use_bias), 3, -1)
-    outputs = []
+    terms, outputs = [], []
+    if config.position_embedding_type == "disentangled":
+        terms = products_with_distances(weights, name, q, k, config)
     for head in range(config.num_attention_heads):
         columns = slice(head * width, (head + 1) * width)
         query, key = q[:, columns], k[:, columns]
@@ -51,7 +78,8 @@ def attend(weights, name, x, config, is_local):
                 np.stack([turned(row, position, base) for position, row in enumerate(rows)])
                 for rows in (query, key)
             )
-        scores = np.exp(query @ key.T / math.sqrt(width))
+        scores = query @ key.T + sum(term[:, :, columns].sum(-1) for term in terms)
+        scores = np.exp(scores / math.sqrt(width * (1 + len(terms))))
         if is_local:
             scores[distances > config.local_attention // 2] = 0
         outputs.append(scores / scores.sum(-1, keepdims=True) @ v[:, columns])

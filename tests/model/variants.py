@@ -25,6 +25,17 @@ SWITCHES = {
         local_attention=4, position_embedding_type="rotary", rotary_base=50.0,
         local_rotary_base=20.0,
     ),
+    "disentangled": dict(
+        position_embedding_type="disentangled", position_buckets=4, max_relative_positions=16
+    ),
+    "c2p pre": dict(
+        position_embedding_type="disentangled", position_buckets=0, max_relative_positions=5,
+        pos_att_type="c2p", norm_first=True, use_bias=False,
+    ),
+    "p2c local": dict(
+        position_embedding_type="disentangled", pos_att_type="p2c", local_attention=5,
+        global_attention_every=2, norm_type="rms_norm",
+    ),
     "no segments": dict(type_vocab_size=0),
     **{act: dict(hidden_act=act) for act in ("gelu_new", "relu", "geglu", "reglu", "swiglu")},
     "no biases": dict(use_bias=False),
