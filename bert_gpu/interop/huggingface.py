@@ -79,6 +79,10 @@ def read_model(folder: str) -> tuple[ModelConfig, dict[str, np.ndarray], Notes]:
             where=folder,
         )
     all_names = set(tensors)
+    if any(name.startswith("mask_predictions.") for name in tensors):
+        # DeBERTa v3 finds replaced tokens; a head for masked words beside that was never trained
+        heads = ("cls.", "lm_predictions.")
+        tensors = {name: x for name, x in tensors.items() if not name.startswith(heads)}
     class_name = (values.get("architectures") or [None])[0]
     foreign = None
 

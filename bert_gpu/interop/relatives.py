@@ -163,7 +163,7 @@ IGNORED_KEYS = frozenset(
     "down_scale_factor seq_classif_dropout qa_dropout tie_weights_ summary_type summary_use_proj "
     "summary_activation summary_first_dropout summary_last_dropout embedding_dropout "
     "deterministic_flash_attn initializer_cutoff_factor reference_compile sparse_prediction "
-    "sparse_pred_ignore_index repad_logits_with_grad".split()
+    "sparse_pred_ignore_index repad_logits_with_grad pooler_dropout cls_dropout".split()
 )
 _PLAIN = {name: name for name in ("gelu", "gelu_new", "relu")}
 
@@ -367,6 +367,81 @@ _MODERNBERT = Family(
     },
     gate_first=True,
 )
+_DEBERTA_LAYER = "deberta.encoder.layer.{}"
+_DEBERTA_PARTS = _parts(
+    "deberta.",
+    {
+        "embeddings/relative": "deberta.encoder.rel_embeddings.weight",
+        "embeddings/relative/norm": "deberta.encoder.LayerNorm",
+        "layer/attention/qkv": " ".join(
+            f"{_DEBERTA_LAYER}.attention.self.{name}_proj" for name in ("query", "key", "value")
+        ),
+    },
+)
+_DEBERTA = Family(
+    "deberta-v2",
+    "DebertaV2",
+    "deberta.",
+    {ours: names for ours, names in _DEBERTA_PARTS.items() if ours not in ("pooler", "nsp")},
+    architectures=_WITHOUT_NEXT_SENTENCES,
+    differing={"BertForSequenceClassification": {"pooler": "pooler.dense"}},
+)
+# the masked-word head as Microsoft's code names it, with "legacy": false
+_OTHER_HEAD = {
+    "mlm/transform": "lm_predictions.lm_head.dense",
+    "mlm/norm": "lm_predictions.lm_head.LayerNorm",
+    "mlm/bias": "lm_predictions.lm_head.bias",
+}
+_DEBERTA_HEADS = {
+    True: _DEBERTA,
+    False: _DEBERTA._replace(parts=_DEBERTA.parts | _OTHER_HEAD, decoder="lm_predictions.decoder"),
+}
+_DEBERTA_DEFAULTS = dict(  # transformers', for keys that published files leave out
+    relative_attention=False,
+    position_biased_input=True,
+    share_att_key=False,
+    norm_rel_ebd="none",
+    max_relative_positions=-1,
+    position_buckets=-1,
+    pooler_hidden_act="gelu",
+    legacy=True,
+)
+
+
+def _to_deberta(values: dict[str, Any]) -> dict[str, Any]:
+    farthest = values["max_relative_positions"]
+    return values | dict(
+        position_buckets=values["position_buckets"] or -1,
+        max_relative_positions=-1 if farthest == values["max_position_embeddings"] else farthest,
+        pos_att_type=values["pos_att_type"].split("|")[::-1],
+        pooler_hidden_size=values["hidden_size"],
+    )
+
+
+def _from_deberta(path: str, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the entries of a DeBERTa's config.json with defaults for those that are left out, and
+    in bert-gpu's words. Raise UserError for a width that no field of bert-gpu's stands for.
+    """
+    values = _DEBERTA_DEFAULTS | values
+    hidden = values.get("hidden_size")
+    heads = values.get("num_attention_heads")
+    widths = dict(pooler_hidden_size=hidden, embedding_size=hidden)
+    if isinstance(hidden, int) and isinstance(heads, int) and heads > 0:
+        widths["attention_head_size"] = hidden // heads
+    for key, width in widths.items():
+        if (found := values.pop(key, width)) != width:
+            problem = f"{key}={found!r:.40} is not supported, only {width} is"
+            raise UserError(problem, where=path)
+    terms = values.get("pos_att_type") or []
+    terms = terms.lower().split("|") if isinstance(terms, str) else terms
+    changed = dict(pos_att_type="|".join(sorted({str(term).strip() for term in terms})))
+    if values["position_buckets"] == -1:
+        changed["position_buckets"] = 0
+    if values["max_relative_positions"] == -1:
+        changed["max_relative_positions"] = values.get("max_position_embeddings")
+    return values | changed
+
+
 # {type of a layer in ModernBERT: (field of its rotary base, its key in older files, default)}
 _MODERN_BASES = {
     "full_attention": ("rotary_base", "global_rope_theta", 160000.0),
@@ -497,6 +572,28 @@ RELATIVES = (
         dict(geglu="gelu", reglu="relu", swiglu="silu"),
         dict(rope_parameters=dict(rope_theta=10000.0, rope_type="default")),
     ),
+    *(
+        Relative(
+            family,
+            dict(position_embedding_type="disentangled", legacy=legacy),
+            _PLAIN,
+            dict(
+                relative_attention=True,
+                position_biased_input=False,
+                share_att_key=True,
+                norm_rel_ebd="layer_norm",
+                legacy=legacy,
+            ),
+            (
+                *("position_buckets", "max_relative_positions", "pos_att_type", "pooler_act"),
+                *("type_vocab_size", "model_family"),
+            ),
+            names=dict(pooler_act="pooler_hidden_act", model_family="model_type"),
+            to_theirs=_to_deberta,
+            to_ours=_from_deberta,
+        )
+        for legacy, family in _DEBERTA_HEADS.items()
+    ),
     Relative(
         _MODERNBERT,
         dict(
@@ -557,16 +654,18 @@ def read_shape(path: str) -> FolderConfig:
     relative.
     """
     values = read_json(path, config_json.A_CONFIG)
-    relatives = {row.family.model_type: row for row in RELATIVES}
     model_type = values.get("model_type")
-    known = (BERT.model_type, *relatives)
+    known = dict.fromkeys((BERT.model_type, *(row.family.model_type for row in RELATIVES)))
     if model_type not in (None, OWN_TYPE, *known):
         raise UserError(
             f"model_type={model_type!r:.60} is not supported, only {', '.join(known)} are",
             "name the folder of a BERT or a relative",
             where=path,
         )
-    relative = relatives.get(model_type or "")
+    rows = [row for row in RELATIVES if row.family.model_type == model_type]
+    # DeBERTa has two rows, which differ in the names of the masked-word head
+    named = [row for row in rows if row.constants.get("legacy") == values.get("legacy", True)]
+    relative = next(iter(named + rows), None)
     check_values(path, values, config_json.NOTES_FIELDS if relative else CONFIG_FIELDS)
     config = (relative.read_config if relative else config_json.config_of)(path, values)
     family = relative.family if relative else family_of(config)

@@ -353,7 +353,15 @@ class ModelConfig(ShapeConfig):
         "bert",
         "model_type, in transformers, of the model that this one began with; its folder is written "
         "as one of that type.",
-        choices=("bert", "roberta", "xlm-roberta", "distilbert", "electra", "modernbert", "deberta-v2"),
+        choices=(
+            "bert",
+            "roberta",
+            "xlm-roberta",
+            "distilbert",
+            "electra",
+            "modernbert",
+            "deberta-v2",
+        ),
         role="departure",
     )
     first_position: int = setting(

@@ -110,9 +110,7 @@ class Relative(typing.NamedTuple):
     keys: list[tf.Tensor]
     queries: list[tf.Tensor]
 
-    def products(
-        self, q: tf.Tensor, k: tf.Tensor
-    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    def products(self, q: tf.Tensor, k: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Return the products of queries and keys, (B, N, S, D) each, with the rows: of the
         queries with `keys`, and of the keys with `queries`, [(B, N, S, W)] or [] each.
         """

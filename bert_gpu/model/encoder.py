@@ -148,9 +148,7 @@ def mix_values(
     bias = [tf.reshape(b, [3, num_heads, size]) for b in bias]
     relative = None
     if context.distances is not None:
-        relative = disentangled.project_rows(
-            weights, context.distances, config, seed, dropout_key
-        )
+        relative = disentangled.project_rows(weights, context.distances, config, seed, dropout_key)
     mixed = self_attention(
         qkv,
         bias,
