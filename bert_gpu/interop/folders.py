@@ -29,6 +29,7 @@ MODEL_FILES = (
     "vocab.txt",
     "sentencepiece.model",
     "spiece.model",
+    "spm.model",
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",

@@ -33,7 +33,7 @@ NOT_COPIED = {
     *("do_lower_case", "strip_accents"),
     *("auto_map", "init_inputs", "tokenizer_file", "vocab_file", "special_tokens_map_file"),
 }
-VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "tokenizer.json")
+VOCABULARIES = ("vocab.txt", "sentencepiece.model", "spiece.model", "spm.model", "tokenizer.json")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -27,7 +27,11 @@ ANY_CLASS = (None, "PreTrainedTokenizerFast", "PreTrainedTokenizer", "Tokenizers
 BERTS = """Bert ConvBert DistilBert DPRContextEncoder DPRQuestionEncoder DPRReader Electra LayoutLM
     Lxmert MobileBert Realm RetriBert SqueezeBert""".split()
 BERT_CLASS = (*ANY_CLASS, *(f"{name}Tokenizer{end}" for name in BERTS for end in ("", "Fast")))
-PIECE_CLASS = (*ANY_CLASS, "SentencePieceTokenizer", "AlbertTokenizer", "AlbertTokenizerFast")
+PIECE_CLASS = (
+    *ANY_CLASS,
+    *(f"{name}Tokenizer{end}" for name in ("Albert", "DebertaV2") for end in ("", "Fast")),
+    "SentencePieceTokenizer",
+)
 # {file: {key: the values that mean BERT's rules for cutting text, as does a missing key}}
 WORD_PIECE: dict[str, rules.Rules] = {
     "config.json": dict(tokenizer_class=BERT_CLASS),
@@ -46,7 +50,9 @@ WORD_PIECE: dict[str, rules.Rules] = {
 }
 SENTENCE_PIECE: dict[str, rules.Rules] = {
     "config.json": dict(tokenizer_class=PIECE_CLASS),
-    "tokenizer_config.json": dict(tokenizer_class=PIECE_CLASS, auto_map=(None, {})),
+    "tokenizer_config.json": dict(
+        tokenizer_class=PIECE_CLASS, auto_map=(None, {}), split_by_punct=(None, False)
+    ),
     "tokenizer.json": rules.SENTENCE_PIECE,
 }
 

@@ -11,8 +11,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.interop import huggingface, relatives
-from bert_gpu.model import disentangled, encoder, heads
-from bert_gpu.model.config import ModelConfig
+from bert_gpu.model import encoder, heads
 from tests.interop.test_huggingface import (
     file_tensors,
     needs_oracle,

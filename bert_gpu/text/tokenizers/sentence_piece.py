@@ -43,7 +43,7 @@ class SentencePieceTokenizer(Tokenizer):
     """A tokenizer with the pieces of a SentencePiece model.
 
     A piece begins a word if it begins with a space, or with punctuation or a CJK character, which
-    are separate words in WordPiece too.
+    are separate words in WordPiece too. A model that lacks [MASK] alone gets it after its last piece.
     """
 
     kind = "SentencePiece"
@@ -61,8 +61,13 @@ class SentencePieceTokenizer(Tokenizer):
         """
         content = read_model(model_file)
         self._model = sentencepiece.SentencePieceProcessor(model_proto=content)
-        self.vocab_size = self._model.get_piece_size()
-        self.vocab = [self._model.id_to_piece(index) for index in range(self.vocab_size)]
+        self.vocab = [self._model.id_to_piece(i) for i in range(self._model.get_piece_size())]
+        if (
+            set(SPECIAL_PIECES) - {*self.vocab} == {"[MASK]"}
+            and OTHER_NAMES["[MASK]"] not in self.vocab
+        ):
+            self.vocab.append("[MASK]")  # as DeBERTa's tokenizer does
+        self.vocab_size = len(self.vocab)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special_ids(
             {piece: index for index, piece in enumerate(self.vocab)},
             model_file,
