@@ -1,5 +1,6 @@
 """BERT with bert-gpu's options, for Hugging Face's transformers: pre-LN, RMSNorm, gates, rotary or
-sinusoidal positions, local attention, no biases, factorised embeddings, layers that share weights.
+sinusoidal positions, disentangled attention, local attention, no biases, factorised embeddings,
+layers that share weights.
 
 This file is copied beside a model's weights, where config.json names it; it needs only torch and
 transformers 5. The Auto classes, such as AutoModel, open the folder with trust_remote_code=True.
@@ -71,6 +72,9 @@ DEFAULTS = dict(
     encoder=None,
     first_position=0,
     pooler_act="tanh",
+    position_buckets=256,
+    max_relative_positions=512,
+    pos_att_type="c2p|p2c",
     pad_token_id=0,
 )
 
@@ -108,6 +112,10 @@ def encoder_shapes(config: BertGpuConfig) -> dict[str, tuple[int, ...]]:
         shapes["embeddings/position"] = (config.max_position_embeddings, width)
     if config.position_embedding_type == "scaled_sinusoidal":
         shapes["embeddings/position_scale"] = (1,)
+    if config.position_embedding_type == "disentangled":
+        num_rows = 2 * (config.position_buckets or config.max_relative_positions)
+        shapes["embeddings/relative"] = (num_rows, hidden)
+        shapes |= norm_shapes(config, "embeddings/relative/norm", hidden)
     if config.type_vocab_size:
         shapes["embeddings/segment"] = (config.type_vocab_size, width)
     if config.embedding_norm:
@@ -182,6 +190,24 @@ def rotate(x: torch.Tensor, sines: torch.Tensor, cosines: torch.Tensor) -> torch
     """
     first, second = x.chunk(2, -1)
     return torch.cat([first * cosines - second * sines, second * cosines + first * sines], -1)
+
+
+def rows_of_distances(length: int, config: BertGpuConfig, device: torch.device) -> torch.Tensor:
+    """Return the row of the table of distances for each query and key: int64 (S, S). Distances
+    beyond half of the buckets share rows on a logarithmic scale.
+    """
+    places = torch.arange(length, device=device)
+    distances = places[:, None] - places
+    middle = config.position_buckets // 2
+    farthest = config.max_relative_positions - 1
+    if 0 < middle < farthest:
+        far = distances.abs().clamp(min=middle) / middle
+        end = torch.tensor(farthest / middle, device=device)
+        steps = torch.ceil(far.log() / end.log() * (middle - 1)) + middle
+        is_near = distances.abs() <= middle
+        distances = torch.where(is_near, distances, steps * distances.sign()).long()
+    span = config.position_buckets or config.max_relative_positions
+    return (distances + span).clamp(0, 2 * span - 1)
 
 
 class BertGpuPreTrainedModel(PreTrainedModel):
@@ -279,15 +305,36 @@ class BertGpuPreTrainedModel(PreTrainedModel):
         q, k, v = self._dense(f"{name}/qkv", x).reshape(heads).permute(2, 0, 3, 1, 4)
         if turns is not None:
             q, k = (rotate(part, *turns) for part in (q, k))  # (B, N, S, D)
+        scale = q.shape[-1] ** -0.5
+        if config.position_embedding_type == "disentangled":
+            terms = self._distance_terms(name, q, k)
+            scale = (q.shape[-1] * (1 + len(terms))) ** -0.5
+            mask = mask + sum(terms) * scale
         rate = config.attention_probs_dropout_prob if self.training else 0.0
         if attentions is None:
-            mixed = functional.scaled_dot_product_attention(q, k, v, mask, rate)
+            mixed = functional.scaled_dot_product_attention(q, k, v, mask, rate, scale=scale)
         else:
-            scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5 + mask
+            scores = q @ k.transpose(-1, -2) * scale + mask
             attentions.append(torch.softmax(scores.float(), -1).to(q.dtype))
             mixed = functional.dropout(attentions[-1], rate) @ v
         mixed = mixed.transpose(1, 2).reshape(batch_size, length, hidden)
         return self._dense(f"{name}/output", mixed)
+
+    def _distance_terms(self, name: str, q: torch.Tensor, k: torch.Tensor) -> list[torch.Tensor]:
+        """Return the terms of disentangled attention's scores that depend on distances, (B, N, S,
+        S) each: products of queries and keys, (B, N, S, D), with the rows of the table.
+        """
+        table = self._norm("embeddings/relative/norm", getattr(self, "embeddings/relative"))
+        rows = self._dense(f"{name}/qkv", self._drop(table))
+        shape = (len(table), 3, self.config.num_attention_heads, -1)
+        queries, keys, _ = rows.reshape(shape).permute(1, 2, 3, 0)  # (N, D, rows)
+        places = rows_of_distances(q.shape[2], self.config, q.device).expand(*q.shape[:2], -1, -1)
+        return [
+            (q @ keys).gather(-1, places)
+            if term == "c2p"
+            else (k @ queries).gather(-1, places.mT).mT
+            for term in self.config.pos_att_type.split("|")
+        ]
 
     def _feed_forward(self, name: str, x: torch.Tensor) -> torch.Tensor:
         inner = activate(self.config.hidden_act, self._dense(f"{name}/in", x))

@@ -79,7 +79,9 @@ def describe_unused(notes: Notes) -> str:
     if not names:
         return ""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"ignored, because bert-gpu's models have no such weights: {', '.join(names[:3])}{more}"
+    of_each_head = {name.partition(".")[0]: name for name in reversed(names)}  # its first name
+    shown = [*dict.fromkeys([*sorted(of_each_head.values()), *names])][:3]
+    return f"ignored, because bert-gpu's models have no such weights: {', '.join(shown)}{more}"
 
 
 def transfer(

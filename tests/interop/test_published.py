@@ -217,6 +217,14 @@ ELECTRA = {key: value for key, value in BERT.items() if key != "hidden_act"} | d
     summary_use_proj=True,
 )
 OLDER = dict(global_attn_every_n_layers=3, global_rope_theta=160000.0, local_rope_theta=10000.0)
+DEBERTA = dict(
+    model_type="deberta-v2", attention_probs_dropout_prob=0.1, hidden_act="gelu",
+    hidden_dropout_prob=0.1, hidden_size=768, initializer_range=0.02, intermediate_size=3072,
+    max_position_embeddings=512, relative_attention=True, position_buckets=256,
+    norm_rel_ebd="layer_norm", share_att_key=True, pos_att_type="p2c|c2p", layer_norm_eps=1e-7,
+    max_relative_positions=-1, position_biased_input=False, num_attention_heads=12,
+    num_hidden_layers=12, type_vocab_size=0,
+)  # fmt: skip
 MODERNBERT = OLDER | dict(
     architectures=["ModernBertForMaskedLM"],
     attention_bias=False,
@@ -280,9 +288,30 @@ PUBLISHED = {
         BERT | dict(model_type="mobilebert", trigram_input=True),
         "model_type='mobilebert' is not supported, only bert, .*distilbert",
     ),
-    "microsoft/deberta-v3-base": (
-        BERT | dict(model_type="deberta-v2", relative_attention=True, pos_att_type="p2c|c2p"),
-        "model_type='deberta-v2' is not supported, only bert, .*distilbert",
+    "microsoft/deberta-v3-base": (DEBERTA, 128100),
+    "microsoft/deberta-base": (
+        BERT | dict(model_type="deberta"),
+        "model_type='deberta' is not supported, only bert, .*deberta-v2",
+    ),
+    "microsoft/deberta-v2-xlarge": (
+        DEBERTA | dict(conv_kernel_size=3, conv_act="gelu", attention_head_size=64),
+        "conv_kernel_size=3 is not supported, only 0 is, because the convolution of DeBERTa v2",
+    ),
+    "a deberta with absolute positions": (
+        DEBERTA | dict(position_biased_input=True),
+        "position_biased_input=True is not supported, only False is",
+    ),
+    "a deberta with a table of its own for keys": (
+        {key: value for key, value in DEBERTA.items() if key != "share_att_key"},
+        "share_att_key=False is not supported, only True is",
+    ),
+    "a deberta with narrow embeddings": (
+        DEBERTA | dict(embedding_size=64),
+        "embedding_size=64 is not supported, only 768 is",
+    ),
+    "a deberta that attends to positions alone": (
+        DEBERTA | dict(pos_att_type="p2p|c2p"),
+        "pos_att_type=c2p.p2p: must be one of",
     ),
     "roberta-base": (ROBERTA, 50265),
     "xlm-roberta-base": (
