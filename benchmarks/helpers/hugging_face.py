@@ -39,9 +39,12 @@ class HuggingFace(Trainer):
         self.device = "cuda" if gpu else "cpu"
         self.length, self.precision, self.gathered = length, precision, gathered
         torch.manual_seed(0)
-        settings = dict(vocab_size=VOCAB_SIZE, attn_implementation=attention, **shape)
-        config = transformers.BertConfig(**settings)
-        self.model = transformers.BertForPreTraining(config).to(self.device).train()
+        settings = dict(vocab_size=VOCAB_SIZE, attn_implementation=attention) | shape
+        kind = transformers.BertForPreTraining
+        if "relative_attention" in shape:
+            kind = transformers.DebertaV2ForMaskedLM
+            del settings["attn_implementation"]
+        self.model = kind(kind.config_class(**settings)).to(self.device).train()
         decayed = [weight for weight in self.model.parameters() if weight.ndim > 1]
         others = [weight for weight in self.model.parameters() if weight.ndim <= 1]
         groups = [dict(params=decayed, weight_decay=0.01), dict(params=others, weight_decay=0.0)]
@@ -60,10 +63,14 @@ class HuggingFace(Trainer):
         if not self.gathered:
             labels, sentences = batch["labels"], batch["next_sentence_labels"]
             return self.model(**inputs, labels=labels, next_sentence_label=sentences).loss
-        outputs = self.model.bert(**inputs, return_dict=True)
+        outputs = self.model.base_model(**inputs, return_dict=True)
         hidden = outputs.last_hidden_state.flatten(0, 1).index_select(0, batch["positions"])
-        scores, relation = self.model.cls(hidden, outputs.pooler_output)
+        pooled = [outputs.pooler_output] if "pooler_output" in outputs else []
+        scores, *relation = self.model.cls(hidden, *pooled) if pooled else [self.model.cls(hidden)]
         words = F.cross_entropy(scores.float(), batch["targets"], ignore_index=-100)
+        if not pooled:
+            return words
+        (relation,) = relation
         return words + F.cross_entropy(relation.float(), batch["next_sentence_labels"])
 
     def build(self, rows):

@@ -50,7 +50,7 @@ class Ours(Trainer):
         devices = DeviceConfig(num_gpus=int(gpu), precision=precision, xla=xla, **device)
         self.devices = set_up(devices)
         vocab_size = self.open_data() if data else VOCAB_SIZE
-        self.model = ModelConfig(vocab_size=vocab_size, **shape)
+        self.model = ModelConfig(**dict(vocab_size=vocab_size) | shape)
         self.memory = MemoryConfig(recompute_every=recompute_every, attention=attention)
         self.optimizer = OptimizerConfig(optimizer=optimizer)
         self.make_state()

@@ -379,7 +379,7 @@ def attention(
             dv = tf.matmul(_unmark(marked, share) if drop else marked, upstream, transpose_a=True)
             dkept = tf.matmul(upstream, v, transpose_b=True)
             dscores = _softmax_gradient(marked, dkept, mixed, upstream, scale, share)
-            dproducts = products_gradient(dscores, len(c2p), len(p2c))
+            dproducts = products_gradient(dscores, c2p, p2c)
             return tf.matmul(dscores, k), tf.matmul(dscores, q, transpose_a=True), dv, *dproducts
 
         return mixed, gradient

@@ -13,9 +13,11 @@ position, the third p2c.
 A query has a product with one row for each distance from S - 1 to -S, in this order. The products
 with keys 0 to S - 1 are S neighbours among them, and begin one place earlier for the next query. So
 the products of all queries, read as rows one place shorter, have them in the same columns: `skew`
-takes them by slices alone, without indices.
+takes them by slices alone, without indices. The queries of a block of U need S + U distances, not 2
+S, which saves up to half of the products.
 
-Legend: B batch, S sequence, H hidden, N heads, D dimensions per head, W = 2 S distances.
+Legend: B batch, S sequence, H hidden, N heads, D dimensions per head, C blocks of a
+row, U = S / C tokens of a block.
 """
 
 import typing
@@ -68,8 +70,8 @@ def rows_of_distances(distances: np.ndarray, config: ModelConfig) -> np.ndarray:
 class Distances(typing.NamedTuple):
     """The rows of the table that the distances in rows of S tokens have, counted from `first`.
 
-    falling: int32 (W,), for the distances S - 1 to -S. rising: for -(S - 1) to S. first, last: the
-    part of the table that is used.
+    falling: int32 (2 S,), for the distances S - 1 to -S. rising: for -(S - 1) to S. first, last:
+    the part of the table that is used.
     """
 
     falling: tf.Tensor
@@ -83,7 +85,7 @@ def make_distances(length: int | tf.Tensor, config: ModelConfig) -> Distances:
     num = length if isinstance(length, int) else config.max_position_embeddings
     rows = rows_of_distances(np.arange(-num, num + 1), config)
     first, last = int(rows[1:-1].min()), int(rows[1:-1].max())
-    # the last distance belongs to no pair of tokens: it only makes W even
+    # the last distance belongs to no pair of tokens: it only makes their number even
     rows = np.clip(rows, first, last) - first
     begin = num - length
     falling = tf.constant(rows[-2::-1])[begin : begin + 2 * length]
@@ -102,8 +104,11 @@ def shared_rows(
     return {f"layer_{group}/{ROWS}": rows for group in range(config.num_groups)}
 
 
+MOST_BLOCKS = 4
+
+
 class Relative(typing.NamedTuple):
-    """A layer's projections of the rows for all distances, (N, W, D) each: `keys` for c2p, in
+    """A layer's projections of the rows for all distances, (N, 2 S, D) each: `keys` for c2p, in
     falling order, and `queries` for p2c, in rising order; [] for a term that the model lacks.
     """
 
@@ -111,13 +116,31 @@ class Relative(typing.NamedTuple):
     queries: list[tf.Tensor]
 
     def products(self, q: tf.Tensor, k: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Return the products of queries and keys, (B, N, S, D) each, with the rows: of the
-        queries with `keys`, and of the keys with `queries`, [(B, N, S, W)] or [] each.
+        """Return the products of queries and keys, (B, N, S, D) each, with the rows, in blocks: of
+        the queries with `keys`, and of the keys with `queries`, [(B, N, C, U, S + U)] or [] each.
         """
         return (
-            [tf.matmul(q, rows, transpose_b=True) for rows in self.keys],
-            [tf.matmul(k, rows, transpose_b=True) for rows in self.queries],
+            [block_products(q, rows) for rows in self.keys],
+            [block_products(k, rows) for rows in self.queries],
         )
+
+
+def block_products(x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Return the products of each block's vectors with the rows that they need: (B, N, S, D) and
+    (N, 2 S, D) -> (B, N, C, U, S + U).
+    """
+    batch_size, num_heads, length, size = sizes(x)
+    is_divisible = isinstance(length, int) and length % MOST_BLOCKS == 0
+    num_blocks = MOST_BLOCKS if is_divisible else 1
+    part = length // num_blocks
+    # block t needs U + S rows, from that of its last vector's farthest neighbour on
+    starts = [length - (block + 1) * part for block in range(num_blocks)]
+    needed = [rows[:, start : start + length + part] for start in starts]
+    return tf.matmul(
+        tf.reshape(x, [batch_size, num_heads, num_blocks, part, size]),
+        tf.stack(needed, 1),
+        transpose_b=True,
+    )
 
 
 def project_rows(
@@ -150,23 +173,30 @@ def project_rows(
 
 
 def skew(products: tf.Tensor) -> tf.Tensor:
-    """Return, of the products with all distances, those with the S keys: (B, N, S, W) -> (B, N, S,
-    S), column j of row i from column S - 1 - i + j.
+    """Return, of the products with the distances that a block needs, those with the S keys: (B, N,
+    C, U, S + U) -> (B, N, S, S), column j of a block's row i from column U - 1 - i + j.
     """
-    batch_size, num_heads, length, width = sizes(products)
-    num = length * (width - 1)
-    flat = tf.reshape(products, [batch_size, num_heads, length * width])
-    shorter = flat[:, :, length - 1 : length - 1 + num]
-    return tf.reshape(shorter, [batch_size, num_heads, length, width - 1])[:, :, :, :length]
+    batch_size, num_heads, num_blocks, part, width = sizes(products)
+    start = [batch_size, num_heads, num_blocks]
+    flat = tf.reshape(products, [*start, part * width])
+    shorter = flat[..., part - 1 : part - 1 + part * (width - 1)]
+    columns = tf.reshape(shorter, [*start, part, width - 1])[..., : width - part]
+    return tf.reshape(columns, [batch_size, num_heads, num_blocks * part, width - part])
 
 
-def unskew(gradient: tf.Tensor) -> tf.Tensor:
-    """Return the gradient of the argument of `skew`: (B, N, S, S) -> (B, N, S, W)."""
+def unskew(gradient: tf.Tensor, num_blocks: int) -> tf.Tensor:
+    """Return the gradient of the argument of `skew`, with C = `num_blocks`: (B, N, S, S) -> (B, N,
+    C, U, S + U).
+    """
     batch_size, num_heads, length, _ = sizes(gradient)
-    wide = tf.pad(gradient, [[0, 0], [0, 0], [0, 0], [0, length - 1]])
-    flat = tf.reshape(wide, [batch_size, num_heads, length * (2 * length - 1)])
-    flat = tf.pad(flat, [[0, 0], [0, 0], [length - 1, 1]])
-    return tf.reshape(flat, [batch_size, num_heads, length, 2 * length])
+    part = length // num_blocks
+    start = [batch_size, num_heads, num_blocks]
+    others = [[0, 0]] * len(start)
+    blocks = tf.reshape(gradient, [*start, part, length])
+    wide = tf.pad(blocks, [*others, [0, 0], [0, part - 1]])
+    flat = tf.reshape(wide, [*start, part * (length + part - 1)])
+    flat = tf.pad(flat, [*others, [part - 1, 1]])
+    return tf.reshape(flat, [*start, part, length + part])
 
 
 def _turned(x: tf.Tensor) -> tf.Tensor:
@@ -193,11 +223,13 @@ def masked_sum(
     return total * scale + bias
 
 
-_unskewed = fused(unskew)
-_unskewed_columns = fused(lambda gradient: unskew(_turned(gradient)))
-
-
-def products_gradient(dscores: tf.Tensor, num_c2p: int, num_p2c: int) -> list[tf.Tensor]:
-    """Return the gradients of the products c2p and p2c of `masked_sum` from that of the scores."""
-    kinds = [_unskewed] * num_c2p + [_unskewed_columns] * num_p2c
-    return [unskewed(dscores) for unskewed in kinds]
+def products_gradient(
+    dscores: tf.Tensor, c2p: Sequence[tf.Tensor], p2c: Sequence[tf.Tensor]
+) -> list[tf.Tensor]:
+    """Return the gradients of the products c2p and p2c of `masked_sum` from that of the scores. Not
+    fused, because XLA on CPUs takes longer.
+    """
+    return [
+        *(unskew(dscores, products.shape[2]) for products in c2p),
+        *(unskew(_turned(dscores), products.shape[2]) for products in p2c),
+    ]

@@ -62,7 +62,6 @@ OF_RELATIVES = {
         pooler_act="gelu",
     ),
 }  # fmt: skip
-WITHOUT_POOLER = ("distilbert", "electra", "modernbert", "deberta-v2")
 # of families, what their classes do not compute
 DEPARTED = ModelConfig(
     **SMALL,
@@ -95,7 +94,8 @@ def model_of(config, architecture, seed=5):
         name: (0.2 * generator.standard_normal(spec.shape)).astype(np.float32)
         for name, spec in specs.items()
     }
-    if architecture == "BertModel" and config.model_family in WITHOUT_POOLER:
+    relative = relative_of(config, architecture)
+    if architecture == "BertModel" and relative and "pooler" not in relative.family.parts:
         weights = {name: x for name, x in weights.items() if not name.startswith("pooler/")}
     labels = ("no", "yes", "perhaps") if architecture in LABELLED else ()
     return formats.Model(config, weights, formats.Notes([], [], architecture, labels))
