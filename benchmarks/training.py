@@ -12,20 +12,15 @@ transformers.
 """
 
 import os
-import pathlib
 import re
-import statistics
 import sys
 
-import numpy as np
 from helpers.command import (
     Failed,
     add_python,
     benchmark_parser,
     names_among,
     numbers,
-    run_script,
-    work_folder,
 )
 from helpers.process import Peer, Race, median_step
 from helpers.report import origin, print_origin, print_table, read_results, write_results
@@ -34,16 +29,44 @@ from helpers.shapes import SHAPES, flops_per_token, shape_of
 PEERS = ("Model Garden", "Hugging Face", "as shipped")
 TARGETS = {"float32": 1.0, "bfloat16": 2.0}  # our best tokens/s divided by that of each peer
 MFU_TARGETS = {"float32": 0.8}
-# the model whose layers are global or local: mini with more layers, and without dropout
-LOCAL_SHAPE = dict(
-    num_hidden_layers=6,
-    max_position_embeddings=8192,
-    position_embedding_type="rotary",
-    hidden_dropout_prob=0.0,
-    attention_probs_dropout_prob=0.0,
-)
-LOCAL_WINDOW = 128
-PACKED_TARGET = 1.5  # real tokens/s of packed rows divided by those of padded sentence pairs
+DEBERTA = dict(
+    relative_attention=True, position_biased_input=False, share_att_key=True, type_vocab_size=0,
+    norm_rel_ebd="layer_norm", position_buckets=256, pos_att_type=["p2c", "c2p"],
+)  # fmt: skip
+LONG = dict(max_position_embeddings=8192, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+EIGHT_BIT, RECOMPUTE = dict(optimizer="adamw8bit"), dict(recompute_every=1)
+FOUR, DISTANCES = dict(micro_batches=4), dict(position_embedding_type="disentangled")
+# {part: (shape, {kind of model or training: (script, changes of the shape, settings)})}; all kinds
+# are compared with the first
+COMPARED = {
+    "local": (
+        shape_of("mini") | LONG | dict(num_hidden_layers=6, position_embedding_type="rotary"),
+        {"global": ("ours", {}, {}), "local": ("ours", dict(local_attention=128), {})},
+    ),
+    "disentangled": (
+        shape_of("base") | dict(num_hidden_layers=6, vocab_size=32768),
+        {
+            "BERT": ("ours", {}, {}),
+            "DeBERTa": ("ours", DISTANCES | dict(type_vocab_size=0), {}),
+            "transformers' BERT": ("hugging_face", {}, {}),
+            "transformers' DeBERTa": ("hugging_face", DEBERTA, {}),
+        },
+    ),
+    "techniques": (
+        shape_of("deberta-v3-small"),
+        {
+            "nothing": ("ours", {}, {}),
+            "accumulation 4": ("ours", {}, FOUR),
+            "embeddings frozen": ("ours", {}, dict(freeze=("embeddings",))),
+            "embeddings and half of the layers frozen": (
+                "ours", {}, dict(freeze=("embeddings", "layers:3")),
+            ),
+            "recompute": ("ours", {}, RECOMPUTE),
+            "adamw8bit": ("ours", {}, EIGHT_BIT),
+            "recompute, adamw8bit, accumulation 4": ("ours", {}, EIGHT_BIT | RECOMPUTE | FOUR),
+        },
+    ),
+}  # fmt: skip
 PRECISIONS = ("float32", "bfloat16")
 # {system: (script, {variant: settings})}; likely fastest first, because slower ones are dropped
 SETTINGS = {
@@ -261,77 +284,19 @@ def print_bests(rows, precision):
     print_table(["model", "S", "ours", "MFU", *heads], table)
 
 
-def short_documents(text, target, seed=0):
-    """Split the documents of a text into short ones of one to four sentences."""
-    rng = np.random.default_rng(seed)
-    lines = []
-    for document in pathlib.Path(text).read_text(encoding="utf-8").split("\n\n"):
-        sentences = [line for line in document.splitlines() if line.strip()]
-        while sentences:
-            count = int(rng.integers(1, 5))
-            lines += [*sentences[:count], ""]
-            sentences = sentences[count:]
-    target.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def packed_comparison(options):
-    """Return the results of packed and of padded rows, made of the same short documents and
-    measured through reading, masking and training.
-    """
-    length = options.packed_length
-    batch = max(1, options.tokens // length)
-    with work_folder() as work:
-        short_documents(options.text, work / "short.txt")
-        common = dict(input_file=work / "short.txt", validation_share=0, dupe_factor=1)
-        common |= dict(masking="dynamic", max_seq_length=length)
-        kinds = dict(
-            padded=dict(objective="nsp"),
-            packed=dict(objective="packed", vocab_file=f"{work}/padded/vocab.txt"),
-        )
-        for kind, flags in kinds.items():
-            output = f"{work}/{kind}/x.tfrecord"
-            run_script("create_pretraining_data.py", output_file=output, **common, **flags)
-        settings = dict(shape=shape_of(options.packed_model), length=length, xla="off")
-        entries = {
-            f"{kind} {precision}": (
-                "ours",
-                "ours",
-                settings | dict(precision=precision, data=str(work / kind)),
-            )
-            for precision in PRECISIONS
-            for kind in ("packed", "padded")
-            if re.search(options.only, f"{kind} {precision}")
-        }
-        results = measure(options, entries, batch, float("inf"))
-    for result in results.values():
-        if "error" not in result:
-            turns = result["turns"]
-            speeds = [turn["real_tokens"] / turn["step_seconds"] for turn in turns]
-            real_tokens = statistics.mean(turn["real_tokens"] for turn in turns)
-            result["real_tokens_per_second"] = statistics.median(speeds)
-            result["real_share"] = real_tokens / (batch * length)
-    return dict(model=options.packed_model, length=length, rows=batch, variants=results)
-
-
-def local_comparison(options):
-    """Yield the results of a model whose layers all have global attention, and of one in which two
-    of three are local, for rows of each length.
-    """
-    shape = shape_of("mini") | LOCAL_SHAPE
-    kinds = {"global": {}, "local": dict(local_attention=LOCAL_WINDOW)}
-    for length in options.local_lengths:
+def comparison(options, part, lengths):
+    """Yield the results of a part of COMPARED for rows of each length."""
+    shape, kinds = COMPARED[part]
+    for length in lengths:
         batch = max(1, options.tokens // length)
+        common = dict(length=length)
         entries = {
-            f"{kind} {precision}": (
-                "ours",
-                "ours",
-                dict(shape=shape | more, length=length, xla="off", precision=precision),
-            )
+            name: (script, script, common | how | dict(shape=shape | more, precision=precision))
             for precision in PRECISIONS
-            for kind, more in kinds.items()
-            if re.search(options.only, f"{kind} {precision}")
+            for kind, (script, more, how) in kinds.items()
+            if re.search(options.only, name := f"{kind}, {precision}")
         }
-        print(f"local attention, S {length}, {batch} rows", file=sys.stderr, flush=True)
+        print(f"{part}, S {length}, {batch} rows", file=sys.stderr, flush=True)
         results = measure(options, entries, batch, float("inf"))
         for result in results.values():
             if "error" not in result:
@@ -339,12 +304,10 @@ def local_comparison(options):
         yield dict(length=length, rows=batch, variants=results)
 
 
-def print_local(rows):
-    layers = LOCAL_SHAPE["num_hidden_layers"]
-    print(
-        f"\nGlobal attention in all of {layers} layers x 256, and a window of {LOCAL_WINDOW} "
-        "tokens in two of three:\n"
-    )
+def print_comparison(part, rows):
+    shape, kinds = COMPARED[part]
+    first = next(iter(kinds))
+    print(f"\n{shape['num_hidden_layers']} layers x {shape['hidden_size']}, {part}:\n")
     table = []
     for row in rows:
         for name, result in row["variants"].items():
@@ -352,36 +315,13 @@ def print_local(rows):
             if "error" in result:
                 table.append([*start, "-", "-", "-", result["error"][:60]])
                 continue
-            speed, times = result["tokens_per_second"], ""
-            plain = row["variants"].get(name.replace("local", "global"), {})
-            if name.startswith("local") and "tokens_per_second" in plain:
-                times = f"{speed / plain['tokens_per_second']:.2f}"
+            plain = row["variants"].get(f"{first}, {name.rpartition(', ')[2]}", {})
+            times = f"{result['step_seconds'] / plain.get('step_seconds', float('nan')):.2f}"
             peak = f"{result['peak_bytes'] / 2**20:,.0f}"
-            milliseconds = f"{1e3 * result['step_seconds']:,.0f}"
-            table.append([*start, milliseconds, f"{speed:,.0f}", peak, times])
-    header = ["S", "rows", "layers", "ms a step", "tokens/s", "peak MB", "local to global"]
+            speed = f"{result['tokens_per_second']:,.0f}"
+            table.append([*start, f"{1e3 * result['step_seconds']:,.0f}", speed, peak, times])
+    header = ["S", "rows", "variant", "ms a step", "tokens/s", "peak MB", f"to {first}"]
     print_table(header, table)
-
-
-def print_packed(results):
-    print(
-        f"Short documents (one to four sentences), {results['model']}, S {results['length']}, "
-        f"{results['rows']} rows, whole step and input:\n"
-    )
-    table = []
-    for name, result in results["variants"].items():
-        if "error" in result:
-            table.append([name, "-", "-", "-", result["error"][:80]])
-            continue
-        speed, times = result["real_tokens_per_second"], ""
-        padded = results["variants"].get(name.replace("packed", "padded"), {})
-        if name.startswith("packed") and "real_tokens_per_second" in padded:
-            times = f"{speed / padded['real_tokens_per_second']:.2f}"
-        milliseconds = f"{1e3 * result['step_seconds']:,.0f}"
-        table.append([name, milliseconds, f"{100 * result['real_share']:.0f} %", f"{speed:,.0f}"])
-        table[-1].append(times)
-    last = f"packed to padded (target {PACKED_TARGET:g})"
-    print_table(["rows", "ms a step", "real tokens", "real tokens/s", last], table)
 
 
 def make_parser():
@@ -399,11 +339,9 @@ def make_parser():
     )
     parser.add_argument("--only", default="", help="regular expression for names of variants")
     parser.add_argument("--list", action="store_true", help="list the variants and exit")
-    parts = ["race", "packed", "local"]
+    parts = ["race", *COMPARED]
     parser.add_argument("--part", type=names_among(parts), default=parts)
     parser.add_argument("--local_lengths", type=numbers(int), default=[512, 2048, 8192])
-    parser.add_argument("--packed_model", default="small")
-    parser.add_argument("--packed_length", type=int, default=128)
     add_python(parser, "--oracle_python", "torch and transformers")
     return parser
 
@@ -424,16 +362,13 @@ def main():
             results["race"].append(row)
             write_results(options.json, results)
         print_race(results["race"], rates)
-    if "packed" in options.part:
-        results["packed"] = packed_comparison(options)
-        write_results(options.json, results)
-        print_packed(results["packed"])
-    if "local" in options.part:
-        results["local"] = []
-        for row in local_comparison(options):
-            results["local"].append(row)
+    for part in [part for part in COMPARED if part in options.part]:
+        results[part] = []
+        lengths = options.local_lengths if part == "local" else options.lengths
+        for row in comparison(options, part, lengths):
+            results[part].append(row)
             write_results(options.json, results)
-        print_local(results["local"])
+        print_comparison(part, results[part])
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Lowering:
         with mock.patch.object(tf.config, "list_logical_devices", lambda kind=None: ["a GPU"]):
             fused.has_gpu.cache_clear()
             assert fused.has_gpu()  # cached here, so that what depends on it is lowered for a GPU
-        config = ModelConfig(vocab_size=VOCAB_SIZE, **shape)
+        config = ModelConfig(**dict(vocab_size=VOCAB_SIZE) | shape)
         sizes = dict(recompute_every=recompute_every, attention=attention, xla=True)
         self.objectives = ("mlm",) if packed else ("mlm", "nsp")
         objective = open_objective(self.objectives, BertEncoder(config, **sizes))

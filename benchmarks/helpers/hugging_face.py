@@ -41,9 +41,9 @@ class HuggingFace(Trainer):
         torch.manual_seed(0)
         settings = dict(vocab_size=VOCAB_SIZE, attn_implementation=attention) | shape
         kind = transformers.BertForPreTraining
-        if "relative_attention" in shape:
+        if "relative_attention" in settings:
             kind = transformers.DebertaV2ForMaskedLM
-            del settings["attn_implementation"]
+            settings["attn_implementation"] = "eager"
         self.model = kind(kind.config_class(**settings)).to(self.device).train()
         decayed = [weight for weight in self.model.parameters() if weight.ndim > 1]
         others = [weight for weight in self.model.parameters() if weight.ndim <= 1]
@@ -65,12 +65,11 @@ class HuggingFace(Trainer):
             return self.model(**inputs, labels=labels, next_sentence_label=sentences).loss
         outputs = self.model.base_model(**inputs, return_dict=True)
         hidden = outputs.last_hidden_state.flatten(0, 1).index_select(0, batch["positions"])
-        pooled = [outputs.pooler_output] if "pooler_output" in outputs else []
-        scores, *relation = self.model.cls(hidden, *pooled) if pooled else [self.model.cls(hidden)]
+        if "pooler_output" not in outputs:  # DeBERTa's
+            scores = self.model.cls(hidden).float()
+            return F.cross_entropy(scores, batch["targets"], ignore_index=-100)
+        scores, relation = self.model.cls(hidden, outputs.pooler_output)
         words = F.cross_entropy(scores.float(), batch["targets"], ignore_index=-100)
-        if not pooled:
-            return words
-        (relation,) = relation
         return words + F.cross_entropy(relation.float(), batch["next_sentence_labels"])
 
     def build(self, rows):

@@ -18,14 +18,14 @@ class Ours(Trainer):
     """shape: fields of ModelConfig. length: S. precision, xla, device: of DeviceConfig. gpu:
     whether to train on the GPU. attention, recompute_every: of MemoryConfig. packed: rows of
     several sequences. data: folder of records, instead of a generated batch. optimizer: of
-    OptimizerConfig.
+    OptimizerConfig. micro_batches: of a step. freeze: of MemoryConfig.
     steps_per_call: steps of one call into TensorFlow.
     """
 
     def __init__(
         self, shape, length, precision="float32", xla="auto", gpu=False, attention="auto",
-        packed=False, data=None, recompute_every=None, optimizer="adamw", steps_per_call=1, seed=1,
-        **device,
+        packed=False, data=None, recompute_every=None, optimizer="adamw", micro_batches=1,
+        freeze=(), steps_per_call=1, seed=1, **device,
     ):  # fmt: skip
         if not gpu:
             os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -45,13 +45,15 @@ class Ours(Trainer):
         self.data = data
         self.seed = seed
         self.steps_per_call = steps_per_call
-        self.micro_batches = 1
+        self.micro_batches = micro_batches
         self.num_done = 0
         devices = DeviceConfig(num_gpus=int(gpu), precision=precision, xla=xla, **device)
         self.devices = set_up(devices)
         vocab_size = self.open_data() if data else VOCAB_SIZE
         self.model = ModelConfig(**dict(vocab_size=vocab_size) | shape)
-        self.memory = MemoryConfig(recompute_every=recompute_every, attention=attention)
+        self.memory = MemoryConfig(
+            recompute_every=recompute_every, attention=attention, freeze=tuple(freeze)
+        )
         self.optimizer = OptimizerConfig(optimizer=optimizer)
         self.make_state()
 
@@ -76,12 +78,12 @@ class Ours(Trainer):
     def make_state(self):
         from bert_gpu.model.encoder import BertEncoder
         from bert_gpu.model.weights import column_blocks, initialize
-        from bert_gpu.train.state import TrainState
+        from bert_gpu.train.state import TrainState, frozen_names
 
         specs = self.open_objective(BertEncoder(self.model)).weights()
         weights, blocks = initialize(specs, self.seed), column_blocks(specs)
-        strategy = self.devices.strategy
-        self.state = TrainState(strategy, weights, self.optimizer, column_blocks=blocks)
+        strategy, frozen = self.devices.strategy, frozen_names(weights, self.memory.freeze)
+        self.state = TrainState(strategy, weights, self.optimizer, frozen, column_blocks=blocks)
 
     def make_step(self, num_micro_batches, **more):
         from bert_gpu.model.encoder import BertEncoder

@@ -13,6 +13,8 @@ SHAPES = PRESETS | {
     "6x384": dict(
         num_hidden_layers=6, hidden_size=384, num_attention_heads=12, intermediate_size=1536
     ),
+    "deberta-v3-small": dict(PRESETS["base"], num_hidden_layers=6)
+    | dict(position_embedding_type="disentangled", type_vocab_size=0, vocab_size=128100),
 }
 DROPOUT = 0.1
 
@@ -22,6 +24,8 @@ def shape_of(name):
     bert_config.json.
     """
     fields = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
+    if "vocab_size" in SHAPES[name]:  # only ours has this model
+        fields += ("position_embedding_type", "type_vocab_size", "vocab_size")
     sizes = {field: SHAPES[name][field] for field in fields}
     return sizes | dict(
         max_position_embeddings=512,
@@ -37,7 +41,7 @@ def flops_per_token(name, length, packed=False):
     from bert_gpu.model.encoder import BertEncoder  # imports TensorFlow, which --help does not need
     from bert_gpu.pretrain.objectives.joint import open_objective
 
-    encoder = BertEncoder(ModelConfig(vocab_size=VOCAB_SIZE, **shape_of(name)))
+    encoder = BertEncoder(ModelConfig(**dict(vocab_size=VOCAB_SIZE) | shape_of(name)))
     objective = open_objective(("mlm",) if packed else ("mlm", "nsp"), encoder)
     batch = make_batch(64, length, packed=packed)
     return objective.flops(batch).model / batch["input_mask"].size

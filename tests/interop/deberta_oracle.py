@@ -39,8 +39,8 @@ MODELS = {
     ),
     "long": (
         dict(
-            max_position_embeddings=1024, position_buckets=256, pos_att_type="p2c|c2p", hidden_size=16,
-            num_attention_heads=2, intermediate_size=20,
+            max_position_embeddings=1024, position_buckets=256, pos_att_type="p2c|c2p",
+            hidden_size=16, num_attention_heads=2, intermediate_size=20,
         ),
         (1024, 300),
     ),

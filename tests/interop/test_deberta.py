@@ -2,22 +2,31 @@
 states, scores, losses and gradients, whether texts are padded or packed.
 """
 
+import io
 import json
 import pathlib
 import subprocess
+import unicodedata
 
 import numpy as np
 import pytest
+import sentencepiece
 import tensorflow as tf
 
-from bert_gpu.interop import huggingface, relatives
+from bert_gpu.__main__ import main as command
+from bert_gpu.base import tensor_files
+from bert_gpu.interop import huggingface, relatives, sources
+from bert_gpu.interop.tokenizers import load_tokenizer, tokenizer_files
 from bert_gpu.model import encoder, heads
+from bert_gpu.model.config import ModelConfig
+from tests.interop.test_any_tokenizer import lines_of
 from tests.interop.test_huggingface import (
     file_tensors,
     needs_oracle,
     oracle_environment,
     oracle_python,
 )
+from tests.interop.test_tokenizer_json import text_lines
 
 NAMES = ("buckets", "no buckets", "far", "long")
 
@@ -117,3 +126,106 @@ def test_a_deberta_leaves_as_it_came(oracle, name, tmp_path):
     assert {"legacy", "pos_att_type", "max_relative_positions", "share_att_key"} <= same
     assert {key: says[key] for key in same} == {key: said[key] for key in same}
     assert huggingface.read(str(tmp_path / "there")).config == model.config
+
+
+def published_pieces(vocab_size=800):
+    """A SentencePiece model as DeBERTa v3 has it: four special pieces, and no [MASK]."""
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(text_lines(2000)), model_writer=model, model_type="unigram",
+        vocab_size=vocab_size, pad_id=0, bos_id=1, eos_id=2, unk_id=3, pad_piece="[PAD]",
+        bos_piece="[CLS]", eos_piece="[SEP]", unk_piece="[UNK]", minloglevel=2,
+    )  # fmt: skip
+    return model.getvalue()
+
+
+def test_a_model_gets_the_mask_after_its_last_piece(tmp_path):
+    (tmp_path / "spm.model").write_bytes(published_pieces())
+    settings = dict(do_lower_case=False, vocab_type="spm")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = load_tokenizer(str(tmp_path))
+    assert (tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id) == (0, 1, 2, 3)
+    assert (tokenizer.mask_id, tokenizer.vocab_size, tokenizer.vocab[800]) == (800, 801, "[MASK]")
+    ids, _ = tokenizer.tokenize(["a [MASK] here"])
+    assert tokenizer.mask_id not in ids
+    assert tokenizer.decode([tokenizer.mask_id]) == "[MASK]"
+    for name, content in tokenizer_files(tokenizer, ModelConfig(type_vocab_size=0), True).items():
+        (tmp_path / "again").mkdir(exist_ok=True)
+        (tmp_path / "again" / name).write_bytes(content)
+    again = load_tokenizer(str(tmp_path / "again"))
+    assert (again.identity, again.vocab) == (tokenizer.identity, tokenizer.vocab)
+
+
+def test_a_finder_of_replaced_tokens_comes_in_as_an_encoder(tmp_path, capsys):
+    """As published: config.json names no class and no head, and the file has a head for replaced
+    tokens, and one for masked words that nothing was trained with. One line names both.
+    """
+    folder, to = tmp_path / "published", tmp_path / "there"
+    said = dict(
+        model_type="deberta-v2", vocab_size=900, hidden_size=16, num_hidden_layers=2,
+        num_attention_heads=2, intermediate_size=24, hidden_act="gelu", layer_norm_eps=1e-7,
+        hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1, initializer_range=0.02,
+        max_position_embeddings=64, relative_attention=True, position_buckets=16,
+        norm_rel_ebd="layer_norm", share_att_key=True, pos_att_type="p2c|c2p",
+        max_relative_positions=-1, position_biased_input=False, type_vocab_size=0,
+    )  # fmt: skip
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(said))
+    (folder / "spm.model").write_bytes(published_pieces())
+    config, generator = sources.read_config(str(folder)), np.random.default_rng(0)
+    names = relatives.relative_of(config, "BertModel").family.names
+    tensors = {}
+    for ours, spec in encoder.encoder_weights(config).items():
+        shape = (spec.shape[1] // len(names(ours)), spec.shape[0])  # of torch
+        shape = shape if ours.endswith("/kernel") else (spec.shape[-1] // len(names(ours)),)
+        shape = spec.shape if ours in ("embeddings/word", "embeddings/relative") else shape
+        tensors |= {their: generator.standard_normal(shape).astype("f4") for their in names(ours)}
+    heads_of_training = {
+        f"{head}.{part}": np.ones(16, np.float32)
+        for head in ("lm_predictions.lm_head", "mask_predictions")
+        for part in ("dense.bias", "LayerNorm.weight", "LayerNorm.bias")
+    }
+    (folder / "model.safetensors").write_bytes(tensor_files.save(tensors | heads_of_training))
+    assert command(["bert-gpu", "import", f"--from={folder}", f"--to={to}"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    (line,) = [line for line in lines if "no such weights" in line]
+    assert "lm_predictions.lm_head.LayerNorm.bias, mask_predictions.LayerNorm.bias" in line
+    _, weights, notes = huggingface.read_model(str(to))
+    assert (notes.missing, notes.unused, notes.architecture) == ([], [], "BertModel")
+    there = file_tensors(to)
+    assert there.keys() == {name.removeprefix("deberta.") for name in tensors}
+    assert all(
+        there[name.removeprefix("deberta.")].tobytes() == tensors[name].tobytes()
+        for name in tensors
+    )
+
+
+@needs_oracle
+def test_ten_thousand_lines_get_the_ids_of_transformers(tmp_path):
+    """From spm.model, and from the tokenizer.json that a copy gets. transformers 5 normalises text
+    by NFC where it has only the former, not as the model does, by NFKC.
+    """
+    folder, again = tmp_path / "published", tmp_path / "again"
+    for path in (folder, again):
+        path.mkdir()
+        (path / "config.json").write_text(json.dumps(dict(model_type="deberta-v2")))
+    (folder / "spm.model").write_bytes(published_pieces())
+    tokenizer = load_tokenizer(str(folder))
+    for name, content in tokenizer_files(tokenizer, ModelConfig(type_vocab_size=0), True).items():
+        (again / name).write_bytes(content)
+    lines = lines_of(10_000)
+    (tmp_path / "lines.json").write_text(json.dumps(lines))
+    script = str(pathlib.Path(__file__).parent / "tokenizers_oracle.py")
+    subprocess.run(
+        [oracle_python(), script, tmp_path / "lines.json", tmp_path / "out.json", folder, again],
+        env=oracle_environment(tmp_path),
+        check=True,
+    )
+    theirs = json.loads((tmp_path / "out.json").read_text())
+    ids, splits = tokenizer.tokenize(lines)
+    for index, mine in enumerate(np.split(ids, splits[1:-1])):
+        line = lines[index]
+        if "[MASK]" not in line:  # three words here
+            assert mine.tolist() == theirs[str(again)]["ids"][index], line
+            if line == unicodedata.normalize("NFKC", line):
+                assert mine.tolist() == theirs[str(folder)]["ids"][index], line

@@ -109,6 +109,7 @@ def expected(model, ids, mask, segments):
     [
         ("BertForPreTraining", {}),
         ("BertForMaskedLM", ROTARY),
+        ("BertForMaskedLM", dict(position_embedding_type="disentangled", position_buckets=8)),
         ("BertForSequenceClassification", CRAMMED),
         ("BertForTokenClassification", dict(norm_first=True)),
         ("BertForQuestionAnswering", dict(hidden_act="gelu_new")),

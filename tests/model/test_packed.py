@@ -60,7 +60,13 @@ def taken_apart(values, sequences):
 
 @pytest.mark.parametrize(
     "name",
-    ["bert", "crammed", "all at once", pytest.param("local rotary", marks=pytest.mark.long)],
+    [
+        "bert",
+        "crammed",
+        "all at once",
+        "disentangled",
+        pytest.param("local rotary", marks=pytest.mark.long),
+    ],
 )
 def test_each_sequence_gets_what_it_would_get_alone(name):
     config = VARIANTS[name]

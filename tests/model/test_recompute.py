@@ -74,12 +74,14 @@ def test_gradients_are_the_same_bits(no_rewriting, name, dtype):
             np.testing.assert_array_equal(gradient, expected_gradients[key], err_msg=key)
 
 
-@pytest.mark.parametrize("jit", [False, True])
-def test_gradients_are_the_same_but_for_the_order_of_sums(jit):
-    """Holds with the graph optimizer's rewriting, with layers that share weights and so sum their
-    gradients, and under XLA.
+@pytest.mark.parametrize(
+    "name, jit", [("all at once", False), ("all at once", True), ("disentangled", False)]
+)
+def test_gradients_are_the_same_but_for_the_order_of_sums(name, jit):
+    """Holds with the graph optimizer's rewriting, with layers that share weights or a table of
+    distances and so sum their gradients, and under XLA.
     """
-    config = dataclasses.replace(VARIANTS["all at once"], num_hidden_layers=2)
+    config = dataclasses.replace(VARIANTS[name], num_hidden_layers=2)
     (expected, expected_gradients), (loss, gradients) = (
         gradients_of(config, every, jit=jit) for every in (0, 1)
     )

@@ -75,7 +75,7 @@ def test_gradients_are_the_derivatives_of_the_reference(name):
         assert np.any(gradients[key] != 0), key
 
 
-@pytest.mark.parametrize("name", ["crammed", "all at once"])
+@pytest.mark.parametrize("name", ["crammed", "all at once", "disentangled"])
 def test_compiled_equals_plain(name):
     config = dataclasses.replace(VARIANTS[name], num_hidden_layers=2)
     weights, seed = as_tensors(random_weights(config)), tf.constant([7, 8])
@@ -92,16 +92,24 @@ def test_compiled_equals_plain(name):
         )
 
 
-@pytest.mark.parametrize("name", ["crammed", "all at once"])
-def test_bfloat16_is_close(name):
+@pytest.mark.parametrize(
+    "name, dtype",
+    [
+        ("crammed", tf.bfloat16),
+        ("all at once", tf.bfloat16),
+        ("disentangled", tf.bfloat16),
+        ("disentangled", tf.float16),
+    ],
+)
+def test_half_precision_is_close(name, dtype):
     config = VARIANTS[name]
     weights, batch = (
         as_tensors(random_weights(config)),
         as_tensors(random_batch(config, LENGTHS, LENGTH)),
     )
     expected = encoder.encode(weights, batch, config).numpy()
-    hidden = encoder.encode(weights, batch, config, dtype=tf.bfloat16)
-    assert hidden.dtype == tf.bfloat16
+    hidden = encoder.encode(weights, batch, config, dtype=dtype)
+    assert hidden.dtype == dtype
     assert np.linalg.norm(tf.cast(hidden, tf.float32).numpy() - expected) < 0.03 * np.linalg.norm(
         expected
     )
