@@ -184,8 +184,8 @@ def own_casing(path: str) -> Casing:
     for rules in letter_rules(path).values():
         if "do_lower_case" in rules:
             return Casing(rules["do_lower_case"])
-    vocabulary = os.path.join(folder_of(path), "vocab.txt")
-    if not os.path.isfile(vocabulary):
+    vocabulary = next(iter(vocabularies(path)), "tokenizer.json")
+    if vocabulary.endswith("tokenizer.json"):
         return Casing(True, "no file states it")
     is_lower = not has_capitals(vocabulary)
     return Casing(
@@ -194,8 +194,17 @@ def own_casing(path: str) -> Casing:
 
 
 def has_capitals(path: str) -> bool:
-    """Return whether pieces in a vocab.txt have capital letters, as in a cased model. This decides
-    where no file states the casing, as beside Google's checkpoints.
+    """Return whether pieces in a vocab.txt or a SentencePiece model have capital letters, as in a
+    cased model. This decides where no file states the casing, as beside Google's checkpoints.
     """
+    if path.endswith(".model"):
+        import sentencepiece
+
+        try:
+            model = sentencepiece.SentencePieceProcessor(model_file=path)
+        except (RuntimeError, OSError):  # an error that is reported when the tokenizer is opened
+            return False
+        pieces = (model.id_to_piece(index) for index in range(model.get_piece_size()))
+        return any(piece[0] != "[" and re.search("[A-Z]", piece) for piece in pieces)
     with open(path, encoding="utf-8", errors="replace") as file:
         return any(line[0] != "[" and re.search("[A-Z]", line) for line in file)

@@ -176,9 +176,9 @@ def test_a_finder_of_replaced_tokens_comes_in_as_an_encoder(tmp_path, capsys):
     names = relatives.relative_of(config, "BertModel").family.names
     tensors = {}
     for ours, spec in encoder.encoder_weights(config).items():
-        shape = (spec.shape[1] // len(names(ours)), spec.shape[0])  # of torch
-        shape = shape if ours.endswith("/kernel") else (spec.shape[-1] // len(names(ours)),)
-        shape = spec.shape if ours in ("embeddings/word", "embeddings/relative") else shape
+        parts = len(names(ours))  # 3 of query, key and value
+        shape = (*spec.shape[:-1], spec.shape[-1] // parts)
+        shape = shape[::-1] if ours.endswith("/kernel") else shape  # as in torch
         tensors |= {their: generator.standard_normal(shape).astype("f4") for their in names(ours)}
     heads_of_training = {
         f"{head}.{part}": np.ones(16, np.float32)

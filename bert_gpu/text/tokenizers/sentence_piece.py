@@ -43,7 +43,7 @@ class SentencePieceTokenizer(Tokenizer):
     """A tokenizer with the pieces of a SentencePiece model.
 
     A piece begins a word if it begins with a space, or with punctuation or a CJK character, which
-    are separate words in WordPiece too. A model that lacks [MASK] alone gets it after its last piece.
+    are separate words in WordPiece too. A model that lacks [MASK] alone gets it as its last piece.
     """
 
     kind = "SentencePiece"
