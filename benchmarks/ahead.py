@@ -34,7 +34,7 @@ from bert_gpu.base.environment import LazyModule
 throughput = LazyModule("bert_gpu.monitor.throughput")
 
 BANDWIDTH = 4.8e12  # bytes/s of an H200's memory, by NVIDIA's data sheet
-TOKENS = dict(base=32768, large=16384)  # of a step
+TOKENS = {"base": 32768, "large": 16384, "deberta-v3-small": 32768}  # of a step
 FLOAT32, EIGHT_BIT = dict(precision="float32"), dict(optimizer="adamw8bit")
 CUDNN, PACKED = dict(attention="cudnn"), dict(packed=True)
 RECOMPUTE, FOUR = dict(recompute_every=1), dict(micro_batches=4)
@@ -266,7 +266,7 @@ def make_parser():
     parser = benchmark_parser(__doc__, "json")
     parser.add_argument("--jax_python", help="Python with jax[cuda12]==0.7.0")
     parser.add_argument("--part", type=names_among(PARTS), default=list(PARTS))
-    parser.add_argument("--model", type=names_among(TOKENS), default=list(TOKENS))
+    parser.add_argument("--model", type=names_among(TOKENS), default=["base", "large"])
     parser.add_argument("--length", type=numbers(int), default=[128, 512], help="of rows: S")
     parser.add_argument("--variant", help="measure only variants with this text in their name")
     parser.add_argument(

@@ -297,7 +297,11 @@ def comparison(options, part, lengths):
             if re.search(options.only, name := f"{kind}, {precision}")
         }
         print(f"{part}, S {length}, {batch} rows", file=sys.stderr, flush=True)
-        results = measure(options, entries, batch, float("inf"))
+        # large models take turns of their own, because a machine's memory does not hold all of them
+        groups = [{name: entries[name]} for name in entries] if part == "techniques" else [entries]
+        results = {}
+        for some in groups:
+            results |= measure(options, some, batch, float("inf"))
         for result in results.values():
             if "error" not in result:
                 result["tokens_per_second"] = batch * length / result["step_seconds"]

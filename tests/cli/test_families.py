@@ -1,5 +1,5 @@
-"""RoBERTa, DistilBERT, ELECTRA and ModernBERT through the commands: continued, fine-tuned for every
-kind of task, used, and exported as the class that they came from.
+"""RoBERTa, DistilBERT, ELECTRA, ModernBERT and DeBERTa through the commands: continued, fine-tuned
+for every kind of task, used, and exported as the class that they came from.
 """
 
 import dataclasses
@@ -63,10 +63,21 @@ FAMILIES = {
     "modernbert": ModelConfig(
         **SIZES | dict(num_hidden_layers=2), **MODERN, max_position_embeddings=32
     ),
+    "deberta-v2": ModelConfig(
+        **SIZES,
+        model_family="deberta-v2",
+        position_embedding_type="disentangled",
+        position_buckets=16,
+        max_relative_positions=32,
+        pooler_act="gelu",
+        max_position_embeddings=32,
+        type_vocab_size=0,
+        legacy=False,
+    ),
 }
 CLASSES = dict(
     roberta="Roberta", distilbert="DistilBert", electra="Electra", modernbert="ModernBert"
-)
+) | {"deberta-v2": "DebertaV2"}
 
 
 def config_of(folder):
@@ -122,7 +133,7 @@ def train(data, output, *flags, steps=2):
 LONG = [pytest.param(name, marks=pytest.mark.long) for name in ("distilbert", "electra")]
 
 
-@pytest.mark.parametrize("name", ["roberta", "modernbert", *LONG])
+@pytest.mark.parametrize("name", ["roberta", "modernbert", "deberta-v2", *LONG])
 def test_a_continued_family_stays_one(world, tmp_path, capsys, name):
     """Rows fill all positions; the unused rows are kept, in spite of weight decay."""
     start = world / name
@@ -148,6 +159,9 @@ def test_a_continued_family_stays_one(world, tmp_path, capsys, name):
         assert all(np.any(before[tensor] != after[tensor]) for tensor in before)
         assert "model.layers.0.attn_norm.weight" not in before.keys()
         assert [said["pad_token_id"], said["cls_token_id"], said["eos_token_id"]] == [0, 2, 3]
+    elif name == "deberta-v2":
+        assert all(np.any(before[tensor] != after[tensor]) for tensor in before)
+        assert "lm_predictions.lm_head.bias" in after
     else:
         positions = f"{name}.embeddings.position_embeddings.weight"
         first = FAMILIES[name].first_position
@@ -206,6 +220,9 @@ TASKS = [  # (kind of task, folder of the start, class)
     ("pairs", "modernbert", "ModernBertForSequenceClassification"),
     ("ner", "modernbert", "ModernBertForTokenClassification"),
     ("squad", "modernbert", "ModernBertForQuestionAnswering"),
+    ("pairs", "deberta-v2", "DebertaV2ForSequenceClassification"),
+    ("ner", "deberta-v2", "DebertaV2ForTokenClassification"),
+    ("squad", "deberta-v2", "DebertaV2ForQuestionAnswering"),
 ]
 
 
@@ -252,7 +269,8 @@ def test_a_fine_tuned_family_stays_one(world, tmp_path, capsys, kind, name, clas
         assert fresh.split()[2:] == [f"{head}/bias,", f"{head}/kernel"]
         assert "head.norm.weight" in load_file(there / "model.safetensors")
     elif class_name.endswith("ForSequenceClassification"):
-        first = dict(distilbert="pre_classifier").get(name, "classifier.dense")
+        firsts = {"distilbert": "pre_classifier", "deberta-v2": "pooler.dense"}
+        first = firsts.get(name, "classifier.dense")
         assert f"{first}.weight" in load_file(there / "model.safetensors")
         assert "pooler/kernel" in out
     results = json.loads((tmp_path / "run" / "eval_results.json").read_text())
@@ -274,7 +292,7 @@ def vectors_of(folder):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["roberta", "modernbert"])
+@pytest.mark.parametrize("name", ["roberta", "modernbert", "deberta-v2"])
 def test_a_family_gives_the_same_as_a_savedmodel(world, tmp_path, name):
     """Vectors, and words for a mask, of strings; with our tokenizers."""
     folder = world / name

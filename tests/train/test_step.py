@@ -44,6 +44,38 @@ def test_division_of_the_batch_changes_nothing(one, num_replicas, accumulation):
     assert distance(one[1], trainer.state.read_weights()) < 1e-5
 
 
+DISTANCES = dict(positions="disentangled", num_layers=2)
+
+
+@pytest.mark.parametrize(
+    "num_replicas, accumulation, xla",
+    [(2, 2, "off"), pytest.param(1, 2, "on", marks=pytest.mark.long)],
+)
+def test_division_changes_nothing_with_disentangled_attention(num_replicas, accumulation, xla):
+    """Whose table of distances belongs to all layers."""
+    expected = fresh(**DISTANCES)
+    metrics = expected.run(batches(8))
+    weights = expected.state.read_weights()
+    trainer = Trainer(num_replicas, accumulation, xla=xla, **DISTANCES)
+    found = trainer.run(batches(8))
+    np.testing.assert_allclose(losses(found), losses(metrics), rtol=1e-5 if xla == "off" else 1e-4)
+    moved = distance({**weights}, trainer.state.read_weights())
+    assert moved < (1e-5 if xla == "off" else 1e-3)
+
+
+def test_disentangled_attention_resumes_with_the_same_bits():
+    """Dropout of the table included, which each layer draws by itself."""
+    trainer = fresh(dropout=0.3, **DISTANCES)
+    trainer.run(batches(2))
+    middle = trainer.state.read()
+    whole = trainer.run(batches(2, seed=1), start=2)
+    after = trainer.state.read()
+    trainer.run(batches(1, seed=5))
+    trainer.state.assign(middle)
+    assert trainer.run(batches(2, seed=1), start=2) == whole
+    assert all(np.array_equal(after[name], value) for name, value in trainer.state.read().items())
+
+
 @pytest.mark.parametrize("num_replicas", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_xla_changes_nothing(one, num_replicas):
     trainer = Trainer(num_replicas, 2, xla="on")

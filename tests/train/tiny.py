@@ -17,7 +17,7 @@ from tests import pretraining
 VOCAB, LENGTH, PREDICTIONS = 50, 16, 4
 
 
-def tiny_model(dropout=0.0, num_layers=1):
+def tiny_model(dropout=0.0, num_layers=1, positions="absolute"):
     return ModelConfig(
         vocab_size=VOCAB,
         hidden_size=16,
@@ -27,6 +27,7 @@ def tiny_model(dropout=0.0, num_layers=1):
         max_position_embeddings=LENGTH,
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
+        position_embedding_type=positions,
     )
 
 
@@ -65,6 +66,7 @@ class Trainer:
         is_ramped=False,
         devices=None,
         num_layers=1,
+        positions="absolute",
         **optimizer,
     ):
         self.devices = set_up(
@@ -76,7 +78,7 @@ class Trainer:
                 **devices or {},
             )
         )
-        encoder = BertEncoder(tiny_model(dropout, num_layers))
+        encoder = BertEncoder(tiny_model(dropout, num_layers, positions))
         specs = pretraining.weights(encoder)
         weights, config = initialize(specs, seed), OptimizerConfig(**optimizer)
         self.state = TrainState(
