@@ -378,11 +378,12 @@ _DEBERTA_PARTS = _parts(
         ),
     },
 )
+del _DEBERTA_PARTS["pooler"], _DEBERTA_PARTS["nsp"]
 _DEBERTA = Family(
     "deberta-v2",
     "DebertaV2",
     "deberta.",
-    {ours: names for ours, names in _DEBERTA_PARTS.items() if ours not in ("pooler", "nsp")},
+    _DEBERTA_PARTS,
     architectures=_WITHOUT_NEXT_SENTENCES,
     differing={"BertForSequenceClassification": {"pooler": "pooler.dense"}},
 )
@@ -394,7 +395,7 @@ _OTHER_HEAD = {
 }
 _DEBERTA_HEADS = {
     True: _DEBERTA,
-    False: _DEBERTA._replace(parts=_DEBERTA.parts | _OTHER_HEAD, decoder="lm_predictions.decoder"),
+    False: _DEBERTA._replace(parts=_DEBERTA_PARTS | _OTHER_HEAD, decoder="lm_predictions.decoder"),
 }
 _DEBERTA_DEFAULTS = dict(  # transformers', for keys that published files leave out
     relative_attention=False,
@@ -432,9 +433,11 @@ def _from_deberta(path: str, values: dict[str, Any]) -> dict[str, Any]:
         if (found := values.pop(key, width)) != width:
             problem = f"{key}={found!r:.40} is not supported, only {width} is"
             raise UserError(problem, where=path)
-    terms = values.get("pos_att_type") or []
-    terms = terms.lower().split("|") if isinstance(terms, str) else terms
-    changed = dict(pos_att_type="|".join(sorted({str(term).strip() for term in terms})))
+    terms: Any = values.get("pos_att_type") or ""
+    terms = terms if isinstance(terms, list) else str(terms).lower().split("|")
+    changed: dict[str, Any] = dict(
+        pos_att_type="|".join(sorted({str(term).strip() for term in terms})) or "none"
+    )
     if values["position_buckets"] == -1:
         changed["position_buckets"] = 0
     if values["max_relative_positions"] == -1:
