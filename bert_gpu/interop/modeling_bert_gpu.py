@@ -199,10 +199,9 @@ def rows_of_distances(length: int, config: BertGpuConfig, device: torch.device) 
     places = torch.arange(length, device=device)
     distances = places[:, None] - places
     middle = config.position_buckets // 2
-    farthest = config.max_relative_positions - 1
-    if 0 < middle < farthest:
+    if middle:
         far = distances.abs().clamp(min=middle) / middle
-        end = torch.tensor(farthest / middle, device=device)
+        end = torch.tensor((config.max_relative_positions - 1) / middle, device=device)
         steps = torch.ceil(far.log() / end.log() * (middle - 1)) + middle
         is_near = distances.abs() <= middle
         distances = torch.where(is_near, distances, steps * distances.sign()).long()

@@ -397,11 +397,20 @@ _DEBERTA_HEADS = {
     True: _DEBERTA,
     False: _DEBERTA._replace(parts=_DEBERTA_PARTS | _OTHER_HEAD, decoder="lm_predictions.decoder"),
 }
-_DEBERTA_DEFAULTS = dict(  # transformers', for keys that published files leave out
-    relative_attention=False,
-    position_biased_input=True,
-    share_att_key=False,
-    norm_rel_ebd="none",
+_DEBERTA_ATTENTION: dict[str, object] = dict(
+    relative_attention=True,
+    position_biased_input=False,
+    share_att_key=True,
+    norm_rel_ebd="layer_norm",
+)
+_DEBERTA_DEFAULTS: dict[str, Any] = dict(  # transformers', for keys that files may leave out
+    hidden_act="gelu",
+    hidden_dropout_prob=0.1,
+    attention_probs_dropout_prob=0.1,
+    max_position_embeddings=512,
+    type_vocab_size=0,
+    initializer_range=0.02,
+    layer_norm_eps=1e-7,
     max_relative_positions=-1,
     position_buckets=-1,
     pooler_hidden_act="gelu",
@@ -423,6 +432,9 @@ def _from_deberta(path: str, values: dict[str, Any]) -> dict[str, Any]:
     """Return the entries of a DeBERTa's config.json with defaults for those that are left out, and
     in bert-gpu's words. Raise UserError for a width that no field of bert-gpu's stands for.
     """
+    for key in _DEBERTA_ATTENTION:
+        if key not in values:
+            raise UserError(f"has no {key}; transformers' default is not supported", where=path)
     values = _DEBERTA_DEFAULTS | values
     hidden = values.get("hidden_size")
     heads = values.get("num_attention_heads")
@@ -438,10 +450,14 @@ def _from_deberta(path: str, values: dict[str, Any]) -> dict[str, Any]:
     changed: dict[str, Any] = dict(
         pos_att_type="|".join(sorted({str(term).strip() for term in terms})) or "none"
     )
-    if values["position_buckets"] == -1:
-        changed["position_buckets"] = 0
-    if values["max_relative_positions"] == -1:
-        changed["max_relative_positions"] = values.get("max_position_embeddings")
+    for key, default in (
+        ("position_buckets", 0),
+        ("max_relative_positions", values["max_position_embeddings"]),
+    ):
+        if isinstance(values[key], int) and values[key] < 1:
+            changed[key] = default
+    if "layer_norm" in str(values["norm_rel_ebd"]).lower().split("|"):
+        changed["norm_rel_ebd"] = "layer_norm"
     return values | changed
 
 
@@ -580,13 +596,7 @@ RELATIVES = (
             family,
             dict(position_embedding_type="disentangled", legacy=legacy),
             _PLAIN,
-            dict(
-                relative_attention=True,
-                position_biased_input=False,
-                share_att_key=True,
-                norm_rel_ebd="layer_norm",
-                legacy=legacy,
-            ),
+            _DEBERTA_ATTENTION | dict(legacy=legacy),
             (
                 *("position_buckets", "max_relative_positions", "pos_att_type", "pooler_act"),
                 *("type_vocab_size", "model_family"),

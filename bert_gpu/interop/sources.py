@@ -193,18 +193,38 @@ def own_casing(path: str) -> Casing:
     )
 
 
+class PieceFacts(typing.NamedTuple):
+    """Facts about a SentencePiece model: the number of its pieces, whether it keeps capitals and
+    has pieces with them, and whether it has pieces for bytes.
+    """
+
+    num_pieces: int = 0
+    has_capitals: bool = False
+    has_bytes: bool = False
+
+
+def piece_facts(path: str) -> PieceFacts:
+    """Return the PieceFacts of a SentencePiece model; the default for a broken file, whose error is
+    reported when the tokenizer is opened.
+    """
+    import sentencepiece
+
+    try:
+        model = sentencepiece.SentencePieceProcessor(model_file=path)
+        folds = "A" not in model.normalize("A")
+    except (RuntimeError, OSError):
+        return PieceFacts()
+    ids = range(model.get_piece_size())
+    pieces = (model.id_to_piece(index) for index in ids)
+    has_capitals = any(piece[0] not in "[<" and re.search("[A-Z]", piece) for piece in pieces)
+    return PieceFacts(len(ids), has_capitals and not folds, any(map(model.is_byte, ids)))
+
+
 def has_capitals(path: str) -> bool:
     """Return whether pieces in a vocab.txt or a SentencePiece model have capital letters, as in a
     cased model. This decides where no file states the casing, as beside Google's checkpoints.
     """
     if path.endswith(".model"):
-        import sentencepiece
-
-        try:
-            model = sentencepiece.SentencePieceProcessor(model_file=path)
-        except (RuntimeError, OSError):  # an error that is reported when the tokenizer is opened
-            return False
-        pieces = (model.id_to_piece(index) for index in range(model.get_piece_size()))
-        return any(piece[0] != "[" and re.search("[A-Z]", piece) for piece in pieces)
+        return piece_facts(path).has_capitals
     with open(path, encoding="utf-8", errors="replace") as file:
         return any(line[0] != "[" and re.search("[A-Z]", line) for line in file)

@@ -130,9 +130,11 @@ def read_tensors(folder: str) -> tuple[dict[str, np.ndarray], list[str]]:
             )
         return read_shards(folder, index, weight_map)
     if os.path.exists(os.path.join(folder, "pytorch_model.bin")):
-        # another class would drop the model's head
+        # another class would drop the model's head, or make one: DeBERTa v3's is no class's
         config = read_json(os.path.join(folder, "config.json"), A_CONFIG, NOTES_FIELDS)
-        (class_name, *_) = config.get("architectures") or ["AutoModelForPreTraining"]
+        is_headless = config.get("model_type") == "deberta-v2"
+        usual = "AutoModel" if is_headless else "AutoModelForPreTraining"
+        (class_name, *_) = config.get("architectures") or [usual]
         raise UserError(
             "has only pytorch_model.bin",
             "convert it where torch and transformers are installed: "

@@ -21,7 +21,7 @@ from bert_gpu.text.vocabulary.file import SPECIAL_PIECES
 
 # numbers that sentencepiece_model.proto gives to kinds of models and of pieces
 UNIGRAM = 1
-PLAIN_KINDS = {1, 2, 3}  # kinds of pieces: normal, unknown, control
+PLAIN_KINDS = {1, 2, 3, 6}  # kinds of pieces: normal, unknown, control, byte
 NORMAL_FORMS = ("nmt_nfkc", "nfkc", "nmt_nfkc_cf", "nfkc_cf")
 
 
@@ -146,15 +146,18 @@ def sentence_piece_parts(tokenizer: SentencePieceTokenizer) -> dict[str, object]
         steps += [*NFKC, dict(type="Precompiled", precompiled_charsmap=table)]
     steps += [ONE_SPACE, STRIP]
     spaces = dict(type="Metaspace", replacement=SPACE, prepend_scheme="always", split=False)
+    decoder: dict[str, object] = spaces
+    if tokenizer.has_bytes:
+        decoder = dict(type="Sequence", decoders=[dict(type="ByteFallback"), spaces])
     return dict(
         normalizer=dict(type="Sequence", normalizers=steps),
         pre_tokenizer=spaces,
-        decoder=spaces,
+        decoder=decoder,
         model=dict(
             type="Unigram",
             unk_id=tokenizer.unk_id,
             vocab=[[piece.piece, piece.score] for piece in model.pieces],
-            byte_fallback=False,
+            byte_fallback=tokenizer.has_bytes,
         ),
     )
 
@@ -168,7 +171,7 @@ def obstacle(tokenizer: Tokenizer, model: Any) -> str | None:
     if model.trainer_spec.model_type != UNIGRAM:
         return "is not a unigram model"
     if kinds - PLAIN_KINDS:
-        return "has user-defined, unused or byte pieces"
+        return "has user-defined or unused pieces"
     spec = model.normalizer_spec
     if spec.precompiled_charsmap and spec.name not in NORMAL_FORMS:
         return "has rules of its own for characters"

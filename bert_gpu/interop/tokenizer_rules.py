@@ -8,6 +8,7 @@ names the key, or a token that transformers keeps whole and bert-gpu would split
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from bert_gpu.base.errors import UserError
 from bert_gpu.interop.sources import (
@@ -16,6 +17,7 @@ from bert_gpu.interop.sources import (
     letter_rules,
     library_casing,
     own_casing,
+    piece_facts,
     read_beside,
     vocabularies,
 )
@@ -76,6 +78,8 @@ def check_tokenizer(path: str, do_lower_case: bool | None = None) -> bool:
     is_sentence_piece = next(iter(vocabularies(path)), "").endswith(".model")
     try:
         check_files(path, SENTENCE_PIECE if is_sentence_piece else WORD_PIECE)
+        if is_sentence_piece:
+            check_pieces(path)
         # a SentencePiece model's own special pieces, which it never finds in text
         check_whole_tokens(path, OTHER_NAMES.values() if is_sentence_piece else ())
         if do_lower_case is None:
@@ -99,6 +103,32 @@ def check_files(path: str, rules_of_files: dict[str, rules.Rules]) -> None:
                 "BERT's rules, the only ones without a tokenizer.json that agrees",
                 "use the model in transformers, or remove the key if it is wrong",
             )
+
+
+def check_pieces(path: str) -> None:
+    """Raise UserError when files beside a SentencePiece model treat characters without a piece
+    otherwise, or give [MASK] another id than that after the last piece.
+    """
+    stored: dict[str, Any] = read_beside(path, "tokenizer.json")
+    model = stored.get("model")
+    tokens = stored.get("added_tokens")
+    added = (
+        [token for token in tokens if isinstance(token, dict)] if isinstance(tokens, list) else []
+    )
+    found = [token.get("id") for token in added if token.get("content") == "[MASK]"]
+    found.append(read_beside(path, "added_tokens.json").get("[MASK]"))
+    masks = [index for index in found if isinstance(index, int)]
+    if not model and not masks:
+        return
+    facts = piece_facts(vocabularies(path)[0])
+    falls_back = isinstance(model, dict) and bool(model.get("byte_fallback"))
+    if model and falls_back != facts.has_bytes:
+        problem = f"tokenizer.json: byte_fallback={falls_back}".lower()
+    elif any(index > facts.num_pieces for index in masks):
+        problem = f"[MASK] has id {max(masks)}, not {facts.num_pieces}"
+    else:
+        return
+    raise UserError(f"{folder_of(path)}: {problem}, unlike the SentencePiece model beside it")
 
 
 def is_for_library(path: str) -> bool:

@@ -387,7 +387,7 @@ class ModelConfig(ShapeConfig):
         role="departure",
     )
     max_relative_positions: int = setting(
-        512, "Longest distance with a row of its own or a bucket.", low=1, role="departure"
+        512, "Distances from this on share the last row of the table.", low=1, role="departure"
     )
     pos_att_type: str = setting(
         "c2p|p2c",

@@ -11,7 +11,7 @@ CHECKED_KEYS: dict[str, tuple[object, str]] = {
     "tie_word_embeddings": (True, "masked words are scored with the word embeddings"),
     "pruned_heads": ({}, "all layers have the same heads"),
     "alibi_starting_size": (None, "MosaicBERT's attention is biased by distance"),
-    "conv_kernel_size": (0, "the convolution of DeBERTa v2 xlarge is not computed"),
+    "conv_kernel_size": (0, "the convolution of DeBERTa v2 is not computed"),
     "feed_forward_type": ("original", "JinaBERT's feed-forward blocks are gated"),
 }
 IGNORED_KEYS = frozenset(

@@ -16,8 +16,8 @@ the products of all queries, read as rows one place shorter, have them in the sa
 takes them by slices alone, without indices. The queries of a block of U need S + U distances, not 2
 S, which saves up to half of the products.
 
-Legend: B batch, S sequence, H hidden, N heads, D dimensions per head, C blocks of a
-row, U = S / C tokens of a block.
+Legend: B batch, S sequence, H hidden, N heads, D dimensions per head, C blocks of a row, U =
+S / C tokens of a block.
 """
 
 import typing
@@ -58,11 +58,11 @@ def rows_of_distances(distances: np.ndarray, config: ModelConfig) -> np.ndarray:
     """
     span = config.num_distances
     middle = config.position_buckets // 2
-    farthest = config.max_relative_positions - 1
-    if 0 < middle < farthest:
+    if middle:
         far = np.maximum(np.abs(distances), middle).astype(np.float32) / np.float32(middle)
-        end = np.float32(farthest / middle)
-        steps = np.ceil(np.log(far) / np.log(end) * np.float32(middle - 1)) + middle
+        end = np.float32((config.max_relative_positions - 1) / middle)
+        with np.errstate(divide="ignore", invalid="ignore"):  # a table of few distances
+            steps = np.ceil(np.log(far) / np.log(end) * np.float32(middle - 1)) + middle
         distances = np.where(np.abs(distances) <= middle, distances, steps * np.sign(distances))
     return np.clip(distances + span, 0, 2 * span - 1).astype(np.int32)
 
@@ -104,7 +104,9 @@ def shared_rows(
     return {f"layer_{group}/{ROWS}": rows for group in range(config.num_groups)}
 
 
-MOST_BLOCKS = 4
+def count_blocks(length: float | tf.Tensor) -> int:
+    """Return C, the number of blocks of a row of `length` tokens."""
+    return 4 if isinstance(length, int) and length % 4 == 0 else 1
 
 
 class Relative(typing.NamedTuple):
@@ -130,8 +132,7 @@ def block_products(x: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
     (N, 2 S, D) -> (B, N, C, U, S + U).
     """
     batch_size, num_heads, length, size = sizes(x)
-    is_divisible = isinstance(length, int) and length % MOST_BLOCKS == 0
-    num_blocks = MOST_BLOCKS if is_divisible else 1
+    num_blocks = count_blocks(length)
     part = length // num_blocks
     # block t needs U + S rows, from that of its last vector's farthest neighbour on
     starts = [length - (block + 1) * part for block in range(num_blocks)]

@@ -539,8 +539,9 @@ class BertEncoder:
         config = self.config
         products = token_products(config, num_attended, num_local)
         attends_for_all = config.is_disentangled
-        if config.is_disentangled:  # products with the distances of 2 S keys, of which S are read
-            more = config.num_hidden_layers * config.num_terms * num_attended * config.hidden_size
+        if config.is_disentangled:  # products with S + U distances for each token, not S
+            more = num_attended / disentangled.count_blocks(num_attended) * config.hidden_size
+            more *= config.num_hidden_layers * config.num_terms
             products = products._replace(layers=products.layers + (num_local is None) * more)
         elif num_local is None and config.reach and is_in_blocks(num_attended, config.reach):
             products = token_products(config, num_attended, 4 * config.reach)

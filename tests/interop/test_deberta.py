@@ -15,10 +15,12 @@ import tensorflow as tf
 
 from bert_gpu.__main__ import main as command
 from bert_gpu.base import tensor_files
+from bert_gpu.base.errors import UserError
 from bert_gpu.interop import huggingface, relatives, sources
 from bert_gpu.interop.tokenizers import load_tokenizer, tokenizer_files
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import ModelConfig
+from bert_gpu.text.tokenizers.hugging_face import HuggingFaceTokenizer
 from tests.interop.test_any_tokenizer import lines_of
 from tests.interop.test_huggingface import (
     file_tensors,
@@ -128,13 +130,16 @@ def test_a_deberta_leaves_as_it_came(oracle, name, tmp_path):
     assert huggingface.read(str(tmp_path / "there")).config == model.config
 
 
-def published_pieces(vocab_size=800):
-    """A SentencePiece model as DeBERTa v3 has it: four special pieces, and no [MASK]."""
+def published_pieces(vocab_size=800, **more):
+    """A SentencePiece model as DeBERTa v3 has it: four special pieces, pieces for bytes, and no
+    [MASK].
+    """
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(text_lines(2000)), model_writer=model, model_type="unigram",
         vocab_size=vocab_size, pad_id=0, bos_id=1, eos_id=2, unk_id=3, pad_piece="[PAD]",
         bos_piece="[CLS]", eos_piece="[SEP]", unk_piece="[UNK]", minloglevel=2,
+        **dict(byte_fallback=True) | more,
     )  # fmt: skip
     return model.getvalue()
 
@@ -202,8 +207,9 @@ def test_a_finder_of_replaced_tokens_comes_in_as_an_encoder(tmp_path, capsys):
 
 @needs_oracle
 def test_ten_thousand_lines_get_the_ids_of_transformers(tmp_path):
-    """From spm.model, and from the tokenizer.json that a copy gets. transformers 5 normalises text
-    by NFC where it has only the former, not as the model does, by NFKC.
+    """From spm.model, and from the tokenizer.json that a copy gets. Where it has only the former,
+    transformers 5 does not as the model says: it normalises text by NFC, not by NFKC, and a
+    character without a piece is [UNK], not bytes.
     """
     folder, again = tmp_path / "published", tmp_path / "again"
     for path in (folder, again):
@@ -223,9 +229,62 @@ def test_ten_thousand_lines_get_the_ids_of_transformers(tmp_path):
     )
     theirs = json.loads((tmp_path / "out.json").read_text())
     ids, splits = tokenizer.tokenize(lines)
+    compared = 0
     for index, mine in enumerate(np.split(ids, splits[1:-1])):
         line = lines[index]
         if "[MASK]" not in line:  # three words here
             assert mine.tolist() == theirs[str(again)]["ids"][index], line
-            if line == unicodedata.normalize("NFKC", line):
+            has_bytes = any(tokenizer.vocab[piece].startswith("<0x") for piece in mine)
+            if line == unicodedata.normalize("NFKC", line) and not has_bytes:
+                compared += 1
                 assert mine.tolist() == theirs[str(folder)]["ids"][index], line
+    assert compared > 0.9 * len(lines) > 5000
+
+
+def test_bytes_of_a_character_are_one_word_and_are_decoded(tmp_path):
+    (tmp_path / "spm.model").write_bytes(published_pieces())
+    tokenizer = load_tokenizer(str(tmp_path))
+    ids, _ = tokenizer.tokenize(["the \u5b57 man"])
+    pieces = [tokenizer.vocab[index] for index in ids]
+    assert pieces[2:5] == ["<0xE5>", "<0xAD>", "<0x97>"]
+    assert tokenizer.decode(ids) == "the \u5b57 man"
+    assert tokenizer.word_starts(ids)[:5].tolist() == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("falls_back, index", [(False, 800), (True, 804)])
+def test_the_files_of_transformers_count_where_they_differ_from_the_pieces(
+    tmp_path, falls_back, index
+):
+    """A tokenizer.json that cuts characters without a piece otherwise, or gives [MASK] another id,
+    is what its model was trained with. Without one, the difference is an error.
+    """
+    (tmp_path / "spm.model").write_bytes(published_pieces())
+    tokenizer = load_tokenizer(str(tmp_path))
+    files = tokenizer_files(tokenizer, ModelConfig(type_vocab_size=0), True)
+    stored = json.loads(files["tokenizer.json"])
+    stored["model"]["byte_fallback"] = falls_back
+    for row in range(800, index):  # pieces for the ids in between
+        stored["model"]["vocab"].append([f"unused{row}", -99.0])
+    stored["added_tokens"][-1]["id"] = index
+    (tmp_path / "tokenizer.json").write_text(json.dumps(stored))
+    theirs = load_tokenizer(str(tmp_path))
+    assert isinstance(theirs, HuggingFaceTokenizer) and theirs.mask_id == index
+    ids, _ = theirs.tokenize(["the \u5b57 man"])
+    assert (theirs.unk_id in ids) == (not falls_back)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[MASK]": 805}))
+    with pytest.raises(UserError, match=r"\[MASK\] has id 805, not 800, unlike the Sentence"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_capitals_of_pieces_that_no_text_gives_do_not_count(tmp_path):
+    """Where no file states the casing: byte pieces have capitals, and so may symbols of a user."""
+    folds = dict(normalization_rule_name="nmt_nfkc_cf", user_defined_symbols=["<URL>"])
+    for name, more in (
+        ("spm.model", folds),
+        ("spiece.model", dict(user_defined_symbols=["<URL>"])),
+    ):
+        (tmp_path / name).write_bytes(published_pieces(**more))
+    assert load_tokenizer(str(tmp_path)).do_lower_case is False  # spiece.model comes first
+    (tmp_path / "spiece.model").unlink()
+    assert load_tokenizer(str(tmp_path)).do_lower_case is True

@@ -303,7 +303,7 @@ PUBLISHED = {
     ),
     "a deberta with a table of its own for keys": (
         {key: value for key, value in DEBERTA.items() if key != "share_att_key"},
-        "share_att_key=False is not supported, only True is",
+        "has no share_att_key; transformers' default is not supported",
     ),
     "a deberta with narrow embeddings": (
         DEBERTA | dict(embedding_size=64),

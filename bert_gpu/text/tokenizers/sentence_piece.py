@@ -68,6 +68,9 @@ class SentencePieceTokenizer(Tokenizer):
         ):
             self.vocab.append("[MASK]")  # as DeBERTa's tokenizer does
         self.vocab_size = len(self.vocab)
+        # a model with pieces for bytes cuts a character without a piece into them
+        is_byte = [self._model.is_byte(index) for index in range(self._model.get_piece_size())]
+        self.has_bytes = any(is_byte)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = special_ids(
             {piece: index for index, piece in enumerate(self.vocab)},
             model_file,
@@ -94,6 +97,7 @@ class SentencePieceTokenizer(Tokenizer):
         self.is_special = np.zeros(self.vocab_size, bool)
         self.is_special[[self.pad_id, self.cls_id, self.sep_id, self.mask_id]] = True
         self._starts_word = np.array([begins_word(piece) for piece in self.vocab]) | self.is_special
+        self._starts_word[: len(is_byte)] &= ~np.array(is_byte)
 
     def _tokenize_batch(self, lines: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
         if self.lowers_first:
@@ -134,10 +138,18 @@ class SentencePieceTokenizer(Tokenizer):
             else self.vocab[index].replace(SPACE, " ")
             for index in ids
         )
-        return re.sub(" +", " ", "".join(spaced)).strip(" ")
+        text = "".join(spaced)
+        if self.has_bytes:
+            text = re.sub("(<0x[0-9A-F]{2}>)+", of_byte_pieces, text)
+        return re.sub(" +", " ", text).strip(" ")
 
     def files(self) -> dict[str, bytes]:
         return {"sentencepiece.model": self._model.serialized_model_proto()}
+
+
+def of_byte_pieces(match: re.Match) -> str:
+    """Return the text of neighbouring byte pieces."""
+    return bytes.fromhex(re.sub("<0x|>", "", match[0])).decode("utf-8", "replace")
 
 
 def without_spaces(text: str, offsets: Sequence[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
