@@ -132,7 +132,7 @@ def test_a_benchmark_explains_itself_and_refuses_unknown_flags(name, monkeypatch
 @pytest.mark.parametrize(
     "words, complaint",
     [
-        ("training --part=none", "none: must be one of race, packed"),
+        ("training --part=none", "none: must be one of race, local"),
         ("recipes --seeds=0", "--seeds: 0: must be a whole number from 1"),
         ("recipes --cores=two", "two: must be a whole number from 1"),
         ("optimizers --json=x.json --part=pairs", "needs --folder"),
