@@ -188,13 +188,13 @@ def test_data_jobs_and_their_peers_are_measured(small, oracle):
 @pytest.mark.long
 def test_training_and_its_peers_race(small, oracle, tmp_path):
     names = ["ours float32", "Model Garden float32", "Hugging Face float32, eager"]
-    names += ["as shipped float32, eager", "packed float32", "padded float32"]
+    names += ["as shipped float32, eager", "global, float32", "local, float32"]
     sizes = "--models=tiny --lengths=16 --tokens=32 --turns=1 --seconds=0.01 --drop=1e9"
-    sizes += " --packed_model=tiny --packed_length=16"
+    sizes += " --part=race,local --local_lengths=16"
     files = f"--text={small}/small.txt --oracle_python={oracle} --json={tmp_path}/results.json"
     text = run("training", sizes, files, f"'--only=^({'|'.join(names)})$'")
     results = json.loads((tmp_path / "results.json").read_text())
-    variants = results["race"][0]["variants"] | results["packed"]["variants"]
+    variants = results["race"][0]["variants"] | results["local"][0]["variants"]
     assert list(variants) == names and "not measured" not in text
     for name, result in variants.items():
         assert result["step_seconds"] > 0 and result["peak_bytes"] > 1e8, (name, result)

@@ -145,7 +145,8 @@ class ShapeConfig(Settings):
         None,
         "Width of the window of local attention, in tokens: in local layers, a token attends to "
         "this many // 2 tokens on each side (ModernBERT: 128), which saves work in rows of "
-        "1,024 tokens and more. Default: each token attends to all.",
+        "1,024 tokens and more, but not with disentangled attention. Default: each token attends "
+        "to all.",
         low=2,
         role="departure",
     )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_gpu.base.fused import inlined
 from bert_gpu.model import encoder, heads
 from bert_gpu.model.config import preset
 from bert_gpu.model.encoder import BertEncoder
@@ -113,6 +114,26 @@ def test_half_precision_is_close(name, dtype):
     assert np.linalg.norm(tf.cast(hidden, tf.float32).numpy() - expected) < 0.03 * np.linalg.norm(
         expected
     )
+
+
+@pytest.mark.parametrize("length", [9, 12])
+@pytest.mark.parametrize("name", ["disentangled", "c2p pre", "p2c local"])
+def test_written_gradients_equal_tensorflows(name, length):
+    """Of rows in one block and in four."""
+    config = VARIANTS[name]
+    weights = as_tensors(random_weights(config))
+    batch = as_tensors(random_batch(config, [length, 5], length))
+
+    def loss_fn(weights):
+        return pretraining.losses(weights, batch, BertEncoder(config))["mlm"]
+
+    loss, gradients = value_and_gradients(loss_fn, weights, is_traced=False)
+    with inlined():
+        expected, theirs = value_and_gradients(loss_fn, weights, is_traced=False)
+    np.testing.assert_allclose(loss, expected, rtol=1e-6)
+    for key, gradient in gradients.items():
+        size = np.linalg.norm(theirs[key])
+        assert np.linalg.norm(gradient - theirs[key]) <= 1e-5 * size + 1e-6, key
 
 
 def num_weights(config, next_sentence):
