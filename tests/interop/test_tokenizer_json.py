@@ -192,8 +192,7 @@ def train(folder, **options):
     "options, reason",
     [
         (dict(model_type="bpe"), "is not a unigram model"),
-        (dict(user_defined_symbols=["<user>"]), "has user-defined, unused or byte pieces"),
-        (dict(byte_fallback=True, vocab_size=500), "has user-defined, unused or byte pieces"),
+        (dict(user_defined_symbols=["<user>"]), "has user-defined or unused pieces"),
         (dict(add_dummy_prefix=False), "treats spaces in a way of its own"),
         (dict(remove_extra_whitespaces=False), "treats spaces in a way of its own"),
     ],
