@@ -128,7 +128,11 @@ def check_pieces(path: str) -> None:
         problem = f"[MASK] has id {max(masks)}, not {facts.num_pieces}"
     else:
         return
-    raise UserError(f"{folder_of(path)}: {problem}, unlike the SentencePiece model beside it")
+    raise UserError(
+        f"{problem}, unlike the SentencePiece model beside it",
+        "put the tokenizer.json of the model there, or remove the file that is wrong",
+        where=folder_of(path),
+    )
 
 
 def is_for_library(path: str) -> bool:
