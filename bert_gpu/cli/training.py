@@ -48,6 +48,12 @@ def read_settings(parsed: Parsed, kind: type[R], **more: Any) -> R:
         overwrite=parsed.make(CommonConfig).overwrite,
         recipe=parsed.recipe_name,
         flexible=tuple(parsed.recipe),
+        unset=tuple(
+            name
+            for config in configs.values()
+            for name in config.to_dict()
+            if not (parsed.is_set(name) or name in parsed.recipe)
+        ),
     )
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 from bert_gpu.base.errors import UserError
 from bert_gpu.base.settings import Settings, setting
 from bert_gpu.finetune.tasks import table
-from bert_gpu.model.config import PRESETS
+from bert_gpu.model.config import PRESETS, ModelConfig
 from bert_gpu.optim.config import OptimizerConfig
 from bert_gpu.text.long_texts import RULES, LongTexts
 from bert_gpu.train.config import CadenceConfig, RunSettings
@@ -18,6 +18,8 @@ T = TypeVar("T")
 DEFAULT_START = "runs/pretrain/model"
 DEFAULT_TASK = "pairs"
 FILES = dict(train="train", eval="dev", predict="test")  # {phase: the split that it reads}
+# the default rate is for the width of base, with a limit; the epochs have at least so many examples
+BASE_WIDTH, HIGHEST_RATE, LEAST_EXAMPLES = 768, 1e-3, 9600
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -292,7 +294,7 @@ class SweepConfig(Settings):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneSettings(RunSettings):
     """All settings of a fine-tuning. The default learning rate and number of epochs are Google's
-    for classification.
+    for classification by base; `fitted` adapts those named in `unset` to the model and the data.
     """
 
     run: FinetuneConfig = FinetuneConfig()
@@ -300,6 +302,20 @@ class FinetuneSettings(RunSettings):
     tokens: TokenConfig = TokenConfig()
     optimizer: OptimizerConfig = OptimizerConfig(learning_rate=5e-5)
     cadence: CadenceConfig = CadenceConfig(num_train_epochs=3.0)
+
+
+def fitted(settings: FinetuneSettings, model: ModelConfig, num_examples: int) -> FinetuneSettings:
+    """Return the settings with the learning rate for a model's width, and the epochs for so many
+    training examples, where neither the user nor a recipe has set them.
+    """
+    optimizer, cadence = settings.optimizer, settings.cadence
+    if "learning_rate" in settings.unset:
+        rate = min(HIGHEST_RATE, optimizer.learning_rate * (BASE_WIDTH / model.hidden_size) ** 2)
+        optimizer = dataclasses.replace(optimizer, learning_rate=float(f"{rate:.2g}"))
+    if "num_train_epochs" in settings.unset and cadence.num_train_epochs is not None:
+        epochs = max(cadence.num_train_epochs, LEAST_EXAMPLES / num_examples)
+        cadence = dataclasses.replace(cadence, num_train_epochs=float(f"{epochs:.3g}"))
+    return dataclasses.replace(settings, optimizer=optimizer, cadence=cadence)
 
 
 def resolve_phases(config: FinetuneConfig) -> list[str]:

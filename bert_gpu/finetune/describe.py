@@ -6,6 +6,7 @@ import numpy as np
 
 from bert_gpu.base.console import Console
 from bert_gpu.base.errors import UserError, shortened
+from bert_gpu.finetune.config import FinetuneSettings
 from bert_gpu.finetune.files.encoded import EncodedExamples
 from bert_gpu.finetune.files.examples import Loaded
 from bert_gpu.finetune.files.splits import Data
@@ -82,6 +83,17 @@ def describe_overlap(
         f"{of_cut if num_cut else ''}, {num_others:,} of them with another label; a model may have "
         "memorised them, so leave them out of one file",
     )
+
+
+def describe_fitted(settings: FinetuneSettings, start: Start, num_examples: int) -> str:
+    """Return a text on the settings that config.fitted has chosen, "" where it has none."""
+    chosen = dict(
+        learning_rate=f"learning rate {settings.optimizer.learning_rate:g} for a hidden_size of "
+        f"{start.model.hidden_size}",
+        num_train_epochs=f"{settings.cadence.num_train_epochs} epochs for {num_examples:,} examples"
+        * (settings.cadence.num_train_steps is None),
+    )
+    return ", ".join(text for name, text in chosen.items() if name in settings.unset and text)
 
 
 def warn_of_fresh(start: Start, expressions: Sequence[str], console: Console) -> None:

@@ -9,8 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from bert_gpu.base.console import Console
 from bert_gpu.devices.devices import Devices
 from bert_gpu.finetune import results
-from bert_gpu.finetune.config import DEFAULT_START, FinetuneSettings, resolve_phases
-from bert_gpu.finetune.describe import describe, warn_of_data, warn_of_fresh
+from bert_gpu.finetune.config import DEFAULT_START, FinetuneSettings, fitted, resolve_phases
+from bert_gpu.finetune.describe import (
+    describe,
+    describe_fitted,
+    warn_of_data,
+    warn_of_fresh,
+)
 from bert_gpu.finetune.evaluate import (
     RUN_FIELDS,
     Metrics,
@@ -28,6 +33,7 @@ from bert_gpu.finetune.evaluate import (
 from bert_gpu.finetune.files.encoded import LENGTH_AXES, training_batches
 from bert_gpu.finetune.files.examples import Loaded
 from bert_gpu.finetune.files.splits import Data
+from bert_gpu.finetune.first_weights import with_scaled_head
 from bert_gpu.finetune.notes import write_notes
 from bert_gpu.finetune.objective import task_objective
 from bert_gpu.finetune.prediction import Predictor, Stop
@@ -98,11 +104,13 @@ def finetune(
             start = open_start(run, task, files["train"][0], devices)
             task, data = encode(run, task, files, start, devices, None)
             run.settings = with_best_metric(run.settings, task, files.get("eval", ()))
+            run.settings = fitted(run.settings, start.model, len(data["train"][0].rows))
             fixed = fixed_settings(run.settings, task, devices, start, data)
             workers.check_alike(fixed)
             run.check_resumable(fixed)
             warn_of_data(data, console)
             warn_of_fresh(start, settings.memory.freeze, console)
+            start = with_scaled_head(start, data["train"][0].rows, task, run)
             frozen = frozen_names(start.weights, settings.memory.freeze)
             blocks = column_blocks(start.encoder.weights())
             state = TrainState(devices.strategy, start.weights, settings.optimizer, frozen, blocks)
@@ -177,7 +185,8 @@ def train(
     plan = engine.plan_run(run, batches, devices, make_step)
     if not run.is_done(plan):
         step = make_step(num_micro_batches=plan.num_micro_batches, is_ramped=plan.is_ramped)
-        engine.print_summary(run, step, plan, batches, describe(task, start, data))
+        defaults = "defaults", describe_fitted(settings, start, len(encoded))
+        engine.print_summary(run, step, plan, batches, [*describe(task, start, data), defaults])
         hashes = dict(init_checkpoint=fixed["init_checkpoint"], vocabulary=start.tokenizer.identity)
         has_dev = "eval" in data
         validate = functools.partial(validation, run, task, data, predict) if has_dev else None

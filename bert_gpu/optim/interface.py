@@ -55,7 +55,8 @@ class CommonSettings(Settings):
     optimizer: str = setting("adamw", "")  # OptimizerConfig has its help and choices
     learning_rate: float = setting(
         1e-4,
-        "Peak learning rate of one GPU's share of a step; see --lr_scaling.",
+        "Peak learning rate of one GPU's share of a step; see --lr_scaling. Fine-tuning's default "
+        "is for a hidden_size of 768; others have it times (768 / hidden_size)^2, at most 1e-3.",
         above=0.0,
         high=1e32,
     )

@@ -743,8 +743,6 @@ RECIPES = {
                 dict(
                     global_batch_size=32,
                     train_batch_size=32,
-                    learning_rate=2e-4,
-                    num_train_epochs=5.0,
                     warmup_proportion=0.1,
                     max_seq_length=64,
                     lr_scaling="none",

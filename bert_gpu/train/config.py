@@ -91,8 +91,9 @@ class CadenceConfig(Settings):
     )
     num_train_epochs: float | None = setting(
         None,
-        "Passes over the training records. Default in pretraining: 40 passes over the text, which "
-        "are 4 over records with --dupe_factor=10, or as many as --total_training_time allows.",
+        "Passes over the training records. Default in fine-tuning: 3, or as many as make 9,600 "
+        "examples; in pretraining 40 passes over the text, which are 4 over records with "
+        "--dupe_factor=10, or as many as --total_training_time allows.",
         above=0.0,
         high=MAX_EPOCHS,
     )
@@ -246,7 +247,7 @@ class RunSettings:
     overwrite: remove what an earlier run left in the output folder, and start again.
     recipe: name of the recipe that settings come from, for run.json.
     flexible: names of settings, set by a recipe, that may be adjusted to the data, the GPUs or an
-    earlier run.
+    earlier run. unset: names of settings that neither the user nor a recipe has set.
 
     Raises UserError for a field that is not of its settings class.
     """
@@ -262,6 +263,7 @@ class RunSettings:
     overwrite: bool = False
     recipe: str | None = None
     flexible: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, kind in self.kinds().items():

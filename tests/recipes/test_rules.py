@@ -585,7 +585,8 @@ def test_a_recipes_model_is_fine_tuned_by_it(run, tiny_pairs, capsys):
     assert json.loads((output / "eval_results.json").read_text())["num_examples"] == 8
     stored = json.loads((output / "run.json").read_text())
     wanted = {flag: value for flag, (value, _) in RECIPES[name].settings("classify").items()}
-    assert stored["settings"]["learning_rate"] == wanted["learning_rate"]
+    assert stored["settings"]["learning_rate"] == wanted.get("learning_rate", 1e-3)
+    assert ("learning_rate" in wanted) == (name != "quick")
     assert stored["global_batch_size"] == wanted["global_batch_size"]
     assert stored["settings"]["hidden_dropout_prob"] == (
         0.0 if name in ("gpu8gb", "quick") else 0.1
