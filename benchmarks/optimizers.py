@@ -3,7 +3,7 @@
 BERTs on real text, and the time of a step.
 
     python benchmarks/optimizers.py --text=corpus.txt --folder=WORK --json=docs/data/optimizers.json
-        [--part=cost,race,pairs] [--models=tiny,mini] [--forms=pre-LN,rotary,post-LN]
+        [--part=cost,race] [--models=tiny,mini] [--forms=pre-LN,rotary,post-LN]
         [--optimizers=adamw,lamb,muon] [--minutes=5] [--search_minutes=5] [--seeds=3]
         [--plots=docs/pictures]
     python benchmarks/optimizers.py --table --json=docs/data/optimizers.json --search_minutes=2
@@ -12,12 +12,10 @@ BERTs on real text, and the time of a step.
 steps by these times, so that other work on the machine changes no result, and trains: each
 optimizer with the learning rates of a grid for --search_minutes, which is extended while the best
 is at its edge; then with its best one, and any within 0.02 nats of it, for --minutes and --seeds
-other seeds; the best of these counts. `pairs` fine-tunes AdamW's and Muon's models of the race (not
-LAMB's) on labelled pairs, with both optimizers; the dev file chooses the learning rate, the test
-file is reported. Each finished run is one row of the JSON file; a row in the file is not measured
-again, and a file with rows of another text, vocabulary or pairs is refused. The tables and plots
-are made from that file; --table prints those of finished races with the minutes and seeds of its
-flags. Runs have a core each, as many at a time as there are cores.
+other seeds; the best of these counts. Each finished run is one row of the JSON file; a row in the
+file is not measured again, and a file with rows of another text or vocabulary is refused. The
+tables and plots are made from that file; --table prints those of finished races with the minutes
+and seeds of its flags. Runs have a core each, as many at a time as there are cores.
 
 pre-LN: layer normalisation before each block, no dropout. rotary: the same with rotary positions.
 post-LN: BERT's own form, with dropout 0.1. All train on the next-sentence objective, rows of 64
@@ -47,12 +45,10 @@ from helpers.race import (
     race,
     step_seconds,
 )
-from helpers.race_pairs import fine_tunings, print_pairs
 from helpers.report import (
     check_same,
     digest,
     opened_rows,
-    pairs_digest,
     print_table,
     read_results,
     save_plot,
@@ -61,18 +57,13 @@ from helpers.report import (
 )
 from helpers.shapes import SHAPES
 
-PARTS = ("cost", "race", "pairs")
-ROWS_OF = ("costs", "runs", "pairs")  # tables of the JSON file
+PARTS = ("cost", "race")
+ROWS_OF = ("costs", "runs")  # tables of the JSON file
 
 
 def settings_of(options):
-    """Return what the rows of a file have in common: the text, its vocabulary; and the pairs, where
-    they are used.
-    """
-    settings = dict(text=digest(options.text), vocab_size=options.vocab_size)
-    if "pairs" in options.part:
-        settings |= dict(pairs=pairs_digest(options.pairs), pair_epochs=options.pair_epochs)
-    return settings
+    """Return what the rows of a file have in common: the text and its vocabulary."""
+    return dict(text=digest(options.text), vocab_size=options.vocab_size)
 
 
 def make_data(options):
@@ -168,7 +159,7 @@ def plot(folder, model, form, results):
 
 
 def make_parser():
-    parser = benchmark_parser(__doc__, "text", "pairs", "json", "folder", "cores", "table")
+    parser = benchmark_parser(__doc__, "text", "json", "folder", "cores", "table")
     parser.add_argument("--part", type=names_among(PARTS), default=list(PARTS))
     parser.add_argument("--models", type=names_among(SHAPES), default=["tiny", "mini"])
     parser.add_argument(
@@ -182,7 +173,6 @@ def make_parser():
     parser.add_argument("--vocab_size", type=int, default=8192)
     parser.add_argument("--turns", type=int, default=7, help="of `cost`")
     parser.add_argument("--turn_seconds", type=float, default=2.0, help="of `cost`")
-    parser.add_argument("--pair_epochs", type=float, default=6.0)
     parser.add_argument("--plots", help="folder for PNGs (needs matplotlib)")
     return parser
 
@@ -193,7 +183,7 @@ def compare(options, rows, model, form):
     """
     if not options.table:
         step_seconds(options, rows, model, form)
-    if "race" not in options.part and "pairs" not in options.part:
+    if "race" not in options.part:
         return True
     results = race(options, rows, model, form)
     if "adamw" not in results:
@@ -201,18 +191,12 @@ def compare(options, rows, model, form):
     print_race(model, form, results, options.minutes)
     if options.plots:
         plot(options.plots, model, form, results)
-    if "pairs" in options.part:
-        table = fine_tunings(options, rows, model, form, results)
-        if table:
-            print_pairs(model, form, table)
     return True
 
 
 def main():
     parser = make_parser()
     options = parser.parse_args()
-    if "pairs" in options.part and options.json and not (options.folder or options.table):
-        parser.error("--part=pairs --json: needs --folder, where the models of earlier runs are")
     if options.optimizers[0] != "adamw":
         parser.error("--optimizers: the others are compared with AdamW; name it first")
     options.search_minutes = options.search_minutes or options.minutes

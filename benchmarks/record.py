@@ -59,6 +59,7 @@ RATE_SEED = 100  # the seed that learning rates are chosen with
 STARTS = ("pretrained", "untrained")
 TF_IDF, INVERSE_PENALTIES = "TF-IDF", (1, 30, 1000)  # the third learner, and its choices of C
 LENGTH = 64  # tokens of a row, in pretraining and fine-tuning
+TASKS_A_PROCESS = 60  # their TensorFlow programs fill the memory
 GOAL_LOSS, GOAL_POINTS, GOAL_LABELS = 3.8, 10, 200
 PARTS = ("pretraining", "rates", "curves")
 TASKS = (*text_tasks.TASKS, "pairs")
@@ -256,8 +257,9 @@ def open_pool(num_workers):
     if num_workers == 1:
         yield None
         return
+    spawn = multiprocessing.get_context("spawn")
     pool = concurrent.futures.ProcessPoolExecutor(
-        num_workers, multiprocessing.get_context("spawn"), start_worker, (os.getpid(),)
+        num_workers, spawn, start_worker, (os.getpid(),), max_tasks_per_child=TASKS_A_PROCESS
     )
     try:
         yield pool

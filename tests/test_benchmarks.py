@@ -135,7 +135,7 @@ def test_a_benchmark_explains_itself_and_refuses_unknown_flags(name, monkeypatch
         ("training --part=none", "none: must be one of race, local"),
         ("recipes --seeds=0", "--seeds: 0: must be a whole number from 1"),
         ("recipes --cores=two", "two: must be a whole number from 1"),
-        ("optimizers --json=x.json --part=pairs", "needs --folder"),
+        ("optimizers --optimizers=muon", "compared with AdamW"),
         ("recipes --table --json=other.json", "no rows of recipes.py; name a file"),
     ],
 )
@@ -348,7 +348,8 @@ def test_searches_with_sentence_vectors_are_compared(small, oracle, tmp_path):
 
 
 @pytest.mark.long
-def test_ways_of_reading_long_texts_are_compared(small, tmp_path):
+def test_ways_to_fine_tune_on_few_labels_are_compared(small, oracle, tmp_path):
+    """PyTorch starts from the same first weights, and a way is compared with a reference."""
     write_start(small, tmp_path)
     for task in ("r8", "20ng", "rotten"):
         for split in text_tasks.SPLITS:
@@ -356,25 +357,27 @@ def test_ways_of_reading_long_texts_are_compared(small, tmp_path):
             text_tasks.write_rows(
                 tmp_path / "tasks" / task / f"{split}.tsv", ("id", "text", "label"), rows
             )
-    files = f"--model={tmp_path}/start --public_tasks={tmp_path}/tasks --folder={tmp_path}"
-    sizes = "--tasks=r8 --labels=12 --rates=1e-3 --updates=2 --seeds=1 --workers=1"
-    readings = "--readings='cut 64,windows 64'"
+    files = f"--models=start={tmp_path}/start --public_tasks={tmp_path}/tasks --folder={tmp_path}"
+    files += f" --pairs={small}/pairs --verses={small}/pairs"
+    ways = ("default", "spread=0 long_texts=windows", "PyTorch padding=fixed dropout=.1", "TF-IDF")
+    sizes = f"--tasks=r8 --rates=1e-3 --seeds=1 '--ways={';'.join(ways)}'"
     table = f"--json={tmp_path}/rows.json"
-    [rows] = tables(run("long_texts", files, sizes, readings, table))
-    assert [row[2] for row in rows] == ["cut 64", "windows 64", "TF-IDF"]
-    assert all(0 <= number(row[3]) <= 100 and number(row[4]) > 0 for row in rows)
-    assert tables(run("long_texts", "--table", table)) == [rows]
+    text = run("few_labels", files, sizes, table, BERT_GPU_ORACLE_PYTHON=oracle)
+    [rows] = tables(text)
+    assert [row[0] for row in rows] == [*ways]
+    assert all(0 <= number(row[1]) <= 100 and row[2] == "-" for row in rows)
+    assert all(row[8] == "1" for row in rows) and [row[7] for row in rows].count("0.0") >= 1
+    assert tables(run("few_labels", "--table", table)) == [rows]
 
 
 @pytest.mark.long
 def test_optimizers_are_compared(small, tmp_path):
-    files = f"--text={small}/small.txt --pairs={small}/pairs --folder={tmp_path}"
+    files = f"--text={small}/small.txt --folder={tmp_path}"
     sizes = "--vocab_size=500 --models=tiny --forms=pre-LN --optimizers=adamw --rates=2e-3"
-    sizes += " --minutes=1e-3 --turns=1 --turn_seconds=0.01 --seeds=1 --pair_epochs=1"
-    [adamw], pairs, [cost] = tables(run("optimizers", files, sizes))
+    sizes += " --minutes=1e-3 --turns=1 --turn_seconds=0.01 --seeds=1"
+    [adamw], [cost] = tables(run("optimizers", files, sizes))
     assert adamw[:2] == ["adamw", "0.002"] and 4 < number(adamw[3]) < 8 and adamw[6] == "-"
-    assert [row[:2] for row in pairs] == [["untrained", "adamw"], ["adamw", "adamw"]]
-    assert all(0 <= number(row[3]) <= 1 for row in pairs) and number(cost[1]) > 0
+    assert number(cost[1]) > 0
 
 
 @pytest.mark.long

@@ -61,7 +61,7 @@ def test_a_whole_training_is_that_of_torch(tmp_path, monkeypatch):
         lines = map(json.loads, (folder / "run" / "metrics.jsonl").read_text().splitlines())
         steps = [line for line in lines if "loss" in line]
         assert [line["step"] for line in steps] == [*range(1, STEPS + 1)]
-        settings = dict(weight_decay=0.01, epsilon=1e-6, clip_norm=1.0)
+        settings = dict(weight_decay=0.01, epsilon=1e-6, clip_norm=1.0, dropout=0.0, seed=0)
         settings |= dict(learning_rates=[line["learning_rate"] for line in steps])
         (folder / "settings.json").write_text(json.dumps(settings))
         np.save(folder / "ours.npy", [line["loss"] for line in steps])

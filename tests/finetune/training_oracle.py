@@ -2,8 +2,9 @@
 
 python training_oracle.py FOLDER...
     FOLDER/start: the model. FOLDER/settings.json: learning_rates of the steps, weight_decay,
-    epsilon, clip_norm. FOLDER/batch-I.npz: the batch of step I. FOLDER/test.npz: examples that
-    are predicted at the end -> FOLDER/losses.npy, of each step; FOLDER/probabilities.npy
+    epsilon, clip_norm, dropout, the seed of that. FOLDER/batch-I.npz: the batch of step I.
+    FOLDER/test.npz: examples that are predicted at the end -> FOLDER/losses.npy, of each step;
+    FOLDER/probabilities.npy
 """
 
 import json
@@ -21,6 +22,8 @@ NAMES = dict(
     labels="labels",
 )
 
+DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+
 
 def read(path):
     arrays = np.load(path)
@@ -33,8 +36,10 @@ def read(path):
 
 def train(folder):
     settings = json.loads((folder / "settings.json").read_text())
+    torch.manual_seed(settings["seed"])
+    dropout = dict.fromkeys(DROPOUT, settings["dropout"])
     model = AutoModelForSequenceClassification.from_pretrained(
-        folder / "start", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+        folder / "start", trust_remote_code=True, **dropout
     ).train()
     still = ("bias", "LayerNorm.weight")
     groups = [
