@@ -253,9 +253,15 @@ def make_parser():
 
 
 def main():
-    options = make_parser().parse_args()
+    parser = make_parser()
+    options = parser.parse_args()
     options.models = dict(part.split("=", 1) for part in options.models.split(",") if part)
     options.ways = [way.strip() for way in options.ways.split(";")]
+    if PYTORCH in " ".join(options.ways) and "BERT_GPU_ORACLE_PYTHON" not in os.environ:
+        parser.error(f"--ways: {PYTORCH} needs BERT_GPU_ORACLE_PYTHON, a Python with transformers")
+    for path in (*options.models.values(), *(folder_of(options, task) for task in LABELS)):
+        if not options.table and not pathlib.Path(path).is_dir():
+            parser.error(f"{path}: no such folder; see --models, --public_tasks, --verses, --pairs")
     try:
         rows = opened_rows(options, settings_of, ("rates", "rows"))
         if not options.table:
