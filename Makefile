@@ -10,7 +10,7 @@ TASKS ?=
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' bert_gpu/__init__.py)
 PIP_QUIETLY := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: install oracle optimum transformers-js browser strace tmux demo test test-long check release bench record speedrun faults golden docs docs-check clean
+.PHONY: install oracle optimum transformers-js browser strace tmux demo test test-long check release bench record proof speedrun faults golden docs docs-check clean
 
 install: .venv/.installed
 
@@ -86,6 +86,11 @@ record: install
 	$(BIN)/python benchmarks/record.py --text=$(or $(TEXT),sample_text.txt) --pairs=$(or $(PAIRS),examples/pairs) \
 		--folder=build/record --json=build/record/record.json --plots=build/record \
 		$(if $(TASKS),--public_tasks=$(TASKS))
+
+# What our models reach in public tests beside published numbers: `make proof DATA=FOLDER`, with GLUE in FOLDER/glue and
+# BLiMP in FOLDER/blimp (benchmarks/proof.py --help); resumes.
+proof: install
+	$(BIN)/python benchmarks/proof.py --data=$(DATA) --folder=build/proof --json=build/proof/proof.json
 
 # How soon a BERT is as good as the baseline: `make speedrun ENTRY=NAME FLAGS="--hidden_act=geglu"` runs both with
 # three seeds, SIZE=large with TEXT=corpus.txt; dev/speedrun.md has the rules. Resumes.

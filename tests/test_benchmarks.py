@@ -330,6 +330,45 @@ def write_start(small, tmp_path):
     write_own(model._replace(tokenizer=tokenizer), str(tmp_path / "start"))
 
 
+def write_public_tests(folder):
+    """Write two tasks in GLUE's form, and two kinds of minimal pairs with published scores."""
+    for split in ("train", "dev"):
+        pairs = [
+            (f"{word} dog", f"a {word} cat", i % 2) for i, word in enumerate(["red", "big"] * 9)
+        ]
+        paraphrases = [(str(label), "1", "2", a, b) for a, b, label in pairs]
+        titles = ("Quality", "#1 ID", "#2 ID", "#1 String", "#2 String")
+        text_tasks.write_rows(folder / "glue" / "MRPC" / f"{split}.tsv", titles, paraphrases)
+        scores = [(a, a if label else b, f"{5 * label}") for a, b, label in pairs]
+        titles = ("sentence1", "sentence2", "score")
+        text_tasks.write_rows(folder / "glue" / "STS-B" / f"{split}.tsv", titles, scores)
+    (folder / "blimp" / "data").mkdir(parents=True)
+    rows = []
+    for kind, field in (("order", "syntax"), ("scope", "syntax_semantics")):
+        pair = dict(sentence_good="the cat sat", sentence_bad="cat the sat", UID=kind, field=field)
+        (folder / "blimp" / "data" / f"{kind}.jsonl").write_text(3 * (json.dumps(pair) + "\n"))
+        rows.append(json.dumps(dict(UID=kind, ngram=0.5, lstm=0.6, txl=0.7, gpt2=0.8)) + "\n")
+    (folder / "blimp" / "models_summary.jsonl").write_text("".join(rows))
+
+
+@pytest.mark.long
+def test_public_tests_stand_beside_published_numbers(small, tmp_path):
+    """Of the tests that the data holds; what is measured is only printed the second time."""
+    write_public_tests(tmp_path / "data")
+    files = f"--data={tmp_path}/data --text={small}/small.txt --folder={tmp_path}/work"
+    table = f"--json={tmp_path}/rows.json"
+    text = run("proof", files, table, "--models=quick --seeds=1 --pairs=2 --steps=2")
+    tasks, pairs = tables(text)
+    ours = ["majority", "TF-IDF", "quick"]
+    assert [row[0] for row in tasks[:3]] == ours and "BERT-Tiny" in tasks[3][0]
+    assert all(row[1] == row[2] == row[4] == "-" for row in tasks[:3])
+    assert tasks[0][3] == "50.0 / 0.0"
+    assert tasks[1][5] == "100.0"  # TF-IDF's cosine: equal texts have the higher scores
+    assert [row[0] for row in pairs[:2]] == ["quick, pll_accuracy", "quick, word_pll_accuracy"]
+    assert pairs[2] == ["5-gram (published)", "50.0", "-", "50.0", "50.0", "-"]
+    assert tables(run("proof", "--table", table)) == [tasks, pairs]
+
+
 @pytest.mark.long
 def test_searches_with_sentence_vectors_are_compared(small, oracle, tmp_path):
     """What each row finds, and the same table from the file."""

@@ -1,0 +1,271 @@
+#!/usr/bin/env python3
+"""The proof: what our models reach in public tests, beside numbers that others published.
+
+    python benchmarks/proof.py --data=DATA --folder=WORK --json=docs/data/proof.json [--seeds=3]
+    python benchmarks/proof.py --table --json=docs/data/proof.json
+
+DATA/glue holds folders of GLUE (Wang et al. 2018): CoLA, SST-2, MRPC, RTE, STS-B, as GLUE
+distributes them; DATA/blimp the files data/*.jsonl and models_summary.jsonl of BLiMP (Warstadt et
+al. 2020). What DATA lacks is left out of the table.
+
+Each seed of a model is pretrained and judged: on the five tasks, with the settings that
+run_classifier.py takes by itself and rows of 64 tokens, and on minimal pairs. Beside it stand the
+same model untrained, the majority class, and TF-IDF with logistic regression, whose C cross-
+validation of the training file chooses (STS-B: TF-IDF's cosine).
+Ours are scores on GLUE's dev files; published ones are on its test sets. CoLA: Matthews
+correlation; SST-2, RTE: accuracy; MRPC: accuracy and F1; STS-B: Spearman correlation; all in
+percent. BLiMP: the share of pairs whose right sentence is likelier, the mean of the 67 kinds, and
+of the kinds of each field; a tie counts one half for ours.
+
+Rows are kept as they come, and a row in the file is not measured again.
+"""
+
+import collections
+import functools
+import itertools
+import json
+import pathlib
+import sys
+import time
+
+import numpy as np
+from helpers import command, tf_idf
+from helpers.report import digest, opened_rows, print_table
+from record import INVERSE_PENALTIES, TF_IDF, mean_and_error, with_error
+
+TASKS = {  # {name: its metrics}
+    "CoLA": ("matthews",),
+    "SST-2": ("accuracy",),
+    "MRPC": ("accuracy", "f1"),
+    "RTE": ("accuracy",),
+    "STS-B": ("spearman",),
+}
+FIELDS = ("morphology", "syntax", "syntax/semantics", "semantics")
+SCORES = ("pll_accuracy", "word_pll_accuracy")  # of evaluate: each word alone, or within words
+# GLUE's test sets: Turc et al. 2019 (github.com/google-research/bert), Devlin et al. 2018, table 1
+PUBLISHED = {
+    "BERT-Tiny, 2 x 128": [[0.0], [83.2], [71.1, 81.1], [57.2], [73.6]],
+    "BERT-Mini, 4 x 256": [[0.0], [85.9], [71.8, 81.1], [57.9], [73.3]],
+    "BERT-Small, 4 x 512": [[27.8], [89.7], [76.2, 83.4], [61.8], [77.0]],
+    "BERT-base, 12 x 768": [[52.1], [93.5], [None, 88.9], [66.4], [85.8]],
+}
+LANGUAGE_MODELS = dict(ngram="5-gram", lstm="LSTM", txl="Transformer-XL", gpt2="GPT-2")
+MODELS = {  # {name: flags of the pretraining, beside --recipe=quick}
+    "untrained": dict(num_train_steps=1, learning_rate=1e-12),
+    "quick": {},
+}
+LENGTH = 64  # tokens of a row
+NO_BERT = ("majority", TF_IDF)
+
+
+def glue_of(options):
+    """Return {task: folder} of the tasks that the data holds."""
+    folders = {name: pathlib.Path(options.data) / "glue" / name for name in TASKS}
+    return {name: folder for name, folder in folders.items() if folder.is_dir()}
+
+
+def pretrain(options, name, seed):
+    """Pretrain a model. Returns {"seconds", "mlm_loss"}."""
+    data, run = pathlib.Path(options.folder) / "data", run_of(options, name, seed)
+    started = time.monotonic()
+    if not (data / "dataset.json").exists():
+        files = dict(input_file=options.text, output_dir=data)
+        command.run_script("create_pretraining_data.py", recipe="quick", **files)
+    flags = MODELS[name] | (dict(num_train_steps=options.steps) if options.steps else {})
+    flags |= dict(input_file=f"{data}/*.tfrecord", output_dir=run, seed=seed)
+    command.run_script("run_pretraining_gpu.py", recipe="quick", **flags)
+    loss = command.read_metrics(run)[1][-1]["eval_mlm_loss"]
+    return dict(seconds=round(time.monotonic() - started), mlm_loss=loss)
+
+
+def run_of(options, name, seed):
+    return pathlib.Path(options.folder) / f"{name}-{seed}"
+
+
+def judge_pairs(options, name, seed):
+    """Return {kind of pair: [both scores]} of a model."""
+    import bert_gpu
+
+    model = run_of(options, name, seed) / "model"
+    [result] = bert_gpu.evaluate(model=model, input=pairs_of(options), quiet=True)
+    return {
+        kind: [row[each] for each in SCORES] for kind, row in sorted(result["phenomena"].items())
+    }
+
+
+def pairs_of(options):
+    """Return the folder of the pairs, or of a copy of the first --pairs of each kind."""
+    source = pathlib.Path(options.data) / "blimp" / "data"
+    copy = pathlib.Path(options.folder) / f"blimp-{options.pairs}"
+    copy.mkdir(parents=True, exist_ok=True)
+    for path in source.glob("*.jsonl"):
+        lines = path.read_text(encoding="utf-8").splitlines()[: options.pairs]
+        (copy / path.name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return copy
+
+
+def published_pairs(options):
+    """Return {kind of pair: its field, and each language model's score}."""
+    folder = pathlib.Path(options.data) / "blimp"
+    firsts = (open(path, encoding="utf-8").readline() for path in folder.glob("data/*.jsonl"))
+    fields = {row["UID"]: row["field"].replace("_", "/") for row in map(json.loads, firsts)}
+    lines = (folder / "models_summary.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = {row["UID"]: row for row in map(json.loads, lines)}
+    return {
+        kind: dict(field=field) | {name: rows[kind][name] for name in LANGUAGE_MODELS}
+        for kind, field in sorted(fields.items())
+    }
+
+
+def fine_tune(options, name, task, seed):
+    """Fine-tune a model on a task of GLUE. Returns its metrics on the dev file."""
+    run = run_of(options, name, seed)
+    flags = dict(task_name=task, data_dir=glue_of(options)[task], seed=seed, do_eval=True)
+    flags |= dict(init_checkpoint=run / "model", output_dir=run / task, do_train=True)
+    flags |= dict(num_train_steps=options.steps) if options.steps else {}
+    command.run_script("run_classifier.py", max_seq_length=LENGTH, padding="uniform", **flags)
+    results = command.load_json(run / task / "eval_results.json")
+    return [results[metric] for metric in TASKS[task]]
+
+
+def without_bert(options, name, task):
+    """Return the metrics of the majority class, or of TF-IDF, on the dev file."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+
+    from bert_gpu.finetune.tasks.metrics import compute_metrics
+
+    (texts, labels), (tested, targets) = (read(options, task, x) for x in ("train", "dev"))
+    if task == "STS-B":
+        targets, outputs = np.array(targets, np.float64), np.zeros((len(targets), 1))
+    else:
+        kinds = sorted(set(labels))
+        targets = np.array([kinds.index(label) for label in targets])
+        most = collections.Counter(labels).most_common(1)[0][0]
+        outputs = np.eye(len(kinds))[[kinds.index(most)] * len(targets)]
+    if name == TF_IDF:
+        vectorizer = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True)
+        vectorizer.fit(itertools.chain(*texts))
+        features = functools.partial(tf_idf.features_of, vectorizer)
+        if task == "STS-B":
+            first, second = map(vectorizer.transform, tested)
+            outputs = np.asarray(first.multiply(second).sum(1))
+        else:
+            model = GridSearchCV(LogisticRegression(max_iter=1000), dict(C=INVERSE_PENALTIES))
+            outputs = model.fit(features(texts), labels).predict_proba(features(tested))
+    metrics = compute_metrics(outputs, targets, TASKS[task])
+    return [value or 0.0 for value in metrics.values()]  # a constant has no correlation
+
+
+def read(options, task, split):
+    """Return the texts of a split, a list for each column, and the labels."""
+    from bert_gpu.finetune.files.examples import Examples, Source
+    from bert_gpu.finetune.tasks.table import find_table, find_task
+
+    spec = find_task(task)
+    path = find_table(spec, str(glue_of(options)[task]), split)
+    columns, labels = [[], []], []
+    for chunk in Examples(spec, Source(split, path)).chunks():
+        columns[0] += chunk.texts_a
+        columns[1] += chunk.texts_b or []
+        labels += chunk.labels
+    return [column for column in columns if column], labels
+
+
+def fill(options, rows):
+    """Measure what is missing, a seed with all of its rows before the next."""
+    tasks, has_pairs = glue_of(options), (pathlib.Path(options.data) / "blimp").is_dir()
+
+    def row(part, key, make, *arguments):
+        rows.row(part, key, functools.partial(make, options, *arguments))
+
+    if has_pairs:
+        row("published", "BLiMP", published_pairs)
+    for name, task in itertools.product(NO_BERT, tasks):
+        row("tasks", f"{name}, {task}", without_bert, name, task)
+    for seed, name in itertools.product(range(1, 1 + options.seeds), options.models):
+        row("pretraining", f"{name}, seed {seed}", pretrain, name, seed)
+        if has_pairs:
+            row("pairs", f"{name}, seed {seed}", judge_pairs, name, seed)
+        for task in tasks:
+            row("tasks", f"{name}, {task}, seed {seed}", fine_tune, name, task, seed)
+
+
+# -- tables
+
+
+def percent(values):
+    return with_error(*mean_and_error(values)) if values else "-"
+
+
+def cell_of(rows, name, task):
+    """Return the cell of a task of GLUE: a mean and its error for each metric."""
+    own = rows.of("tasks", f"{name}, {task}") or [rows.values["tasks"].get(f"{name}, {task}")]
+    return " / ".join(map(percent, zip(*own, strict=True))) if all(own) else "-"
+
+
+def print_tasks(rows):
+    lines = [[name, *(cell_of(rows, name, task) for task in TASKS)] for name in (*NO_BERT, *MODELS)]
+    for name, cells in PUBLISHED.items():
+        texts = (" / ".join("-" if x is None else f"{x}" for x in cell) for cell in cells)
+        lines.append([f"{name} (published)", *texts])
+    print_table(["", *TASKS], [line for line in lines if set(line[1:]) != {"-"}])
+
+
+def print_pairs(rows):
+    """Print the pairs, of ours by both scores."""
+    published = rows.values["published"]["BLiMP"]
+    lines = [
+        [f"{name}, {score}", [{kind: both[i] for kind, both in row.items()} for row in seeds]]
+        for name, (i, score) in itertools.product(MODELS, enumerate(SCORES))
+        if (seeds := rows.of("pairs", name))
+    ]
+    for name, title in LANGUAGE_MODELS.items():
+        known = {kind: row[name] for kind, row in published.items()}
+        lines.append([f"{title} (published)", [known]])
+    for line in lines:
+        seeds = line.pop()
+        for fields in (FIELDS, *([field] for field in FIELDS)):
+            kinds = [kind for kind, row in published.items() if row["field"] in fields]
+            means = [np.mean([scores[kind] for kind in kinds]) for scores in seeds if kinds]
+            line.append(percent(means))
+    print()
+    print_table(["BLiMP", "all kinds", *FIELDS], lines)
+
+
+def settings_of(options):
+    return dict(text=digest(options.text), pairs=options.pairs, steps=options.steps)
+
+
+def make_parser():
+    parser = command.benchmark_parser(__doc__, "text", "json", "folder", "table")
+    parser.add_argument("--data", help="folder of glue/ and blimp/")
+    parser.add_argument("--models", type=command.names_among(MODELS), default=[*MODELS])
+    parser.add_argument("--seeds", type=command.at_least_one, default=3)
+    parser.add_argument(
+        "--pairs", type=command.at_least_one, default=1000, help="of each kind of BLiMP: the first"
+    )
+    parser.add_argument("--steps", type=command.at_least_one, help="of all trainings, for a try")
+    return parser
+
+
+def main():
+    parser = make_parser()
+    options = parser.parse_args()
+    data = pathlib.Path(options.data or "none")
+    if not options.table and not any((data / name).is_dir() for name in ("glue", "blimp")):
+        parser.error(f"--data={options.data}: has no folder glue or blimp")
+    try:
+        rows = opened_rows(options, settings_of, ("published", "pretraining", "pairs", "tasks"))
+        if not options.table:
+            fill(options, rows)
+    except command.Failed as failed:
+        sys.exit(f"error: {failed}")
+    print_tasks(rows)
+    if rows.values["published"]:
+        print_pairs(rows)
+
+
+if __name__ == "__main__":
+    main()
