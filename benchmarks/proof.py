@@ -4,20 +4,18 @@
     python benchmarks/proof.py --data=DATA --folder=WORK --json=docs/data/proof.json [--seeds=3]
     python benchmarks/proof.py --table --json=docs/data/proof.json
 
-DATA/glue holds folders of GLUE (Wang et al. 2018): CoLA, SST-2, MRPC, RTE, STS-B, as GLUE
-distributes them; DATA/blimp the files data/*.jsonl and models_summary.jsonl of BLiMP (Warstadt et
-al. 2020). What DATA lacks is left out of the table.
+DATA/glue holds GLUE's folders CoLA, SST-2, MRPC, RTE and STS-B (Wang et al. 2018), DATA/blimp the
+files data/*.jsonl and models_summary.jsonl of BLiMP (Warstadt et al. 2020). What DATA lacks is left
+out.
 
-Each seed of a model is pretrained and judged: on the five tasks, with the settings that
-run_classifier.py takes by itself and rows of 64 tokens, and on minimal pairs. Beside it stand the
-same model untrained, the majority class, and TF-IDF with logistic regression, whose C cross-
-validation of the training file chooses (STS-B: TF-IDF's cosine).
-Ours are scores on GLUE's dev files; published ones are on its test sets. CoLA: Matthews
-correlation; SST-2, RTE: accuracy; MRPC: accuracy and F1; STS-B: Spearman correlation; all in
-percent. BLiMP: the share of pairs whose right sentence is likelier, the mean of the 67 kinds, and
-of the kinds of each field; a tie counts one half for ours.
+Each seed of a model is pretrained and judged in one go: on GLUE with run_classifier.py's own
+settings and rows of 64 tokens, and on minimal pairs. Beside it stand the model untrained, the
+majority class, and TF-IDF with logistic regression, C by cross-validation (STS-B: TF-IDF's cosine).
+All in percent: Matthews correlation for CoLA, accuracy and F1 for MRPC, Spearman correlation for
+STS-B, else accuracy. Ours are of GLUE's dev files, the published ones of its test sets. BLiMP is
+the mean share of pairs, over 67 kinds, whose right sentence is likelier; a tie of ours counts half.
 
-Rows are kept as they come, and a row in the file is not measured again.
+A row in the JSON file is not measured again.
 """
 
 import collections
@@ -88,9 +86,8 @@ def judge_pairs(options, name, seed):
 
     model = run_of(options, name, seed) / "model"
     [result] = bert_gpu.evaluate(model=model, input=pairs_of(options), quiet=True)
-    return {
-        kind: [row[each] for each in SCORES] for kind, row in sorted(result["phenomena"].items())
-    }
+    rows = sorted(result["phenomena"].items())
+    return {kind: [row[score] for score in SCORES] for kind, row in rows}
 
 
 def pairs_of(options):
@@ -111,10 +108,8 @@ def published_pairs(options):
     fields = {row["UID"]: row["field"].replace("_", "/") for row in map(json.loads, firsts)}
     lines = (folder / "models_summary.jsonl").read_text(encoding="utf-8").splitlines()
     rows = {row["UID"]: row for row in map(json.loads, lines)}
-    return {
-        kind: dict(field=field) | {name: rows[kind][name] for name in LANGUAGE_MODELS}
-        for kind, field in sorted(fields.items())
-    }
+    scores = {kind: {name: rows[kind][name] for name in LANGUAGE_MODELS} for kind in fields}
+    return {kind: dict(field=field) | scores[kind] for kind, field in sorted(fields.items())}
 
 
 def fine_tune(options, name, task, seed):
@@ -243,9 +238,7 @@ def make_parser():
     parser.add_argument("--data", help="folder of glue/ and blimp/")
     parser.add_argument("--models", type=command.names_among(MODELS), default=[*MODELS])
     parser.add_argument("--seeds", type=command.at_least_one, default=3)
-    parser.add_argument(
-        "--pairs", type=command.at_least_one, default=1000, help="of each kind of BLiMP: the first"
-    )
+    parser.add_argument("--pairs", type=int, default=1000, help="of each kind: the first")
     parser.add_argument("--steps", type=command.at_least_one, help="of all trainings, for a try")
     return parser
 
