@@ -31,6 +31,8 @@ from helpers import command, tf_idf
 from helpers.report import digest, opened_rows, print_table
 from record import INVERSE_PENALTIES, TF_IDF, mean_and_error, with_error
 
+from bert_gpu.base.errors import UserError
+
 TASKS = {  # {name: its metrics}
     "CoLA": ("matthews",),
     "SST-2": ("accuracy",),
@@ -42,17 +44,16 @@ FIELDS = ("morphology", "syntax", "syntax/semantics", "semantics")
 SCORES = ("pll_accuracy", "word_pll_accuracy")  # of evaluate: each word alone, or within words
 # GLUE's test sets: Turc et al. 2019 (github.com/google-research/bert), Devlin et al. 2018, table 1
 PUBLISHED = {
-    "BERT-Tiny, 2 x 128": [[0.0], [83.2], [71.1, 81.1], [57.2], [73.6]],
-    "BERT-Mini, 4 x 256": [[0.0], [85.9], [71.8, 81.1], [57.9], [73.3]],
-    "BERT-Small, 4 x 512": [[27.8], [89.7], [76.2, 83.4], [61.8], [77.0]],
-    "BERT-base, 12 x 768": [[52.1], [93.5], [None, 88.9], [66.4], [85.8]],
+    "BERT-Tiny, 2 x 128": ["0.0", "83.2", "71.1 / 81.1", "57.2", "73.6"],
+    "BERT-Mini, 4 x 256": ["0.0", "85.9", "71.8 / 81.1", "57.9", "73.3"],
+    "BERT-Small, 4 x 512": ["27.8", "89.7", "76.2 / 83.4", "61.8", "77.0"],
+    "BERT-base, 12 x 768": ["52.1", "93.5", "- / 88.9", "66.4", "85.8"],
 }
 LANGUAGE_MODELS = dict(ngram="5-gram", lstm="LSTM", txl="Transformer-XL", gpt2="GPT-2")
 MODELS = {  # {name: flags of the pretraining, beside --recipe=quick}
     "untrained": dict(num_train_steps=1, learning_rate=1e-12),
     "quick": {},
 }
-LENGTH = 64  # tokens of a row
 NO_BERT = ("majority", TF_IDF)
 
 
@@ -77,7 +78,7 @@ def pretrain(options, name, seed):
 
 
 def run_of(options, name, seed):
-    return pathlib.Path(options.folder) / f"{name}-{seed}"
+    return pathlib.Path(options.folder, f"{name}-{seed}")
 
 
 def judge_pairs(options, name, seed):
@@ -118,7 +119,7 @@ def fine_tune(options, name, task, seed):
     flags = dict(task_name=task, data_dir=glue_of(options)[task], seed=seed, do_eval=True)
     flags |= dict(init_checkpoint=run / "model", output_dir=run / task, do_train=True)
     flags |= dict(num_train_steps=options.steps) if options.steps else {}
-    command.run_script("run_classifier.py", max_seq_length=LENGTH, padding="uniform", **flags)
+    command.run_script("run_classifier.py", max_seq_length=64, padding="uniform", **flags)
     results = command.load_json(run / task / "eval_results.json")
     return [results[metric] for metric in TASKS[task]]
 
@@ -159,7 +160,9 @@ def read(options, task, split):
     from bert_gpu.finetune.tasks.table import find_table, find_task
 
     spec = find_task(task)
-    path = find_table(spec, str(glue_of(options)[task]), split)
+    folder = str(glue_of(options)[task])
+    if (path := find_table(spec, folder, split)) is None:
+        raise command.Failed(f"{folder}: has no {split}.tsv")
     columns, labels = [[], []], []
     for chunk in Examples(spec, Source(split, path)).chunks():
         columns[0] += chunk.texts_a
@@ -202,9 +205,7 @@ def cell_of(rows, name, task):
 
 def print_tasks(rows):
     lines = [[name, *(cell_of(rows, name, task) for task in TASKS)] for name in (*NO_BERT, *MODELS)]
-    for name, cells in PUBLISHED.items():
-        texts = (" / ".join("-" if x is None else f"{x}" for x in cell) for cell in cells)
-        lines.append([f"{name} (published)", *texts])
+    lines += [[f"{name} (published)", *cells] for name, cells in PUBLISHED.items()]
     print_table(["", *TASKS], [line for line in lines if set(line[1:]) != {"-"}])
 
 
@@ -249,11 +250,13 @@ def main():
     data = pathlib.Path(options.data or "none")
     if not options.table and not any((data / name).is_dir() for name in ("glue", "blimp")):
         parser.error(f"--data={options.data}: has no folder glue or blimp")
+    if not options.table and not options.folder:
+        parser.error("needs --folder, where the models stay")
     try:
         rows = opened_rows(options, settings_of, ("published", "pretraining", "pairs", "tasks"))
         if not options.table:
             fill(options, rows)
-    except command.Failed as failed:
+    except (command.Failed, UserError, OSError) as failed:
         sys.exit(f"error: {failed}")
     print_tasks(rows)
     if rows.values["published"]:
