@@ -109,6 +109,8 @@ def published_pairs(options):
     fields = {row["UID"]: row["field"].replace("_", "/") for row in map(json.loads, firsts)}
     lines = (folder / "models_summary.jsonl").read_text(encoding="utf-8").splitlines()
     rows = {row["UID"]: row for row in map(json.loads, lines)}
+    if missing := sorted(fields.keys() - rows.keys()):
+        raise command.Failed(f"{folder}/models_summary.jsonl: has no row of {missing[0]}")
     scores = {kind: {name: rows[kind][name] for name in LANGUAGE_MODELS} for kind in fields}
     return {kind: dict(field=field) | scores[kind] for kind, field in sorted(fields.items())}
 
@@ -239,7 +241,7 @@ def make_parser():
     parser.add_argument("--data", help="folder of glue/ and blimp/")
     parser.add_argument("--models", type=command.names_among(MODELS), default=[*MODELS])
     parser.add_argument("--seeds", type=command.at_least_one, default=3)
-    parser.add_argument("--pairs", type=int, default=1000, help="of each kind: the first")
+    parser.add_argument("--pairs", type=command.at_least_one, default=1000, help="of a kind")
     parser.add_argument("--steps", type=command.at_least_one, help="of all trainings, for a try")
     return parser
 
