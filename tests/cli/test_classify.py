@@ -354,8 +354,17 @@ def test_a_validation_that_is_interrupted_is_made_when_the_run_resumes(
         found = call(capsys, *inputs(workplace, tmp_path / "run", "--eval_batch_size=8"))
         assert found[0] == code and (tmp_path / "run" / "model").exists() == (code == 0)
         assert not code or f"stopped by SIGINT after step {num_steps}" in found[2]
-    for name in ("model/model.safetensors", "eval_results.txt"):
-        assert (tmp_path / "run" / name).read_bytes() == (trained / name).read_bytes()
+    weights, results = (
+        [(path / name).read_bytes() for path in (tmp_path / "run", trained)]
+        for name in ("model/model.safetensors", "eval_results.json")
+    )
+    assert weights[0] == weights[1]
+    losses, metrics = zip(
+        *((each.pop("loss"), each) for each in (json.loads(text)["dev"] for text in results)),
+        strict=True,
+    )
+    assert metrics[0] == metrics[1]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)  # batches of another size round anew
 
 
 def test_the_flags_of_a_training_from_a_fine_tuned_model_evaluate_what_it_has_trained(
