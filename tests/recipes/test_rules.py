@@ -408,7 +408,7 @@ def test_the_learning_rate_of_muon_is_not_given_to_another_optimizer():
     muon = parse("pretrain", "--recipe=modern").make(OptimizerConfig)
     assert (muon.optimizer, muon.learning_rate) == ("muon", 2.5e-3)
     default = OptimizerConfig()
-    for recipe in ("modern", "quick"):
+    for recipe in ("modern", "quick", "cpu2h"):
         adamw = parse("pretrain", f"--recipe={recipe}", "--optimizer=adamw").make(OptimizerConfig)
         assert adamw.learning_rate == default.learning_rate
         given = parse("pretrain", f"--recipe={recipe}", "--optimizer=lamb", "--learning_rate=3e-4")
@@ -586,10 +586,10 @@ def test_a_recipes_model_is_fine_tuned_by_it(run, tiny_pairs, capsys):
     stored = json.loads((output / "run.json").read_text())
     wanted = {flag: value for flag, (value, _) in RECIPES[name].settings("classify").items()}
     assert stored["settings"]["learning_rate"] == wanted.get("learning_rate", 1e-3)
-    assert ("learning_rate" in wanted) == (name != "quick")
+    assert ("learning_rate" in wanted) == (name not in ("quick", "cpu2h"))
     assert stored["global_batch_size"] == wanted["global_batch_size"]
     assert stored["settings"]["hidden_dropout_prob"] == (
-        0.0 if name in ("gpu8gb", "quick") else 0.1
+        0.0 if name in ("gpu8gb", "quick", "cpu2h") else 0.1
     )
     assert stored["settings"]["pooler_size"] == wanted.get("pooler_size")
 
