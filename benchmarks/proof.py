@@ -5,8 +5,8 @@
     python benchmarks/proof.py --table --json=docs/data/proof.json
 
 DATA/glue holds GLUE's folders CoLA, SST-2, MRPC, RTE and STS-B (Wang et al. 2018), DATA/blimp the
-files data/*.jsonl and models_summary.jsonl of BLiMP (Warstadt et al. 2020). What DATA lacks is left
-out.
+files data/*.jsonl and models_summary.jsonl of BLiMP (Warstadt et al. 2020), DATA/corpus.txt the
+text of the recipe `cpu2h`. What DATA lacks is left out.
 
 Each seed of a model is pretrained and judged in one go: on GLUE with run_classifier.py's own
 settings and rows of 64 tokens, and on minimal pairs. Beside it stand the model untrained, the
@@ -28,7 +28,7 @@ import time
 
 import numpy as np
 from helpers import command, tf_idf
-from helpers.report import digest, opened_rows, print_table
+from helpers.report import digest, opened_rows, print_table, save_plot
 from record import INVERSE_PENALTIES, TF_IDF, mean_and_error, with_error
 
 from bert_gpu.base.errors import UserError
@@ -41,7 +41,7 @@ TASKS = {  # {name: its metrics}
     "STS-B": ("spearman",),
 }
 FIELDS = ("morphology", "syntax", "syntax/semantics", "semantics")
-SCORES = ("pll_accuracy", "word_pll_accuracy")  # of evaluate: each word alone, or within words
+SCORES = ("pll_accuracy", "word_pll_accuracy")  # of evaluate; the second, within words, is shown
 # GLUE's test sets: Turc et al. 2019 (github.com/google-research/bert), Devlin et al. 2018, table 1
 PUBLISHED = {
     "BERT-Tiny, 2 x 128": ["0.0", "83.2", "71.1 / 81.1", "57.2", "73.6"],
@@ -50,9 +50,10 @@ PUBLISHED = {
     "BERT-base, 12 x 768": ["52.1", "93.5", "- / 88.9", "66.4", "85.8"],
 }
 LANGUAGE_MODELS = dict(ngram="5-gram", lstm="LSTM", txl="Transformer-XL", gpt2="GPT-2")
-MODELS = {  # {name: flags of the pretraining, beside --recipe=quick}
-    "untrained": dict(num_train_steps=1, learning_rate=1e-12),
-    "quick": {},
+MODELS = {  # {name: flags of the pretraining}
+    "untrained": dict(recipe="quick", num_train_steps=1, learning_rate=1e-12),
+    "quick": dict(recipe="quick"),
+    "cpu2h": dict(recipe="cpu2h"),
 }
 NO_BERT = ("majority", TF_IDF)
 
@@ -65,14 +66,16 @@ def glue_of(options):
 
 def pretrain(options, name, seed):
     """Pretrain a model. Returns {"seconds", "mlm_loss"}."""
-    data, run = pathlib.Path(options.folder) / "data", run_of(options, name, seed)
+    recipe = MODELS[name]["recipe"]
+    data, run = pathlib.Path(options.folder) / f"data-{recipe}", run_of(options, name, seed)
     started = time.monotonic()
     if not (data / "dataset.json").exists():
-        files = dict(input_file=options.text, output_dir=data)
-        command.run_script("create_pretraining_data.py", recipe="quick", **files)
+        text = options.text if recipe == "quick" else f"{options.data}/corpus.txt"
+        flags = dict(recipe=recipe, input_file=text, output_dir=data)
+        command.run_script("create_pretraining_data.py", **flags)
     flags = MODELS[name] | (dict(num_train_steps=options.steps) if options.steps else {})
     flags |= dict(input_file=f"{data}/*.tfrecord", output_dir=run, seed=seed)
-    command.run_script("run_pretraining_gpu.py", recipe="quick", **flags)
+    command.run_script("run_pretraining_gpu.py", **flags)
     loss = command.read_metrics(run)[1][-1]["eval_mlm_loss"]
     return dict(seconds=round(time.monotonic() - started), mlm_loss=loss)
 
@@ -176,6 +179,8 @@ def read(options, task, split):
 def fill(options, rows):
     """Measure what is missing, a seed with all of its rows before the next."""
     tasks, has_pairs = glue_of(options), (pathlib.Path(options.data) / "blimp").is_dir()
+    has_corpus = (pathlib.Path(options.data) / "corpus.txt").exists()
+    models = [name for name in options.models if name != "cpu2h" or has_corpus]
 
     def row(part, key, make, *arguments):
         rows.row(part, key, functools.partial(make, options, *arguments))
@@ -184,7 +189,7 @@ def fill(options, rows):
         row("published", "BLiMP", published_pairs)
     for name, task in itertools.product(NO_BERT, tasks):
         row("tasks", f"{name}, {task}", without_bert, name, task)
-    for seed, name in itertools.product(range(1, 1 + options.seeds), options.models):
+    for seed, name in itertools.product(range(1, 1 + options.seeds), models):
         row("pretraining", f"{name}, seed {seed}", pretrain, name, seed)
         if has_pairs:
             row("pairs", f"{name}, seed {seed}", judge_pairs, name, seed)
@@ -211,25 +216,43 @@ def print_tasks(rows):
     print_table(["", *TASKS], [line for line in lines if set(line[1:]) != {"-"}])
 
 
-def print_pairs(rows):
-    """Print the pairs, of ours by both scores."""
+def print_pairs(rows, plots):
+    """Print the pairs and draw them, ours by the likelihood within words."""
     published = rows.values["published"]["BLiMP"]
-    lines = [
-        [f"{name}, {score}", [{kind: both[i] for kind, both in row.items()} for row in seeds]]
-        for name, (i, score) in itertools.product(MODELS, enumerate(SCORES))
-        if (seeds := rows.of("pairs", name))
-    ]
+    scores = {
+        name: [{kind: both[1] for kind, both in row.items()} for row in rows.of("pairs", name)]
+        for name in MODELS
+    }
     for name, title in LANGUAGE_MODELS.items():
-        known = {kind: row[name] for kind, row in published.items()}
-        lines.append([f"{title} (published)", [known]])
-    for line in lines:
-        seeds = line.pop()
-        for fields in (FIELDS, *([field] for field in FIELDS)):
-            kinds = [kind for kind, row in published.items() if row["field"] in fields]
-            means = [np.mean([scores[kind] for kind in kinds]) for scores in seeds if kinds]
-            line.append(percent(means))
+        scores[f"{title} (published)"] = [{kind: row[name] for kind, row in published.items()}]
+
+    def means_of(seeds, fields):
+        kinds = [kind for kind, row in published.items() if row["field"] in fields]
+        return [np.mean([row[kind] for kind in kinds]) for row in seeds if kinds]
+
+    groups = {"all kinds": FIELDS} | {field: [field] for field in FIELDS}
+    means = {
+        name: [means_of(seeds, fields) for fields in groups.values()]
+        for name, seeds in scores.items()
+        if seeds
+    }
     print()
-    print_table(["BLiMP", "all kinds", *FIELDS], lines)
+    print_table(["BLiMP", *groups], [[name, *map(percent, row)] for name, row in means.items()])
+    if plots:
+        plot(plots, groups, means)
+
+
+def plot(folder, groups, means):
+    from matplotlib.figure import Figure
+
+    axes = Figure(figsize=(9, 3.2)).subplots()
+    for i, (name, cells) in enumerate(means.items()):
+        places = np.arange(len(cells)) + 0.8 * i / len(means)
+        axes.bar(places, [100 * np.mean(cell) for cell in cells], 0.8 / len(means), label=name)
+    axes.set(ylim=(40, 95), ylabel="% of pairs right")
+    axes.set_xticks(range(len(groups)), groups, ha="left")
+    axes.legend(ncols=4, fontsize="small", frameon=False)
+    save_plot(axes.figure, folder, "proof")
 
 
 def settings_of(options):
@@ -243,6 +266,7 @@ def make_parser():
     parser.add_argument("--seeds", type=command.at_least_one, default=3)
     parser.add_argument("--pairs", type=command.at_least_one, default=1000, help="of a kind")
     parser.add_argument("--steps", type=command.at_least_one, help="of all trainings, for a try")
+    parser.add_argument("--plots", help="folder for a PNG (needs matplotlib)")
     return parser
 
 
@@ -262,7 +286,7 @@ def main():
         sys.exit(f"error: {failed}")
     print_tasks(rows)
     if rows.values["published"]:
-        print_pairs(rows)
+        print_pairs(rows, options.plots)
 
 
 if __name__ == "__main__":

@@ -364,8 +364,8 @@ def test_public_tests_stand_beside_published_numbers(small, tmp_path):
     assert all(row[1] == row[2] == row[4] == "-" for row in tasks[:3])
     assert tasks[0][3] == "50.0 / 0.0"
     assert tasks[1][5] == "100.0"  # TF-IDF's cosine: equal texts have the higher scores
-    assert [row[0] for row in pairs[:2]] == ["quick, pll_accuracy", "quick, word_pll_accuracy"]
-    assert pairs[2] == ["5-gram (published)", "50.0", "-", "50.0", "50.0", "-"]
+    assert [row[0] for row in pairs[:2]] == ["quick", "5-gram (published)"]
+    assert pairs[1][1:] == ["50.0", "-", "50.0", "50.0", "-"]
     assert tables(run("proof", "--table", table)) == [tasks, pairs]
 
 
@@ -674,7 +674,6 @@ def test_gains_are_held_against_their_errors(capsys):
     record.print_record(rows)
     text = capsys.readouterr().out
     assert "| 85.0 ± 5.0 | 55.0 ± 5.0 | 97.0 ± 1.0 | 30.0 ± 7.1   | yes" in text
-    assert "30.0 points, pairs (goal: 10: reached)" in text and "goal: two tasks: missed" in text
     assert [row[-1] for row in tables(text)[0]] == ["12.0 ± 5.1", "-", "16.0 ± 0.1"]
     assert "in 2 of 2 rows that have both: pairs (200), r8 (50)." in text
 
