@@ -249,7 +249,7 @@ def plot(folder, groups, means):
     for i, (name, cells) in enumerate(means.items()):
         places = np.arange(len(cells)) + 0.8 * i / len(means)
         axes.bar(places, [100 * np.mean(cell) for cell in cells], 0.8 / len(means), label=name)
-    axes.set(ylim=(40, 95), ylabel="% of pairs right")
+    axes.set(ylim=(40, 108), ylabel="% of pairs right")
     axes.set_xticks(range(len(groups)), groups, ha="left")
     axes.legend(ncols=4, fontsize="small", frameon=False)
     save_plot(axes.figure, folder, "proof")
