@@ -87,8 +87,8 @@ record: install
 		--folder=build/record --json=build/record/record.json --plots=build/record \
 		$(if $(TASKS),--public_tasks=$(TASKS))
 
-# What our models reach in public tests beside published numbers: `make proof DATA=FOLDER`, with GLUE in FOLDER/glue and
-# BLiMP in FOLDER/blimp (benchmarks/proof.py --help); resumes.
+# What our models reach in public tests beside published numbers: `make proof DATA=FOLDER`, with GLUE in FOLDER/glue,
+# BLiMP in FOLDER/blimp and the text of the recipe cpu2h in FOLDER/corpus.txt (benchmarks/proof.py --help); resumes.
 proof: install
 	$(BIN)/python benchmarks/proof.py --data=$(DATA) --folder=build/proof --json=build/proof/proof.json
 
