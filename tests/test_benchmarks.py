@@ -215,24 +215,6 @@ def test_the_gpu_benchmark_measures_toys(small, oracle, tmp_path):
 
 
 @pytest.mark.long
-def test_programs_run_where_there_is_no_tensorflow(oracle, tmp_path):
-    """A Python with JAX and PyTorch alone runs the programs of this one, here on the CPU."""
-    tiny = "--model=tiny --length=16 --tokens=32 --variant=plain"
-    text = run("gpu_programs", f"--write={tmp_path}/programs --jax_python={oracle}", tiny)
-    assert ": 1 cases, 0." in text
-    call = f"--run={tmp_path}/programs --cpu --seconds=0.01 '--peer=PyTorch eager'"
-    call += f" --json={tmp_path}/results.json"
-    variables = dict(JAX_PLATFORMS="cpu", PYTHONPATH=str(ROOT))
-    text = run("gpu_programs", call, python=oracle, **variables)
-    assert "tiny 16: plain is " in text and "x PyTorch eager" in text
-    cases = json.loads((tmp_path / "results.json").read_text())["cases"]
-    assert list(cases) == ["tiny 16: plain", "tiny 16: PyTorch eager"]
-    step = cases["tiny 16: plain"]
-    assert step["seconds"] == step["gradients"]["seconds"] + step["update"]["seconds"] > 0
-    assert step["gradients"]["kernels"] > 50 and not any("error" in case for case in cases.values())
-
-
-@pytest.mark.long
 def test_fine_tuning_is_compared_with_the_trainer_and_with_frozen_layers(small, oracle, tmp_path):
     from helpers.models import make_model
 

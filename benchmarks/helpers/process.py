@@ -23,7 +23,7 @@ from .command import Failed
 
 HERE = pathlib.Path(__file__).resolve().parent  # a system is a script here, named SYSTEM.py
 TORCH = ("hugging_face", "inference_hugging_face", "finetuning_hugging_face")
-WITHOUT_TENSORFLOW = (*TORCH, "ahead_compiler", "programs_jax")
+WITHOUT_TENSORFLOW = (*TORCH, "ahead_compiler")
 
 
 def tensorflow_environment(environ=os.environ):
