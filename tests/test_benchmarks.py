@@ -352,6 +352,32 @@ def test_public_tests_stand_beside_published_numbers(small, tmp_path):
 
 
 @pytest.mark.long
+def test_claims_are_measured_at_equal_work(small, tmp_path, monkeypatch, capsys):
+    """A model of each claim; what is measured is only printed the second time."""
+    claims = importlib.import_module("claims")
+    write_public_tests(tmp_path / "data")
+    kinds = dict(vocabulary=((400,), ["quick's"]), type=(["1 x 64"], ["modern"]))
+    changed = dict(VOCABULARIES=(400,), COMMON=300, SIZES=((1, 64),), KINDS=kinds)
+    for name, value in changed.items():
+        monkeypatch.setattr(claims, name, value)
+    monkeypatch.setattr(claims, "TYPES", {"modern": claims.TYPES["modern"]})
+    rows = f"--json={tmp_path}/rows.json"
+    files = [f"--data={tmp_path}/data", f"--text={small}/small.txt", f"--folder={tmp_path}/work"]
+    printed = []
+    for flags in ([*files, rows, "--steps=4", "--pairs=2"], ["--table", rows]):
+        monkeypatch.setattr(sys, "argv", ["claims.py", *flags])
+        claims.main()
+        printed.append(tables(capsys.readouterr().out))
+    assert printed[0] == printed[1] and len(printed[0]) == 2
+    models = json.loads((tmp_path / "rows.json").read_text())["models"]
+    steps = [row["steps"] for row in models.values()]
+    assert steps[0] == 4 < steps[1], "the smaller model has more"
+    for table, row in zip(printed[0], models.values(), strict=True):
+        assert [number(cells[1]) for cells in table] == [round(row[x], 3) for x in claims.VALUES]
+        assert row["nats a character"] > 1 and 0 <= row["BLiMP"] <= 1
+
+
+@pytest.mark.long
 def test_searches_with_sentence_vectors_are_compared(small, oracle, tmp_path):
     """What each row finds, and the same table from the file."""
     write_start(small, tmp_path)
