@@ -49,7 +49,8 @@ VALUES = ("nats a character", "BLiMP")
 
 def products(layers, width, vocabulary):
     """Return the multiplications of a forward pass for each token of a row, where all layers
-    compute all tokens.
+    compute all tokens. The project's own count, without what the last layer leaves out, gives the
+    models .9 to 1.13 of equal work.
     """
     block = 12 * width**2 + 2 * LENGTH * width
     return layers * block + PREDICTIONS / LENGTH * (width * vocabulary + width**2)
@@ -149,6 +150,10 @@ def main():
     options = parser.parse_args()
     if not options.table and not (options.data and options.folder):
         parser.error("needs --data, the folder of blimp/, and --folder, where the models stay")
+    if not options.table and not (pathlib.Path(options.data) / "blimp" / "data").is_dir():
+        parser.error(f"--data={options.data}: has no folder blimp/data")
+    if not options.table and not pathlib.Path(options.text).is_file():
+        parser.error(f"--text={options.text}: no such file")
     try:
         rows = opened_rows(options, settings_of, ("models",))
         if not options.table:
