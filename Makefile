@@ -80,7 +80,7 @@ docs: install .venv/.docs-installed
 docs-check: docs oracle
 	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python $(BIN)/python -m pytest tests/test_documents.py tests/test_document_commands.py --durations=5 --no-skips
 
-# What pretraining on real text is worth for tasks, about 2.5 hours: `make record TEXT=corpus.txt PAIRS=FOLDER`; resumes.
+# What pretraining on real text is worth for tasks, about 3 hours: `make record TEXT=corpus.txt PAIRS=FOLDER`; resumes.
 # TASKS=FOLDER judges on public tasks as well, which takes longer (benchmarks/record.py --help).
 record: install
 	$(BIN)/python benchmarks/record.py --text=$(or $(TEXT),sample_text.txt) --pairs=$(or $(PAIRS),examples/pairs) \

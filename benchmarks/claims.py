@@ -152,8 +152,6 @@ def main():
         parser.error("needs --data, the folder of blimp/, and --folder, where the models stay")
     if not options.table and not (pathlib.Path(options.data) / "blimp" / "data").is_dir():
         parser.error(f"--data={options.data}: has no folder blimp/data")
-    if not options.table and not pathlib.Path(options.text).is_file():
-        parser.error(f"--text={options.text}: no such file")
     try:
         rows = opened_rows(options, settings_of, ("models",))
         if not options.table:

@@ -88,9 +88,10 @@ def prepare(options):
 
 
 def sizes_of(options, task):
-    """Return the numbers of labels to draw of a task."""
+    """Return the numbers of labels to draw of a task; None = all of them."""
     most = MOST_PUBLIC_LABELS if task in PUBLIC_TASKS else math.inf
-    return [size for size in options.sizes if size <= most]
+    has_all = task not in SMALL_ONLY and options.seeds_of_all > 0
+    return [size for size in options.sizes if size <= most] + [None] * has_all
 
 
 def num_seeds(options, case):
@@ -203,12 +204,9 @@ def accuracy_at_rates(options, case):
     return {f"{rate:g}": train(options, case, rate, RATE_SEED)["dev"] for rate in rates}
 
 
-def best_rate(options, rows, case):
-    """Return the learning rate, or C, that is best on the dev file. A case of all labels takes that
-    of the largest subset, which is nearly the same and sooner measured.
-    """
-    searched = dataclasses.replace(case, size=case.size or max(sizes_of(options, case.task)))
-    accuracies = rows.values["rates"][searched.key]
+def best_rate(rows, case):
+    """Return the learning rate, or C, that is best on the dev file."""
+    accuracies = rows.values["rates"][case.key]
     return float(max(accuracies, key=accuracies.get))
 
 
@@ -219,18 +217,13 @@ def measure(options, rows):
         rows.row("pretraining", "run", lambda: pretrain(options))
     with open_pool(options.workers) as pool:
         for task, folder in folders.items():
-            sizes = sizes_of(options, task) + [None] * (task not in SMALL_ONLY)
-            learners = (*STARTS, TF_IDF)
+            sizes, learners = sizes_of(options, task), (*STARTS, TF_IDF)
             cases = [Case(task, folder, size, start) for size in sizes for start in learners]
-            rates = {
-                case.key: functools.partial(accuracy_at_rates, options, case)
-                for case in cases
-                if case.size is not None
-            }
+            rates = {x.key: functools.partial(accuracy_at_rates, options, x) for x in cases}
             fill(rows, "rates", rates, pool)
             curves = {}
             for case in cases:
-                call = functools.partial(train, options, case, best_rate(options, rows, case))
+                call = functools.partial(train, options, case, best_rate(rows, case))
                 for seed in range(1, 1 + num_seeds(options, case)):
                     curves[f"{case.key}, seed {seed}"] = functools.partial(call, seed)
             fill(rows, "curves", curves, pool)

@@ -120,13 +120,22 @@ def test_documented_commands_are_commands_of_benchmarks():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_benchmark_explains_itself_and_refuses_unknown_flags(name, monkeypatch, capsys):
+def test_a_benchmark_explains_itself_and_refuses_unknown_flags_and_files(name, monkeypatch, capsys):
     benchmark = importlib.import_module(name)
-    assert docstring(name).split("\n\n")[0] in benchmark.make_parser().format_help()
-    monkeypatch.setattr(sys, "argv", [name, "--no_such_flag=1"])
-    with pytest.raises(SystemExit) as stopped:
-        benchmark.main()
-    assert stopped.value.code == 2 and "--no_such_flag" in capsys.readouterr().err
+    parser = benchmark.make_parser()
+    assert docstring(name).split("\n\n")[0] in parser.format_help()
+    wrong = {"--no_such_flag": "unrecognized arguments"}
+    wrong |= {
+        option.option_strings[0]: "no such file or folder"
+        for option in parser._actions
+        if option.dest in command.INPUTS and option.type is None
+    }
+    for flag, complaint in wrong.items():
+        monkeypatch.setattr(sys, "argv", [name, f"{flag}=none.txt"])
+        with pytest.raises(SystemExit) as stopped:
+            benchmark.main()
+        message = capsys.readouterr().err.splitlines()[-1]
+        assert stopped.value.code == 2 and complaint in message and f"{flag}=none.txt" in message
 
 
 @pytest.mark.parametrize(

@@ -69,13 +69,24 @@ SHARED_FLAGS = {
     "cores": dict(type=at_least_one, help="number of runs at a time; default: all cores"),
     "table": dict(action="store_true", help="only print what is in the JSON file"),
 }
+INPUTS = ("text", "pairs", "data", "public_tasks", "verses", "init_checkpoint")
+
+
+class Parser(argparse.ArgumentParser):
+    """Ends with 2 where the command line names an input that is not there; --table needs none."""
+
+    def parse_args(self, args=None, namespace=None):
+        options = super().parse_args(args, namespace)
+        for name in () if args or getattr(options, "table", False) else INPUTS:
+            path = getattr(options, name, None)
+            if isinstance(path, str) and not os.path.exists(path):
+                self.error(f"--{name}={path}: no such file or folder")
+        return options
 
 
 def benchmark_parser(doc, *shared):
     """Return a parser whose help is the benchmark's docstring. shared: names of SHARED_FLAGS."""
-    parser = argparse.ArgumentParser(
-        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in shared:
         parser.add_argument(f"--{name}", **SHARED_FLAGS[name])
     return parser
