@@ -9,6 +9,8 @@ PAIRS ?=
 TASKS ?=
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' bert_gpu/__init__.py)
 PIP_QUIETLY := -m pip install --quiet --disable-pip-version-check
+# Tests compile in a quarter less time.
+HASTY := XLA_FLAGS="--xla_backend_optimization_level=0 $$XLA_FLAGS"
 
 .PHONY: install oracle optimum transformers-js browser strace tmux demo test test-long check release bench record proof speedrun faults golden docs docs-check clean
 
@@ -55,16 +57,16 @@ browser:
 demo: install
 	$(BIN)/python examples/demo.py
 
-# All laws; XLA compiles without optimisation, which it spends much of their time on (`make test-long` has it on).
+# All laws; XLA compiles without optimisation, which it spends much of their time on.
 test: install
-	XLA_FLAGS="--xla_backend_optimization_level=0 $$XLA_FLAGS" $(BIN)/python -m pytest -m "not long" --durations=10
+	$(HASTY) $(BIN)/python -m pytest -m "not long" --durations=10
 
 # Oracles, benchmarks in their smallest form, the documents' commands, terminal, browser, scale, long faults.
 # A test that is skipped there fails.
 test-long: install oracle optimum transformers-js browser strace tmux .venv/.docs-installed
 	BERT_GPU_ORACLE_PYTHON=$(CURDIR)/$(ORACLE)/python BERT_GPU_JAX_PYTHON=$(CURDIR)/$(ORACLE)/python \
 		BERT_GPU_OPTIMUM_PYTHON=$(CURDIR)/$(OPTIMUM)/python BERT_GPU_NODE_FOLDER=$(CURDIR)/build/transformers_js \
-		$(BIN)/python -m pytest -m "long and not docs" --durations=10 --no-skips
+		$(HASTY) $(BIN)/python -m pytest -m "long and not docs" --durations=10 --no-skips
 
 # The documents as a site, build/docs/index.html; a link that leads nowhere fails it.
 docs: install .venv/.docs-installed

@@ -15,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from bert_gpu.__main__ import main as command
+from bert_gpu.base.environment import OUR_FLAGS
 from bert_gpu.devices import launch as launched
 from bert_gpu.runs.folder import RunFolder
 from tests.cli.pretraining import HANG_SECONDS, ROOT, SMALL, lines, pretrain
@@ -41,16 +42,21 @@ def arguments(data, output):
     return [*given, *[flag for flag in SMALL if "batch" not in flag], *CALM]
 
 
+def environment():
+    """Of a process, with the commands' own flags for XLA: with others it logs a line."""
+    ours = dict(PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1", XLA_FLAGS=OUR_FLAGS)
+    return os.environ | ours
+
+
 def start(num_workers, data, output, *more, fault=None):
     """Processes of a pretraining by several workers; fault: as for faulty_worker.py."""
     fault = dict(worker=None, step=None, signal=None, mark=str(output) + "-mark") | (fault or {})
     script = [sys.executable, str(FAULTY), json.dumps(fault)]
-    environ = dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1")
     return [
         subprocess.Popen(
             [*script, *arguments(data, output), *more], env=own, stderr=subprocess.PIPE, text=True
         )
-        for own in launched.environments(num_workers, 0, environ)
+        for own in launched.environments(num_workers, 0, environment())
     ]
 
 
@@ -112,7 +118,7 @@ def test_the_launcher_names_a_killed_worker_and_the_same_command_resumes(data, e
     def call():
         return subprocess.run(
             [*launch, str(FAULTY), json.dumps(fault), *arguments(data, output)],
-            env=dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1"),
+            env=environment(),
             stderr=subprocess.PIPE,
             text=True,
             timeout=HANG_SECONDS,
@@ -140,11 +146,10 @@ def test_a_full_disk_of_worker_0_ends_all(data, tmp_path):
 
 def run_two(name, *arguments, more):
     """The output of two workers, which both end with code 2 and one line. more: for worker 1."""
-    environ = dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1")
     words = [sys.executable, "-m", "bert_gpu", name, *arguments]
     processes = [
         subprocess.Popen([*words, *own], env=env, stderr=subprocess.PIPE, text=True)
-        for own, env in zip(([], more), launched.environments(2, 0, environ), strict=True)
+        for own, env in zip(([], more), launched.environments(2, 0, environment()), strict=True)
     ]
     (told,) = {(code, error) for code, error in end(processes)}
     assert told[0] == 2 and told[1].count("\n") == 1
@@ -219,7 +224,7 @@ def test_other_data_to_evaluate_are_told(finished, tmp_path, phase, split):
 def launch(*words):
     code = subprocess.run(
         [sys.executable, "-m", "bert_gpu", "launch", "--num_workers=2", "--", *words],
-        env=dict(os.environ, PYTHONPATH=str(ROOT), CUDA_VISIBLE_DEVICES="-1"),
+        env=environment(),
         timeout=HANG_SECONDS,
     ).returncode
     assert code == 0

@@ -25,7 +25,8 @@ ROOT = pathlib.Path(__file__).parent.parent.parent
 EXIT_CODES = (0, 2, 3, 130, 143)
 LINE_CHARACTERS = 300  # of a message
 SECONDS, BYTES = 180, 3 << 30  # limits of one process; TensorFlow alone takes half a gigabyte
-LOG = "warning: "
+# beginnings of lines of the log; the last two are of the line that XLA adds where XLA_FLAGS are set
+LOG = ("warning: ", "WARNING: All log messages before absl", "I0000 ")
 MISSING = "closed"  # a standard stream that the process does not have
 
 
