@@ -174,21 +174,20 @@ def write_start(folder, settings, task, start, data):
 
 def fill(options, rows):
     """Measure the rows that are missing, with all ways and tasks for a seed before the next."""
-    with record.open_pool(options.workers) as pool:
-        for model in options.models:
-            calls = {
-                f"{model}, {task}, {rate:g}": (options, model, task, BASE, rate, RATE_SEED, "dev")
-                for task, rate in itertools.product(RATE_TASKS, options.rates)
-            }
-            record.fill(rows, "rates", partials(calls), pool)
-            seeds = range(1, 1 + options.seeds)
-            calls = {
-                f"{model}, {task}, {way}, seed {seed}": (
-                    *(options, model, task, way, best_rate(rows, model), seed),
-                )
-                for seed, task, way in itertools.product(seeds, options.tasks, options.ways)
-            }
-            record.fill(rows, "rows", partials(calls), pool)
+    for model in options.models:
+        calls = {
+            f"{model}, {task}, {rate:g}": (options, model, task, BASE, rate, RATE_SEED, "dev")
+            for task, rate in itertools.product(RATE_TASKS, options.rates)
+        }
+        record.fill(rows, "rates", partials(calls), options.workers)
+        seeds = range(1, 1 + options.seeds)
+        calls = {
+            f"{model}, {task}, {way}, seed {seed}": (
+                *(options, model, task, way, best_rate(rows, model), seed),
+            )
+            for seed, task, way in itertools.product(seeds, options.tasks, options.ways)
+        }
+        record.fill(rows, "rows", partials(calls), options.workers)
 
 
 def partials(calls):

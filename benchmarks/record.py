@@ -22,7 +22,6 @@ the pretraining resumes. WORK/run is the run, and WORK/run/model the model with 
 """
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import functools
 import logging
@@ -215,48 +214,41 @@ def measure(options, rows):
     folders = prepare(options)
     if not options.model:
         rows.row("pretraining", "run", lambda: pretrain(options))
-    with open_pool(options.workers) as pool:
-        for task, folder in folders.items():
-            sizes, learners = sizes_of(options, task), (*STARTS, TF_IDF)
-            cases = [Case(task, folder, size, start) for size in sizes for start in learners]
-            rates = {x.key: functools.partial(accuracy_at_rates, options, x) for x in cases}
-            fill(rows, "rates", rates, pool)
-            curves = {}
-            for case in cases:
-                call = functools.partial(train, options, case, best_rate(rows, case))
-                for seed in range(1, 1 + num_seeds(options, case)):
-                    curves[f"{case.key}, seed {seed}"] = functools.partial(call, seed)
-            fill(rows, "curves", curves, pool)
+    for task, folder in folders.items():
+        sizes, learners = sizes_of(options, task), (*STARTS, TF_IDF)
+        cases = [Case(task, folder, size, start) for size in sizes for start in learners]
+        rates = {x.key: functools.partial(accuracy_at_rates, options, x) for x in cases}
+        fill(rows, "rates", rates, options.workers)
+        curves = {}
+        for case in cases:
+            call = functools.partial(train, options, case, best_rate(rows, case))
+            for seed in range(1, 1 + num_seeds(options, case)):
+                curves[f"{case.key}, seed {seed}"] = functools.partial(call, seed)
+        fill(rows, "curves", curves, options.workers)
 
 
-def fill(rows, part, calls, pool):
-    """Make the rows of a part that are missing. calls: {key: function that makes it}."""
-    missing = {key: call for key, call in calls.items() if key not in rows.values[part]}
-    if pool is None:
-        for key, call in missing.items():
+def fill(rows, part, calls, num_workers):
+    """Make the rows of a part that are missing. calls: {key: function that makes it}. One worker is
+    this process with all cores, several are processes that have a thread each.
+    """
+    missing = [(key, call) for key, call in calls.items() if key not in rows.values[part]]
+    if num_workers == 1:
+        for key, call in missing:
             rows.row(part, key, call)
         return
-    futures = {pool.submit(call): key for key, call in missing.items()}
-    for future in concurrent.futures.as_completed(futures):
-        rows.row(part, futures[future], future.result)
-
-
-@contextlib.contextmanager
-def open_pool(num_workers):
-    """Yield an executor with processes that have a thread each, or None for one worker: this
-    process with all cores.
-    """
-    if num_workers == 1:
-        yield None
-        return
-    spawn = multiprocessing.get_context("spawn")
-    pool = concurrent.futures.ProcessPoolExecutor(
-        num_workers, spawn, start_worker, (os.getpid(),), max_tasks_per_child=TASKS_A_PROCESS
-    )
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
+    spawn, block = multiprocessing.get_context("spawn"), num_workers * TASKS_A_PROCESS
+    for first in range(0, len(missing), block):
+        # new ones for each block: an executor that replaces its processes itself can hang
+        # (max_tasks_per_child, https://github.com/python/cpython/issues/115634)
+        pool = concurrent.futures.ProcessPoolExecutor(
+            num_workers, spawn, start_worker, (os.getpid(),)
+        )
+        try:
+            futures = {pool.submit(call): key for key, call in missing[first : first + block]}
+            for future in concurrent.futures.as_completed(futures):
+                rows.row(part, futures[future], future.result)
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def start_worker(parent):

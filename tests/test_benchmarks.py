@@ -4,6 +4,7 @@ numbers.
 """
 
 import ast
+import functools
 import importlib
 import json
 import os
@@ -669,6 +670,18 @@ def test_tasks_made_from_text_have_right_labels_and_share_no_document(sample_tex
         texts = {text for row in rows for text in row.split("\t")[:2]}
         seen.append({home[text] for text in texts if is_unique[text]})
     assert not seen[0] & seen[1] and not seen[1] & seen[2]
+
+
+@pytest.mark.long
+def test_workers_make_more_rows_than_a_process_may(tmp_path, monkeypatch):
+    import record
+
+    monkeypatch.setattr(record, "TASKS_A_PROCESS", 2)
+    rows = record.Rows(tmp_path / "rows.json", {}, ("rows",))
+    rows.values["rows"]["0"] = -1
+    calls = {str(number): functools.partial(abs, number) for number in range(6)}
+    record.fill(rows, "rows", calls, 2)
+    assert rows.values["rows"] == dict(zip(map(str, range(6)), [-1, *range(1, 6)], strict=True))
 
 
 def test_gains_are_held_against_their_errors(capsys):
