@@ -203,15 +203,17 @@ def best_rate(rows, model):
     return max(sums, key=sums.get)
 
 
-def line_of(rows, model, way, reference):
-    """Return the line of a way in a model's table, "-" where there are no rows."""
+def line_of(rows, model, way, reference, tasks):
+    """Return the line of a way in a model's table, "-" where there are no rows; its gain is the
+    mean over `tasks`.
+    """
     cells, gains, seeds, seconds = [], [], [], []
     for task in LABELS:
         own, old = (rows.by_seed("rows", f"{model}, {task}, {each}") for each in (way, reference))
         values = {seed: row["accuracy"] for seed, row in own.items()}
         seconds += [row["seconds"] for row in own.values()]
         cells.append(record.with_error(*record.mean_and_error([*values.values()])) if own else "-")
-        if both := values.keys() & old.keys():
+        if task in tasks and (both := values.keys() & old.keys()):
             differences = [values[seed] - old[seed]["accuracy"] for seed in both]
             gains.append(record.mean_and_error(differences))
             seeds.append(len(both))
@@ -221,12 +223,12 @@ def line_of(rows, model, way, reference):
     return [way, *cells, gain, min(seeds, default=0), f"{np.mean(seconds or 0):.0f}"]
 
 
-def print_rows(rows, reference):
+def print_rows(rows, reference, tasks):
     keys = [key.split(", ") for key in rows.values["rows"]]
     for model in dict.fromkeys(model for model, *_ in keys):
         print(f"\n{model}, learning rate {best_rate(rows, model):g}; test accuracy, %\n")
         ways = dict.fromkeys(way for name, _, way, _ in keys if name == model)
-        lines = [line_of(rows, model, way, reference) for way in ways]
+        lines = [line_of(rows, model, way, reference, tasks) for way in ways]
         print_table(["way", *LABELS, "gain, points", "seeds", "seconds a run"], lines)
 
 
@@ -268,7 +270,7 @@ def main():
             fill(options, rows)
     except command.Failed as failed:
         sys.exit(f"error: {failed}")
-    print_rows(rows, options.reference)
+    print_rows(rows, options.reference, options.tasks)
 
 
 if __name__ == "__main__":
